@@ -1,0 +1,161 @@
+"""What a mechanism plugin implements: the five steps of an audit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from dpspec.contract.diagnostics import Diagnostic
+from dpspec.contract.findings import Check, Evidence, Finding, Series
+from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.spec import Spec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpspec.contract.providers import LoadedData, ModelFactory, Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The public facts of a data set and a model, known without loading rows or torch.
+
+    ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
+    trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
+    that is only declared, and such data can be bounded but not trained on.
+    """
+
+    records: int
+    features: int
+    classes: int
+    shape: tuple[int, ...] = ()
+    test_records: int = 0
+    parameters: int | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """What an attack could show at best, said before anything is trained."""
+
+    at: FrozenMap
+    epsilon: float
+    method: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How the trials are split and what they cost.
+
+    ``chunks`` partitions the trial indices; one chunk runs on one device and may batch its trials.
+    """
+
+    chunks: tuple[tuple[int, ...], ...]
+    seconds: float
+    memory_bytes: int
+    power: tuple[Power, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def trials(self) -> int:
+        """The number of trials over all chunks."""
+        return sum(len(chunk) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """The record of one training run and its attack.
+
+    evidence: JSON of at most 1 MiB: scores, coins, counts, checks. It is embedded in the result.
+    arrays: larger things by name; numpy arrays when a trial is made, read-only memory maps once it is stored.
+    """
+
+    index: int
+    evidence: FrozenMap
+    arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict, compare=False)
+
+
+class Context(Protocol):
+    """What core hands to an audit's steps."""
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of data and model."""
+
+    @property
+    def data(self) -> LoadedData:
+        """The rows, loaded when first asked for."""
+
+    @property
+    def model(self) -> ModelFactory:
+        """Builds the spec's model."""
+
+    @property
+    def trainer(self) -> Trainer:
+        """Trains, by the backend that the spec names."""
+
+    @property
+    def device(self) -> str:
+        """A torch device: ``cpu``, ``cuda``, ``cuda:1``."""
+
+    @property
+    def scratch(self) -> FilePath:
+        """A folder for temporary files, removed afterwards."""
+
+    def seed(self, index: int, *purpose: str) -> int:
+        """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
+
+    def progress(self, done: int, total: int, what: str = "") -> None:
+        """Tell how far the current piece of work is."""
+
+    def cancelled(self) -> bool:
+        """Whether to stop at the next safe point."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        """Apply a function to independent items, in order, perhaps in parallel."""
+
+
+#: What ``bound`` and ``conclude`` yield.
+Outcome: TypeAlias = Finding | Series | Check | Evidence
+
+
+class Audit(ABC):
+    """The five steps of an audit; one instance serves one mechanism kind and holds no state."""
+
+    def check(self, spec: Spec, facts: Facts) -> Iterable[Diagnostic]:
+        """Say what is wrong with a spec that its schema accepts. No torch, no rows."""
+        return ()
+
+    @abstractmethod
+    def bound(self, spec: Spec, context: Context) -> Iterable[Finding | Series]:
+        """Upper bounds from theory for every claim. On the CPU; may read the data, never trains."""
+
+    def plan(self, spec: Spec, facts: Facts) -> Plan:
+        """How many trials, in which chunks, at what cost, and what they can show."""
+        return Plan(chunks=(), seconds=0.0, memory_bytes=0)
+
+    def trial_inputs(self, spec: Spec) -> FrozenMap:
+        """Everything that trials may read, and the whole of their cache key.
+
+        By default: mechanism, data, model, training, the threat model, and of the audit its method, seed and own
+        options. Never claims, confidence, the number of runs, or keys that only bounds read.
+        """
+        audit = spec.audit
+        document: dict[str, Json] = {
+            key: spec.document.get(key) for key in ("mechanism", "data", "model", "training", "threat_model")
+        }
+        if audit is not None:
+            document["audit"] = {"method": audit.method, "seed": audit.seed, **audit.options}
+        return FrozenMap(document)
+
+    def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterable[Trial]:
+        """Train and attack once per index, yielding each trial as it ends. The only step that needs torch."""
+        raise TypeError(f"{type(self).__name__} plans trials but does not implement them")
+
+    def conclude(self, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
+        """Findings, checks and evidence from stored trials. Pure: no data, no device, no randomness."""
+        return ()

@@ -1,0 +1,68 @@
+"""What happens during a run, as values: progress bars, logs and plugins' observers are fed by these alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted:
+    """An invocation begins."""
+
+    audits: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageStarted:
+    """One audit enters a stage: ``bound``, ``trials``, ``conclude``."""
+
+    audit: str
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialsPlanned:
+    """How many trials an audit needs and how many the store already holds."""
+
+    audit: str
+    total: int
+    stored: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """The current piece of work has come this far."""
+
+    audit: str
+    what: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialFinished:
+    """One trial was trained, attacked and stored."""
+
+    audit: str
+    index: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noticed:
+    """Something a person should know that changes no number: a corrupted record, mixed versions, a missing GPU."""
+
+    audit: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished:
+    """The invocation has ended; ``complete`` is false when trials are missing."""
+
+    complete: bool
+
+
+Event: TypeAlias = RunStarted | StageStarted | TrialsPlanned | Progressed | TrialFinished | Noticed | RunFinished

@@ -1,0 +1,145 @@
+"""What an audit finds: numbers with their rigor, scope and source, and the evidence behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dpspec.contract.frozen import FrozenMap
+
+Bound: TypeAlias = Literal["upper", "lower", "estimate"]
+
+#: ``certified``: a true inequality, numerical error included. ``theorem``: a proved formula evaluated in float64.
+#: ``statistical``: true with the stated confidence. ``approximate``: no guarantee.
+Rigor: TypeAlias = Literal["certified", "theorem", "statistical", "approximate"]
+
+#: No statistical test yields "true": the best a test can say is ``not-rejected``.
+AssumptionStatus: TypeAlias = Literal["by-construction", "declared", "not-rejected", "reported", "false", "unchecked"]
+
+#: Reporters leave ``data-dependent`` and ``per-record`` values out unless they are asked for.
+Privacy: TypeAlias = Literal["public", "data-dependent", "per-record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What a number speaks of.
+
+    An upper bound counts for a claim only if its scope covers the claim's; a lower bound only if the claim's
+    scope covers its own.
+
+    adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
+    data: ``all`` data sets, a declared ``collection``, or ``this`` one.
+    record: ``all`` records or the index of one.
+    pipeline: the mechanism as ``declared`` or the pipeline as ``executed``.
+    """
+
+    adjacency: str = "add-remove"
+    unit: str = "record"
+    direction: str = "both"
+    access: str = "all-iterates"
+    adversary: str = "gradient"
+    data: str = "all"
+    record: str | int = "all"
+    pipeline: str = "declared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assumption:
+    """A condition under which a number holds, and what is known of it."""
+
+    name: str
+    status: AssumptionStatus
+    text: str = ""
+    test: str | None = None
+    level: float | None = None
+    detectable: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """Marks a number computed by a paper's formula as printed; a refuted formula can back no verdict."""
+
+    refuted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One number that a plugin stands behind.
+
+    quantity: ``epsilon``, ``delta``, ``mu``, ``gamma``, ``accuracy``, ...
+    value: a float; ``inf`` is allowed for an upper bound that does not exist.
+    at: the conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
+    confidence: set when ``rigor`` is ``statistical``.
+    lower: where a routine returns an interval around an upper value, its lower end (how tight ``value`` is;
+        it refutes nothing).
+    """
+
+    quantity: str
+    value: float
+    bound: Bound
+    rigor: Rigor
+    method: str
+    source: str
+    at: FrozenMap = field(default_factory=FrozenMap)
+    scope: Scope = field(default_factory=Scope)
+    assumptions: tuple[Assumption, ...] = ()
+    confidence: float | None = None
+    printed: Printed | None = None
+    privacy: Privacy = "public"
+    lower: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A curve or a table: named columns of equal length, each with a unit, for figures and files."""
+
+    name: str
+    title: str
+    columns: FrozenMap
+    units: FrozenMap
+    rigor: Rigor
+    source: str
+    privacy: Privacy = "public"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One test of the executed pipeline against what the spec declares.
+
+    ``p_value`` is the probability, under the declaration, of a deviation at least as large as the measured one;
+    ``detectable`` the smallest relative deviation that the test would have seen. ``observed`` says whether the
+    quantity was ``measured`` from outside or ``reported`` by the backend. The judge turns all checks of one
+    invocation into the result's conformance.
+    """
+
+    assumption: str
+    test: str
+    p_value: float
+    observed: Literal["measured", "reported"]
+    declared: float | None = None
+    measured: float | None = None
+    detectable: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The sufficient statistics of one attack, from which any null curve can be tested again at no cost.
+
+    kind: which test reads them (``dpspec.stats.nulls``): ``one-run`` (canaries, guesses, correct),
+        ``many-run`` (present, absent, true_positives, false_positives) or ``binomial`` (trials, successes).
+    quantity: what is attacked: ``epsilon`` for privacy curves, or the name of a metric.
+    power: the largest epsilon (at ``at.delta``) that this attack could have shown with perfect guesses.
+    """
+
+    id: str
+    kind: str
+    statistics: FrozenMap
+    scope: Scope
+    method: str
+    source: str
+    at: FrozenMap = field(default_factory=FrozenMap)
+    quantity: str = "epsilon"
+    power: float | None = None
+    assumptions: tuple[Assumption, ...] = ()

@@ -1,0 +1,64 @@
+"""Immutable JSON: what specs, findings and evidence are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+#: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from text to values.
+Json: TypeAlias = Any
+
+
+class FrozenMap(Mapping[str, Json]):
+    """A mapping that cannot change and can be hashed; equal to any mapping with the same items.
+
+    >>> m = freeze({"rate": 0.01, "sizes": [1, 2]})
+    >>> m["sizes"]
+    (1, 2)
+    """
+
+    __slots__ = ("_hash", "_items")
+
+    def __init__(self, items: Mapping[str, Json] | None = None) -> None:
+        self._items: dict[str, Json] = {k: freeze(v) for k, v in (items or {}).items()}
+        self._hash: int | None = None
+
+    def __getitem__(self, key: str) -> Json:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(frozenset(self._items.items()))
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"FrozenMap({self._items!r})"
+
+    def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Json]]]:
+        return FrozenMap, (self._items,)
+
+
+def freeze(value: Json) -> Json:
+    """Turn mappings into :class:`FrozenMap` and lists into tuples, all the way down."""
+    if isinstance(value, FrozenMap):
+        return value
+    if isinstance(value, Mapping):
+        return FrozenMap(value)
+    if isinstance(value, list | tuple):
+        return tuple(freeze(v) for v in value)
+    return value
+
+
+def thaw(value: Json) -> Json:
+    """Turn a frozen value back into plain dicts and lists, ready for ``json.dumps``."""
+    if isinstance(value, Mapping):
+        return {k: thaw(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [thaw(v) for v in value]
+    return value

@@ -1,0 +1,248 @@
+"""Descriptors: what a plugin offers. They are light values; the code they name is imported only when it is needed.
+
+Code is named as ``package.module:Attribute``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpspec.contract.audit import Facts
+from dpspec.contract.frozen import FrozenMap, Json
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+#: A JSON Schema fragment (2020-12, keywords that draft-07 shares; every property carries a description).
+Schema = Mapping[str, Json]
+
+
+def _nothing() -> Schema:
+    return {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schemas:
+    """The keys that a mechanism adds to the spec.
+
+    mechanism: the whole block without ``kind``, ``steps`` and ``phases``, which are core's.
+    threat_model, audit: further keys beside core's own.
+    claims: further keys per claim kind.
+    """
+
+    mechanism: Schema
+    threat_model: Schema = field(default_factory=_nothing)
+    audit: Schema = field(default_factory=_nothing)
+    claims: Mapping[str, Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """A mechanism that can be audited.
+
+    claims: the claim kinds that it can judge.
+    audit: names its :class:`~dpspec.contract.audit.Audit`.
+    example: a whole spec as YAML text; the conformance suite validates and runs it.
+    trial_revision: part of every trial's cache key: raise it when trials change.
+    steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
+    """
+
+    kind: str
+    summary: str
+    schemas: Schemas
+    claims: frozenset[str]
+    audit: str
+    example: str
+    trial_revision: int = 1
+    steps: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data kind. ``source`` names a class with the methods of :class:`DataSource`."""
+
+    kind: str
+    summary: str
+    schema: Schema
+    source: str
+    trial_revision: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model kind. ``factory`` names a class with the methods of :class:`ModelFactory`'s constructor."""
+
+    kind: str
+    summary: str
+    schema: Schema
+    factory: str
+    trial_revision: int = 1
+
+
+#: What a backend can show to observers, and what it can plant.
+CAPABILITIES = frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries", "parts"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """Who trains. ``trainer`` names a class with the method of :class:`Trainer`, constructed without arguments."""
+
+    kind: str
+    summary: str
+    schema: Schema
+    capabilities: frozenset[str]
+    trainer: str
+    trial_revision: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reporter:
+    """A report format. ``render`` names a function ``(result, *, internal: bool) -> str``."""
+
+    format: str
+    summary: str
+    render: str
+    suffix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedData:
+    """Rows in memory: float32 features of shape (n, *shape), int64 labels of shape (n,)."""
+
+    train_x: np.ndarray[Any, Any]
+    train_y: np.ndarray[Any, Any]
+    test_x: np.ndarray[Any, Any]
+    test_y: np.ndarray[Any, Any]
+
+
+class DataSource(Protocol):
+    """Reads one data set. Constructed as ``Source(options, directory)``; raises ``DataError`` on bad files."""
+
+    def __init__(self, options: FrozenMap, directory: FilePath) -> None: ...
+
+    def facts(self) -> Facts:
+        """The public facts, without torch and as cheaply as the format allows."""
+
+    def load(self) -> LoadedData:
+        """The rows."""
+
+
+class ModelFactory(Protocol):
+    """Builds one model. Constructed as ``Factory(options, facts)``; raises ``ValueError`` where they do not fit."""
+
+    def __init__(self, options: FrozenMap, facts: Facts) -> None: ...
+
+    def parameters(self) -> int:
+        """The number of trainable parameters, without torch."""
+
+    def build(self, seed: int) -> torch.nn.Module:
+        """A freshly initialised module, float32 on the CPU; the seed decides its weights."""
+
+
+class GradientCanaries(Protocol):
+    """Records that have a gradient of their own at every step, whatever the model: one per planted record.
+
+    ``count`` records stand behind the real ones: record ``n + i`` is canary record ``i``.
+    """
+
+    @property
+    def count(self) -> int:
+        """How many canary records are planted."""
+
+    def gradients(self, indices: torch.Tensor) -> torch.Tensor:
+        """Shape (b, parameters): the gradients of canary records ``indices`` (b,), before clipping."""
+
+
+class Observer:
+    """Sees what a run releases and, where the backend can tell, what it did. All methods do nothing by default.
+
+    Steps count from 1; step 0 is the initial model. Tensors are valid during the call only: copy what you keep.
+    """
+
+    def released(self, step: int, state: torch.Tensor) -> None:
+        """``state`` (parameters,): the model after ``step`` updates, in ``parameters()`` order (``iterates``)."""
+
+    def sampled(self, step: int, indices: torch.Tensor) -> None:
+        """``indices``: the records that the step drew, canary records included (``sampling-log``)."""
+
+    def noised(self, step: int, noise: torch.Tensor) -> None:
+        """``noise`` (parameters,): what was added to the sum of clipped gradients (``noise-log``)."""
+
+    def clipped(self, step: int, norms: torch.Tensor) -> None:
+        """``norms`` (b,), float64: the norms of the step's contributions after clipping (``norm-log``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """One training run, as the spec declares it.
+
+    phases: per phase ``steps``, ``noise_multiplier``, ``clip_norm``, ``sampling`` (scheme, rate or batch_size).
+    options: the spec's training block (learning_rate, reduction, ...).
+    x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``.
+    expected_batch_size: a public constant, the divisor where ``reduction`` is mean; never the realised size.
+    """
+
+    x: np.ndarray[Any, Any]
+    y: np.ndarray[Any, Any]
+    model: torch.nn.Module
+    phases: Sequence[FrozenMap]
+    options: FrozenMap
+    expected_batch_size: float
+    device: str
+    seed: int
+    canaries: GradientCanaries | None = None
+    observers: Sequence[Observer] = ()
+    progress: Callable[[int, int], None] | None = None
+    cancelled: Callable[[], bool] | None = None
+
+
+class Trainer(Protocol):
+    """Trains one job in place (``job.model`` ends trained) and shows its observers what the backend can."""
+
+    def train(self, job: TrainingJob) -> None:
+        """Run the job; raises ``Cancelled`` at the next step once ``job.cancelled()`` is true."""
+
+
+class Cancelled(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a trainer that was asked to stop."""
+
+
+class DataError(Exception):
+    """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """A provider with the distribution that offers it."""
+
+    provider: Any
+    plugin: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPlugin:
+    """A plugin that could not be used, and why. ``kinds`` lists what it is known to have offered, if anything."""
+
+    plugin: str
+    distribution: str
+    version: str
+    reason: str
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalog:
+    """Everything that the installed plugins offer, by kind; built by the registry, read by everyone."""
+
+    mechanisms: Mapping[str, Offered] = field(default_factory=dict)
+    datasets: Mapping[str, Offered] = field(default_factory=dict)
+    models: Mapping[str, Offered] = field(default_factory=dict)
+    backends: Mapping[str, Offered] = field(default_factory=dict)
+    reporters: Mapping[str, Offered] = field(default_factory=dict)
+    broken: tuple[BrokenPlugin, ...] = ()

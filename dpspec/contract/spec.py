@@ -1,0 +1,125 @@
+"""The spec as plugins see it: resolved, validated, defaults filled in, immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dpspec.contract.diagnostics import Path, Span
+from dpspec.contract.frozen import FrozenMap, Json, thaw
+
+Adjacency: TypeAlias = Literal["add-remove", "replace-one", "zero-out"]
+Access: TypeAlias = Literal["all-iterates", "final-model"]
+Direction: TypeAlias = Literal["add", "remove", "both"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A block of the spec whose ``kind`` chooses a provider and whose ``options`` that provider's schema describes."""
+
+    kind: str
+    options: FrozenMap = field(default_factory=FrozenMap)
+
+    def __getitem__(self, key: str) -> Json:
+        return self.options[key]
+
+    def get(self, key: str, default: Json = None) -> Json:
+        """The option ``key``, or ``default`` where the spec does not give it."""
+        return self.options.get(key, default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreatModel:
+    """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys."""
+
+    adjacency: Adjacency = "add-remove"
+    unit: str = "record"
+    access: Access = "all-iterates"
+    direction: Direction = "both"
+    group_size: tuple[int, ...] = (1,)
+    options: FrozenMap = field(default_factory=FrozenMap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One statement to be judged.
+
+    ``options`` holds the claim kind's own numbers (epsilon, delta, ...). The scope keys default to the threat
+    model's; ``record`` narrows the claim to one record, ``over`` to a declared collection of data sets.
+    ``expect`` lists the verdicts with which the claim counts as having come out as expected.
+    """
+
+    id: str
+    kind: str
+    options: FrozenMap
+    adjacency: Adjacency
+    access: Access
+    direction: Direction
+    group_size: int = 1
+    record: int | None = None
+    over: str | None = None
+    expect: tuple[str, ...] = ("proved",)
+
+    def __getitem__(self, key: str) -> Json:
+        return self.options[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """How the pipeline is attacked; ``options`` holds the method's and the plugin's own keys."""
+
+    method: str
+    runs: int = 1
+    confidence: float = 0.95
+    seed: int = 0
+    expect: str = "conforms-within"
+    options: FrozenMap = field(default_factory=FrozenMap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One audit: a resolved spec, one cell of its matrix.
+
+    ``document`` is the whole resolved mapping with every schema default filled in; ``digest`` is the SHA-256 of
+    its canonical JSON. ``origin`` says where each value was written, ``directory`` what relative files are
+    relative to; both stay outside equality and hash.
+    """
+
+    name: str
+    description: str
+    mechanism: Section
+    data: Section
+    model: Section | None
+    training: Section
+    threat_model: ThreatModel
+    claims: tuple[Claim, ...]
+    audit: AuditOptions | None
+    cell: FrozenMap
+    document: FrozenMap
+    digest: str
+    origin: Mapping[Path, Span] = field(default_factory=dict, compare=False, repr=False)
+    directory: str = field(default=".", compare=False)
+
+    @property
+    def phases(self) -> tuple[FrozenMap, ...]:
+        """The mechanism's options once per phase, in order; a spec without ``phases`` has exactly one.
+
+        Each phase carries ``steps`` and every mechanism option, the phase's own values first.
+        """
+        options = dict(self.mechanism.options)
+        phases = options.pop("phases", None)
+        if phases is None:
+            return (FrozenMap(options),)
+        options.pop("steps", None)
+        return tuple(FrozenMap({**options, **phase}) for phase in phases)
+
+    @property
+    def steps(self) -> int:
+        """The number of updates over all phases."""
+        return sum(int(phase["steps"]) for phase in self.phases)
+
+    def to_json(self) -> dict[str, Json]:
+        """The resolved document as plain JSON."""
+        plain: dict[str, Json] = thaw(self.document)
+        return plain

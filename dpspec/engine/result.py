@@ -1,0 +1,130 @@
+"""What a run ends with: every number, every verdict, and enough evidence to recompute both. Plain frozen values.
+
+``dpspec.engine.codec`` writes and reads them as JSON of the published schema ``dpspec/result/v1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Power, Series
+from dpspec.errors import ExitCode
+
+SCHEMA = "dpspec/result/v1"
+
+VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
+ConformanceName: TypeAlias = Literal["conforms-within", "deviates", "not-run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRecord:
+    """One stored trial as the result embeds it: its evidence, and its arrays by digest.
+
+    ``recorded`` says where it was made: device, versions, seconds, date.
+    """
+
+    index: int
+    key: str
+    evidence: FrozenMap
+    arrays: FrozenMap = field(default_factory=FrozenMap)
+    recorded: FrozenMap = field(default_factory=FrozenMap)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The judgement of one claim.
+
+    claimed: the claimed value (epsilon, mu, ...), ``quantity`` what it is a value of.
+    upper, lower: the best bounds in scope, each with its rigor, method and source (indices into the audit's findings);
+    provable, refutable: the least value that this run could have proved (the best upper bound in scope) and the
+        largest that it could have refuted with perfect guesses; None where there is no such thing.
+    p_value: the smallest, adjusted by Holm over the invocation, among the tests of the claim's own curve.
+    """
+
+    claim: str
+    kind: str
+    text: str
+    verdict: VerdictName
+    expect: tuple[str, ...]
+    expected: bool
+    reason: str
+    quantity: str
+    claimed: float | None
+    upper: float | None = None
+    lower: float | None = None
+    upper_finding: int | None = None
+    lower_finding: int | None = None
+    provable: float | None = None
+    refutable: float | None = None
+    p_value: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conformance:
+    """Whether what ran is what was declared: rejected at 1e-6 per invocation, or not, or not measured."""
+
+    status: ConformanceName
+    expect: str
+    expected: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """One spec, one cell of its matrix, audited."""
+
+    name: str
+    source: str
+    digest: str
+    document: FrozenMap
+    cell: FrozenMap
+    facts: Facts
+    verdicts: tuple[Verdict, ...]
+    conformance: Conformance
+    findings: tuple[Finding, ...]
+    series: tuple[Series, ...]
+    checks: tuple[Check, ...]
+    evidence: tuple[Evidence, ...]
+    trials: tuple[TrialRecord, ...]
+    planned_trials: int
+    power: tuple[Power, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned trial is there."""
+        return len(self.trials) == self.planned_trials
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether every verdict and the conformance came out as the spec expects."""
+        return self.conformance.expected and all(v.expected for v in self.verdicts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One invocation: all its audits, judged together.
+
+    ``confidence`` is the family-wise one over the invocation; ``environment`` records versions and the machine.
+    """
+
+    audits: tuple[AuditResult, ...]
+    confidence: float
+    created: str
+    environment: FrozenMap
+    notes: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    @property
+    def complete(self) -> bool:
+        """Whether no audit misses a trial."""
+        return all(a.complete for a in self.audits)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 when everything came out as expected, 6 when trials are missing, 1 otherwise."""
+        if not self.complete:
+            return ExitCode.INCOMPLETE
+        return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
