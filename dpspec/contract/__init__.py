@@ -36,7 +36,7 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
-from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel
+from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, phases_of
 
 __all__ = [
     "CAPABILITIES",
@@ -96,5 +96,6 @@ __all__ = [
     "freeze",
     "hookimpl",
     "hookspec",
+    "phases_of",
     "thaw",
 ]

@@ -25,7 +25,8 @@ class Facts:
 
     ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
     trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
-    that is only declared, and such data can be bounded but not trained on.
+    that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
+    backend that the spec names.
     """
 
     records: int
@@ -35,6 +36,7 @@ class Facts:
     test_records: int = 0
     parameters: int | None = None
     digest: str | None = None
+    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,16 @@ class Section:
         return self.options.get(key, default)
 
 
+def phases_of(options: FrozenMap) -> tuple[FrozenMap, ...]:
+    """A mechanism's options once per phase, in order: each carries ``steps`` and every option, its own first."""
+    shared = {key: value for key, value in options.items() if key not in ("phases", "kind")}
+    phases = options.get("phases")
+    if phases is None:
+        return (FrozenMap(shared),)
+    shared.pop("steps", None)
+    return tuple(FrozenMap({**shared, **phase}) for phase in phases)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
     """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys."""
@@ -107,12 +117,7 @@ class Spec:
 
         Each phase carries ``steps`` and every mechanism option, the phase's own values first.
         """
-        options = dict(self.mechanism.options)
-        phases = options.pop("phases", None)
-        if phases is None:
-            return (FrozenMap(options),)
-        options.pop("steps", None)
-        return tuple(FrozenMap({**options, **phase}) for phase in phases)
+        return phases_of(self.mechanism.options)
 
     @property
     def steps(self) -> int:

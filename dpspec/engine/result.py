@@ -72,7 +72,10 @@ class Conformance:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """One spec, one cell of its matrix, audited."""
+    """One spec, one cell of its matrix, audited.
+
+    left_out: how many values of each privacy class ``dpspec.engine.redact`` removed; empty where none was.
+    """
 
     name: str
     source: str
@@ -91,6 +94,7 @@ class AuditResult:
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    left_out: FrozenMap = field(default_factory=FrozenMap)
 
     @property
     def complete(self) -> bool:

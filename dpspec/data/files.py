@@ -1,0 +1,47 @@
+"""Files of others: found, bounded in size and identified before anything reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+from dpspec.contract import DataError
+
+#: No file may be larger, and no array may hold more values (4 bytes each once loaded).
+MAX_BYTES = 2**30
+MAX_VALUES = 2**28
+
+
+def locate(directory: Path, name: str) -> Path:
+    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when it is absent or too large."""
+    path = directory / name
+    try:
+        regular, size = path.is_file(), path.stat().st_size
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be opened: {error}") from error
+    if not regular:
+        raise DataError(f"{path}: not a regular file")
+    if size > MAX_BYTES:
+        raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read")
+    return path
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def check_count(what: object, shape: Sequence[int]) -> None:
+    """Refuse arrays without values and arrays that would not fit in memory; ``what`` begins the message."""
+    if min(shape, default=0) < 1:
+        raise DataError(f"{what}: is empty (shape {tuple(shape)})")
+    if prod(shape) > MAX_VALUES:
+        raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")

@@ -1,0 +1,134 @@
+"""``idx``: the format of MNIST and its relatives, gzipped or not."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from dpspec.contract import DataError, Dataset, Facts, LoadedData
+from dpspec.contract.canonical import digest
+from dpspec.data.files import check_count, locate, sha256
+from dpspec.data.options import CLASSES, path, schema
+from dpspec.data.source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DATASET = Dataset(
+    kind="idx",
+    summary="Images and labels in the IDX format of MNIST, pixels in [0, 1].",
+    schema=schema(
+        {
+            "images": path("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
+            "labels": path("The training labels: an IDX file of bytes (n), gzipped or not."),
+            "test_images": path("The test images; goes with test_labels."),
+            "test_labels": path("The test labels; goes with test_images."),
+            "classes": {**CLASSES, "default": 10},
+        },
+        required=["images", "labels"],
+    ),
+    source="dpspec.data.idx:Idx",
+)
+
+_UNSIGNED_BYTE = 0x08
+
+
+class Idx(Source):
+    """Images (1, height, width): bytes divided by the public constant 255."""
+
+    def describe(self) -> Facts:
+        """Sizes from the files' headers, digest from the files."""
+        pairs = self._pairs()
+        shapes = [_agreeing(*pair) for pair in pairs]
+        (count, *size), *test = shapes
+        if test and test[0][1:] != tuple(size):
+            raise DataError(f"{pairs[1][0]}: test images have shape {test[0][1:]}, training images {tuple(size)}")
+        return Facts(
+            records=count,
+            features=prod(size),
+            classes=int(self.options.get("classes", 10)),
+            shape=(1, *size),
+            test_records=test[0][0] if test else 0,
+            digest=digest({"kind": "idx", "files": [sha256(file) for pair in pairs for file in pair]}),
+        )
+
+    def read(self) -> LoadedData:
+        """All images and labels."""
+        import numpy as np
+
+        def scaled(file: Path) -> np.ndarray[Any, Any]:
+            return _array(file, axes=3)[:, None] / np.float32(255)
+
+        (x, y), *test = [(scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()]
+        test_x, test_y = test[0] if test else (x[:0], y[:0])
+        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
+    def what(self) -> str:
+        """Messages name the images."""
+        return str(self.directory / self.options["images"])
+
+    def _pairs(self) -> list[tuple[Path, Path]]:
+        """Images and labels of the training records and, where the spec names them, of the test records."""
+        named = [("images", "labels"), ("test_images", "test_labels")]
+        if not {"test_images", "test_labels"} & self.options.keys():
+            named.pop()
+        for key in (key for pair in named for key in pair):
+            if key not in self.options:
+                raise DataError(f"idx data with test records needs both test_images and test_labels; no {key} given")
+        return [tuple(locate(self.directory, self.options[key]) for key in pair) for pair in named]  # type: ignore[misc]
+
+
+def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:
+    """The shape (n, height, width) of images that have as many labels."""
+    with _open(images) as file:
+        shape = _header(file, images, axes=3)
+    with _open(labels) as file:
+        (count,) = _header(file, labels, axes=1)
+    if count != shape[0]:
+        raise DataError(f"{labels}: {count} labels for the {shape[0]} images of {images}")
+    return shape
+
+
+def _array(path: Path, axes: int) -> np.ndarray[Any, Any]:
+    """All values of an IDX file, uint8; exactly as many as its header says."""
+    import numpy as np
+
+    with _open(path) as file:
+        shape = _header(file, path, axes)
+        wanted = prod(shape)
+        values = file.read(wanted + 1)
+    if len(values) != wanted:
+        raise DataError(
+            f"{path}: the header promises {wanted} bytes of values, the file holds "
+            f"{'more' if len(values) > wanted else len(values)}"
+        )
+    return np.frombuffer(values, dtype=np.uint8).reshape(shape)
+
+
+def _header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
+    """The shape: two zero bytes, the type, the number of axes, then one big-endian 32-bit length per axis."""
+    head = file.read(4 + 4 * axes)
+    if len(head) < 4 + 4 * axes or head[:2] != b"\0\0" or head[3] != axes:
+        raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}")
+    if head[2] != _UNSIGNED_BYTE:
+        raise DataError(f"{path}: IDX values must be unsigned bytes (type 0x08), got type {head[2]:#04x}")
+    shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, len(head), 4))
+    check_count(path, shape)
+    return shape
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, decompressing it where its first bytes say gzip; a broken one becomes a ``DataError``."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error

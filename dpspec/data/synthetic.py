@@ -1,0 +1,149 @@
+"""``synthetic``: records drawn from a seed, in several shapes."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dpspec.contract import DataError, Dataset, Facts, LoadedData
+from dpspec.contract.canonical import digest
+from dpspec.data.files import check_count
+from dpspec.data.options import CLASSES, schema
+from dpspec.data.selection import GENERATE, generator
+from dpspec.data.source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Rows: TypeAlias = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+DATASET = Dataset(
+    kind="synthetic",
+    summary="Records drawn from a seed: blobs, linear, rings, xor or images.",
+    schema=schema(
+        {
+            "pattern": {
+                "enum": ["blobs", "linear", "rings", "xor", "images"],
+                "default": "blobs",
+                "description": "blobs: a ball around one random unit vector per class. linear: classes parted by "
+                "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of the "
+                "first two features. images: one random square picture per class, pixels in [0, 1].",
+            },
+            "records": {
+                "type": "integer",
+                "minimum": 2,
+                "maximum": 10_000_000,
+                "default": 1000,
+                "description": "How many records to draw, before split and size.",
+            },
+            "features": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 1_000_000,
+                "default": 16,
+                "description": "How many features a record has; for images a square number of pixels.",
+            },
+            "classes": {**CLASSES, "default": 2, "description": "How many classes there are; xor has two."},
+            "noise": {
+                "type": "number",
+                "minimum": 0,
+                "maximum": 1e6,
+                "default": 0.2,
+                "description": "Standard deviation of the gaussian noise on every feature, added once labels are set.",
+            },
+        }
+    ),
+    source="dpspec.data.synthetic:Synthetic",
+)
+
+
+class Synthetic(Source):
+    """Records (features,), or (1, side, side) for images; the same seed draws the same records."""
+
+    def describe(self) -> Facts:
+        """From the options alone."""
+        pattern, features, classes = self.options.get("pattern", "blobs"), self._int("features"), self._int("classes")
+        side = isqrt(features)
+        if pattern == "images" and side * side != features:
+            raise DataError(f"synthetic images need a square number of features, got {features}")
+        if pattern in ("rings", "xor") and features < 2:
+            raise DataError(f"synthetic {pattern} needs at least 2 features, got {features}")
+        if pattern == "xor" and classes != 2:
+            raise DataError(f"synthetic xor has 2 classes, got {classes}")
+        records = self._int("records")
+        check_count("synthetic", (records, features))
+        key = {"pattern": pattern, "records": records, "features": features, "classes": classes}
+        return Facts(
+            records=records,
+            features=features,
+            classes=classes,
+            shape=(1, side, side) if pattern == "images" else (features,),
+            digest=digest({"kind": "synthetic", **key, "noise": self._noise(), "seed": self._int("seed")}),
+        )
+
+    def read(self) -> LoadedData:
+        """Draws all records."""
+        facts = self.describe()
+        random = generator(self._int("seed"), GENERATE)
+        pattern = self.options.get("pattern", "blobs")
+        x, y = _PATTERNS[pattern](random, facts)
+        x += self._noise() * random.standard_normal(x.shape)
+        if pattern == "images":
+            x = x.clip(0, 1)
+        x = x.reshape(facts.records, *facts.shape)
+        return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
+
+    def _int(self, key: str) -> int:
+        default = {"records": 1000, "features": 16, "classes": 2, "seed": 0}[key]
+        return int(self.options.get(key, default))
+
+    def _noise(self) -> float:
+        return float(self.options.get("noise", 0.2))
+
+
+def _blobs(random: np.random.RandomState, facts: Facts) -> Rows:
+    """x = c_y with unit vectors c_1, ..., c_classes."""
+    import numpy as np
+
+    centres = random.standard_normal((facts.classes, facts.features))
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    y = random.randint(facts.classes, size=facts.records)
+    return centres[y], y
+
+
+def _linear(random: np.random.RandomState, facts: Facts) -> Rows:
+    """x gaussian of expected squared norm 1, y = argmax of the entries of W x."""
+    weights = random.standard_normal((facts.features, facts.classes))
+    x = random.standard_normal((facts.records, facts.features)) / facts.features**0.5
+    return x, (x @ weights).argmax(axis=1)
+
+
+def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
+    """Class y is the circle of radius (y + 1) / classes."""
+    import numpy as np
+
+    y = random.randint(facts.classes, size=facts.records)
+    angle = random.uniform(0, 2 * np.pi, size=facts.records)
+    x = np.zeros((facts.records, facts.features))
+    x[:, 0], x[:, 1] = np.cos(angle) * (y + 1) / facts.classes, np.sin(angle) * (y + 1) / facts.classes
+    return x, y
+
+
+def _xor(random: np.random.RandomState, facts: Facts) -> Rows:
+    """x uniform in [-1, 1], y = 1 where the first two features have opposite signs."""
+    x = random.uniform(-1, 1, size=(facts.records, facts.features))
+    return x, (x[:, 0] * x[:, 1] < 0).astype(int)
+
+
+def _images(random: np.random.RandomState, facts: Facts) -> Rows:
+    """One picture per class, of blocks of 4 by 4 equal pixels so that convolutions have something to find."""
+    import numpy as np
+
+    side = isqrt(facts.features)
+    coarse = random.uniform(size=(facts.classes, -(-side // 4), -(-side // 4)))
+    pictures = coarse.repeat(4, axis=1).repeat(4, axis=2)[:, :side, :side]
+    y = random.randint(facts.classes, size=facts.records)
+    return np.ascontiguousarray(pictures[y]).reshape(facts.records, facts.features), y
+
+
+_PATTERNS = {"blobs": _blobs, "linear": _linear, "rings": _rings, "xor": _xor, "images": _images}

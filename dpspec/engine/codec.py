@@ -1,0 +1,130 @@
+"""Results as JSON and back, both ways driven by the dataclasses' own type hints.
+
+JSON has no infinities: a float that is infinite is written as the text ``"inf"`` or ``"-inf"``. NaN is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dpspec.contract import FrozenMap, Json, freeze
+from dpspec.engine.result import SCHEMA, Result
+from dpspec.errors import ResultError
+
+#: A result larger than this is refused: trials embed at most 1 MiB each.
+MAX_BYTES = 1 << 30
+
+_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+
+
+def dump(result: Result, *, indent: int | None = 1) -> str:
+    """Write a result as JSON text that :func:`load` reads back equal."""
+    return json.dumps(encode(result), indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def load(text: str) -> Result:
+    """Read a result. Raises ``ResultError`` saying where the text is not one."""
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ResultError(f"not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
+    result: Result = _decode(Result, data, "result")
+    return result
+
+
+def encode(value: Any) -> Json:
+    """Turn dataclasses, maps, tuples and numbers into plain JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {k: encode(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(v) for v in value]
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("a result cannot hold NaN")
+        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise TypeError(f"a result cannot hold a {type(value).__name__}")
+
+
+def _decode(hint: Any, data: Json, where: str) -> Any:
+    """Read ``data`` as a value of type ``hint``; ``where`` names its place in error texts."""
+    origin = get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(hint, data, where)
+    if origin in (Union, types.UnionType):
+        return _decode_union(get_args(hint), data, where)
+    if origin is Literal:
+        return _require(data in get_args(hint), data, where, f"must be one of {', '.join(map(str, get_args(hint)))}")
+    if origin is tuple:
+        _require(isinstance(data, list), data, where, "must be a list")
+        return tuple(_decode(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if hint is FrozenMap:
+        return freeze(_require(isinstance(data, dict), data, where, "must be a mapping"))
+    if hint is float:
+        number = _INFINITE.get(data, data) if isinstance(data, str) else data
+        ok = isinstance(number, int | float) and not isinstance(number, bool)
+        return float(_require(ok, number, where, "must be a number"))
+    if hint is int:
+        return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")
+    if hint in (str, bool):
+        return _require(isinstance(data, hint), data, where, f"must be a {hint.__name__}")
+    if hint is type(None):
+        return _require(data is None, data, where, "must be null")
+    raise TypeError(f"no way to read {hint!r}")
+
+
+def _decode_union(members: tuple[Any, ...], data: Json, where: str) -> Any:
+    if data is None and type(None) in members:
+        return None
+    error: ResultError | None = None
+    for member in members:
+        if member is type(None):
+            continue
+        try:
+            return _decode(member, data, where)
+        except ResultError as e:
+            error = error or e
+    raise error or ResultError(f"{where}: unexpected value")
+
+
+def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
+    _require(isinstance(data, dict), data, where, "must be a mapping")
+    hints = hints_of(cls)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise ResultError(f"{where}: unknown key {unknown[0]!r}")
+    values = {}
+    for f in dataclasses.fields(cls):
+        if f.name in data:
+            values[f.name] = _decode(hints[f.name], data[f.name], f"{where}.{f.name}")
+        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ResultError(f"{where}: missing key {f.name!r}")
+    return cls(**values)
+
+
+@cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """The resolved type hints of a dataclass."""
+    return get_type_hints(cls)
+
+
+def _require(ok: bool, data: Any, where: str, text: str) -> Any:
+    if not ok:
+        raise ResultError(f"{where} {text}, got {str(data)[:60]!r}")
+    return data
+
+
+def _refuse_constant(text: str) -> float:
+    raise ResultError(f"not a dpspec result: it holds {text}, which is not JSON")

@@ -1,0 +1,110 @@
+"""What core hands to the steps of an audit: rows, model, trainer and device, each made when first asked for."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpspec.contract import Cancelled, Catalog, Event, Facts, FrozenMap, LoadedData, ModelFactory, Progressed, Trainer
+from dpspec.engine.keys import trial_seed
+from dpspec.engine.prepare import Prepared
+
+#: A progress event at most this often, in seconds.
+_EVERY = 0.1
+
+
+class RunContext:
+    """Implements :class:`dpspec.contract.Context` for one audit on this machine."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        catalog: Catalog,
+        inputs: FrozenMap,
+        *,
+        device: str = "auto",
+        emit: Callable[[Event], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self._prepared = prepared
+        self._catalog = catalog
+        self._inputs = inputs
+        self._wanted_device = device
+        self._emit = emit
+        self._stop = stop
+        self._told = 0.0
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of data and model."""
+        return self._prepared.facts
+
+    @cached_property
+    def data(self) -> LoadedData:
+        """The rows. Raises ``DataError`` where the files do not hold what their headers promised."""
+        return self._prepared.source.load()
+
+    @property
+    def model(self) -> ModelFactory:
+        """Builds the spec's model. Raises ``ValueError`` where the spec has none."""
+        if self._prepared.model is None:
+            raise ValueError(f"spec {self._prepared.spec.name!r} has no model")
+        return self._prepared.model
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Trains, by the backend that the spec names."""
+        return self._prepared.trainer(self._catalog)
+
+    @cached_property
+    def device(self) -> str:
+        """The torch device; asking for it imports torch."""
+        from dpspec.training.device import resolve_device
+
+        return resolve_device(self._wanted_device)
+
+    @property
+    def device_used(self) -> str | None:
+        """The device, if anything asked for it."""
+        device: str | None = self.__dict__.get("device")
+        return device
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for temporary files, removed by :meth:`close`."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="dpspec-")
+        return Path(self._folder.name)
+
+    def seed(self, index: int, *purpose: str) -> int:
+        """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
+        return trial_seed(self._inputs, index, *purpose)
+
+    def progress(self, done: int, total: int, what: str = "") -> None:
+        """Emit a progress event, unless the last one was a moment ago."""
+        now = time.monotonic()
+        if self._emit is not None and (done >= total or now - self._told >= _EVERY):
+            self._told = now
+            self._emit(Progressed(audit=self._prepared.spec.name, what=what, done=done, total=total))
+
+    def cancelled(self) -> bool:
+        """Whether to stop at the next safe point."""
+        return self._stop is not None and self._stop()
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        """Apply a function to independent items, in order; raises ``Cancelled`` between items when told to stop."""
+        for item in items:
+            if self.cancelled():
+                raise Cancelled
+            yield function(item)
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None

@@ -1,0 +1,138 @@
+"""From a spec to what can run it: its data source, model, backend and audit, and what is wrong with them together.
+
+Nothing here reads rows or imports torch, so that ``validate`` and ``plan`` answer at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from dpspec.registry.loader import resolve
+
+from dpspec.contract import (
+    Audit,
+    Catalog,
+    DataError,
+    DataSource,
+    Diagnostic,
+    Facts,
+    FrozenMap,
+    ModelFactory,
+    Offered,
+    Plan,
+    Spec,
+    Trainer,
+)
+from dpspec.contract.diagnostics import Path as SpecPath
+from dpspec.contract.diagnostics import Span
+from dpspec.errors import PluginError, SpecError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A spec with the objects that its kinds name."""
+
+    spec: Spec
+    audit: Audit
+    source: DataSource
+    facts: Facts
+    model: ModelFactory | None
+    revisions: FrozenMap
+    diagnostics: tuple[Diagnostic, ...]
+
+    def trainer(self, catalog: Catalog) -> Trainer:
+        """A fresh trainer of the backend that the spec names."""
+        backend = _find(catalog.backends, self.spec.training.kind, "backend")
+        return cast(Trainer, resolve(backend.provider.trainer)())  # type: ignore[operator]
+
+
+def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
+    """Look everything up and check it together.
+
+    recorded: the facts that a result recorded, used where the data itself is no longer at hand.
+
+    ``diagnostics`` of the answer holds what is wrong; only what makes further work impossible is raised:
+    ``SpecError`` when data or model cannot be described at all, ``PluginError`` when a kind is not installed.
+    """
+    mechanism = _find(catalog.mechanisms, spec.mechanism.kind, "mechanism")
+    dataset = _find(catalog.datasets, spec.data.kind, "data")
+    backend = _find(catalog.backends, spec.training.kind, "backend")
+    revisions = {
+        "mechanism": [spec.mechanism.kind, mechanism.provider.trial_revision],
+        "data": [spec.data.kind, dataset.provider.trial_revision],
+        "backend": [spec.training.kind, backend.provider.trial_revision],
+    }
+    try:
+        source = resolve(dataset.provider.source)(spec.data.options, Path(spec.directory))  # type: ignore[operator]
+        facts = _facts(source, recorded)
+    except DataError as error:
+        diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
+        raise SpecError([_located(spec, diagnostic)]) from None
+    facts = dataclasses.replace(facts, capabilities=tuple(sorted(backend.provider.capabilities)))
+    model: ModelFactory | None = None
+    if spec.model is not None:
+        offered = _find(catalog.models, spec.model.kind, "model")
+        revisions["model"] = [spec.model.kind, offered.provider.trial_revision]
+        try:
+            model = resolve(offered.provider.factory)(spec.model.options, facts)  # type: ignore[operator]
+            facts = dataclasses.replace(facts, parameters=cast(ModelFactory, model).parameters())
+        except ValueError as error:
+            diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
+            raise SpecError([_located(spec, diagnostic)]) from None
+    audit = cast(Audit, resolve(mechanism.provider.audit)())  # type: ignore[operator]
+    diagnostics = tuple(_located(spec, d) for d in audit.check(spec, facts))
+    return Prepared(
+        spec=spec,
+        audit=audit,
+        source=source,
+        facts=facts,
+        model=model,
+        revisions=FrozenMap(revisions),
+        diagnostics=diagnostics,
+    )
+
+
+def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
+    """Every semantic diagnostic of a spec that its schema accepts, located. No torch, no rows."""
+    try:
+        return prepare(spec, catalog).diagnostics
+    except SpecError as error:
+        return error.diagnostics
+
+
+def plan(spec: Spec, catalog: Catalog) -> Plan:
+    """What the spec's trials cost and can show. Raises ``SpecError`` where the spec cannot be audited."""
+    prepared = prepare(spec, catalog)
+    errors = [d for d in prepared.diagnostics if d.severity == "error"]
+    if errors:
+        raise SpecError(errors)
+    return prepared.audit.plan(spec, prepared.facts)
+
+
+def _facts(source: DataSource, recorded: Facts | None) -> Facts:
+    try:
+        return source.facts()
+    except DataError:
+        if recorded is None:
+            raise
+        return recorded
+
+
+def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
+    if kind not in offers:
+        raise PluginError(f"no installed plugin offers {what} kind {kind!r} (see `dpspec plugins`)")
+    return offers[kind]
+
+
+def _located(spec: Spec, diagnostic: Diagnostic) -> Diagnostic:
+    """Give a plugin's diagnostic the span of its path, or of the nearest parent that stands in a file."""
+    if diagnostic.span is not None:
+        return diagnostic
+    path: SpecPath = diagnostic.path
+    while path and path not in spec.origin:
+        path = path[:-1]
+    span: Span | None = spec.origin.get(path)
+    return dataclasses.replace(diagnostic, span=span)

@@ -1,0 +1,55 @@
+"""What leaves the house: a result without the numbers that speak of the rows rather than of the mechanism.
+
+Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever a verdict repeats of them
+goes with them. Every audit says in ``left_out`` how many it lost, so that readers know and ``verify`` can compare.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.result import AuditResult, Result, Verdict
+
+#: What stands in for a reason that may quote a number which was left out.
+LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is left out here."
+
+
+def redact(result: Result) -> Result:
+    """The result without data-dependent and per-record values; redacting twice is redacting once."""
+    return dataclasses.replace(result, audits=tuple(redact_audit(audit) for audit in result.audits))
+
+
+def redact_audit(audit: AuditResult) -> AuditResult:
+    """One audit without its data-dependent and per-record values."""
+    hidden = Counter(x.privacy for x in (*audit.findings, *audit.series) if x.privacy != "public")
+    if not hidden:
+        return audit
+    kept = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
+    moved = {old: new for new, old in enumerate(kept)}
+    return dataclasses.replace(
+        audit,
+        findings=tuple(audit.findings[index] for index in kept),
+        series=tuple(series for series in audit.series if series.privacy == "public"),
+        verdicts=tuple(_verdict(verdict, moved) for verdict in audit.verdicts),
+        left_out=FrozenMap(dict(sorted((Counter(audit.left_out) + hidden).items()))),
+    )
+
+
+def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
+    """Point a verdict at the findings' new places, and drop what it repeats of findings that are gone."""
+    upper, lower = verdict.upper_finding, verdict.lower_finding
+    changed = dataclasses.replace(
+        verdict,
+        upper_finding=None if upper is None else moved.get(upper),
+        lower_finding=None if lower is None else moved.get(lower),
+    )
+    lost_upper = upper is not None and upper not in moved
+    lost_lower = lower is not None and lower not in moved
+    if lost_upper:
+        changed = dataclasses.replace(changed, upper=None, provable=None)
+    if lost_lower:
+        changed = dataclasses.replace(changed, lower=None, p_value=None)
+    return dataclasses.replace(changed, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed

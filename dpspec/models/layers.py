@@ -1,0 +1,151 @@
+"""Layers as light values: they know their shapes and parameters without torch, and make their torch module on demand.
+
+No layer mixes records (there is no batch normalisation): every record's gradient is its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Layer(ABC):
+    """One step of a stack; shapes are those of one record."""
+
+    @abstractmethod
+    def output(self, shape: Shape) -> Shape:
+        """The shape that comes out when ``shape`` goes in; raises ``ValueError`` where it does not fit."""
+
+    def parameters(self, shape: Shape) -> int:
+        """The number of trainable parameters when ``shape`` goes in."""
+        return 0
+
+    @abstractmethod
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """The torch module when ``shape`` goes in, float32 on the CPU, its weights drawn from ``generator``."""
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """Any shape to one axis."""
+
+    def output(self, shape: Shape) -> Shape:
+        """(prod(shape),)."""
+        return (prod(shape),)
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.Flatten``."""
+        import torch
+
+        return torch.nn.Flatten(1)
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    """(inputs,) to (width,): x W^T + b."""
+
+    width: int
+    bias: bool = True
+
+    def output(self, shape: Shape) -> Shape:
+        """(width,)."""
+        return (self.width,)
+
+    def parameters(self, shape: Shape) -> int:
+        """Weights and biases."""
+        return (shape[0] + self.bias) * self.width
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.Linear``."""
+        import torch
+
+        made = torch.nn.utils.skip_init(torch.nn.Linear, shape[0], self.width, bias=self.bias, dtype=torch.float32)
+        return _draw(made, shape[0], generator)
+
+
+@dataclass(frozen=True)
+class Convolution(Layer):
+    """(channels, h, w) to (width, h', w') by square kernels of stride 1, h' = h + 2 padding - kernel + 1."""
+
+    width: int
+    kernel: int
+    padding: int = 0
+
+    def output(self, shape: Shape) -> Shape:
+        """(width, h', w'); raises ``ValueError`` for images smaller than the kernel and for records that are none."""
+        if len(shape) != 3:
+            raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
+        h, w = (side + 2 * self.padding - self.kernel + 1 for side in shape[1:])
+        if min(h, w) < 1:
+            raise ValueError(
+                f"images of {shape[1]} x {shape[2]} are smaller than the {self.kernel} x {self.kernel} kernel"
+            )
+        return (self.width, h, w)
+
+    def parameters(self, shape: Shape) -> int:
+        """Kernels and biases."""
+        return (shape[0] * self.kernel**2 + 1) * self.width
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.Conv2d``."""
+        import torch
+
+        made = torch.nn.utils.skip_init(
+            torch.nn.Conv2d, shape[0], self.width, self.kernel, padding=self.padding, dtype=torch.float32
+        )
+        return _draw(made, shape[0] * self.kernel**2, generator)
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """Halves height and width, rounding down: the largest or the average of every 2 x 2 pixels."""
+
+    by: Literal["max", "average"] = "max"
+
+    def output(self, shape: Shape) -> Shape:
+        """(channels, h // 2, w // 2); raises ``ValueError`` where nothing is left."""
+        channels, h, w = shape
+        if min(h, w) < 2:
+            raise ValueError(f"images of {h} x {w} cannot be halved once more")
+        return (channels, h // 2, w // 2)
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.MaxPool2d`` or ``torch.nn.AvgPool2d``."""
+        import torch
+
+        return torch.nn.MaxPool2d(2) if self.by == "max" else torch.nn.AvgPool2d(2)
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """``relu`` or ``tanh``, entry by entry."""
+
+    function: str
+
+    def output(self, shape: Shape) -> Shape:
+        """The same shape."""
+        return shape
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.ReLU`` or ``torch.nn.Tanh``."""
+        import torch
+
+        return {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[self.function]()
+
+
+def _draw(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
+    """Weights and biases uniform in +-1/sqrt(fan_in), which is torch's own default, but from ``generator`` alone."""
+    import torch
+
+    bound = fan_in**-0.5
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    return module

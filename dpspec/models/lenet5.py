@@ -1,0 +1,41 @@
+"""``lenet5``: LeCun, Bottou, Bengio and Haffner (1998), as it is written today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dpspec.contract import Model
+from dpspec.models.layers import Activation, Convolution, Dense, Flatten, Layer, Pool
+from dpspec.models.stack import ACTIVATION, Stack
+
+MODEL = Model(
+    kind="lenet5",
+    summary="LeNet-5 for images of 28 x 28 or 32 x 32.",
+    schema={
+        "type": "object",
+        "properties": {"activation": {**ACTIVATION, "default": "tanh"}},
+        "additionalProperties": False,
+    },
+    factory="dpspec.models.lenet5:Lenet5",
+)
+
+
+class Lenet5(Stack):
+    """61,706 parameters for ten classes of grey images.
+
+    Unlike the original, the second convolution sees all channels, pooling has no parameters and the scores are linear.
+    """
+
+    def layers(self) -> Iterable[Layer]:
+        """Images of 28 x 28 are padded to 32 x 32 by the first convolution."""
+        shape = self.facts.shape
+        if shape[1:] not in ((28, 28), (32, 32)):
+            raise ValueError(
+                f"lenet5 needs images (channels, height, width) of 28 x 28 or 32 x 32, got records {shape}"
+            )
+        activation = Activation(self.options.get("activation", "tanh"))
+        return (
+            *(Convolution(6, kernel=5, padding=(32 - shape[1]) // 2), activation, Pool("average")),
+            *(Convolution(16, kernel=5), activation, Pool("average")),
+            *(Flatten(), Dense(120), activation, Dense(84), activation, Dense(self.facts.classes)),
+        )

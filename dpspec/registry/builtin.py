@@ -1,0 +1,57 @@
+"""What dpspec itself offers, registered by its own entry point exactly as a third party's would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dpspec.contract import HOOK_API, Backend, Dataset, Model, Reporter, hookimpl
+from dpspec.data.providers import DATASETS
+from dpspec.models.providers import MODELS
+from dpspec.training.providers import BACKENDS
+
+DPSPEC_API = HOOK_API
+
+REPORTERS = (
+    Reporter(
+        format="json",
+        summary="The whole result, of the published schema dpspec/result/v1",
+        render="dpspec.reporters.json:render",
+        suffix=".json",
+    ),
+    Reporter(
+        format="text",
+        summary="What the terminal shows, without colours",
+        render="dpspec.reporters.terminal:render",
+        suffix=".txt",
+    ),
+    Reporter(
+        format="markdown",
+        summary="A report for pull requests and wikis",
+        render="dpspec.reporters.markdown:render",
+        suffix=".md",
+    ),
+)
+
+
+@hookimpl
+def dpspec_datasets() -> Iterable[Dataset]:
+    """The data kinds that need no plugin."""
+    return DATASETS
+
+
+@hookimpl
+def dpspec_models() -> Iterable[Model]:
+    """The architectures that need no plugin."""
+    return MODELS
+
+
+@hookimpl
+def dpspec_backends() -> Iterable[Backend]:
+    """The ``native`` backend."""
+    return BACKENDS
+
+
+@hookimpl
+def dpspec_reporters() -> Iterable[Reporter]:
+    """The formats that need no plugin."""
+    return REPORTERS

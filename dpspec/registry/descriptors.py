@@ -1,0 +1,144 @@
+"""What must hold of a descriptor before it enters the catalog; all of it is told without importing what it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Mechanism, Model, Reporter
+from dpspec.registry.fragments import Flaw, flaws
+
+_KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+#: Keys of the spec that belong to core, by the block that a fragment extends.
+CORE_KEYS: dict[str, frozenset[str]] = {
+    "mechanism": frozenset({"kind"}),
+    "steps": frozenset({"steps", "phases"}),
+    "threat_model": frozenset({"adjacency", "unit", "access", "direction", "group_size"}),
+    "audit": frozenset({"method", "runs", "confidence", "seed", "expect"}),
+    "claims": frozenset({"id", "kind", "expect", "adjacency", "access", "direction", "group_size"}),
+    "data": frozenset({"kind"}),
+    "model": frozenset({"kind"}),
+    "training": frozenset({"backend"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One of the five families of providers: its hook, its descriptor and where the catalog keeps it."""
+
+    name: str
+    hook: str
+    type: type[Any]
+    key: Callable[[Any], str]
+    check: Callable[[Any], Iterable[str]]
+
+    @property
+    def field(self) -> str:
+        """The field of :class:`~dpspec.contract.Catalog`."""
+        return f"{self.name}s"
+
+
+def problems(provider: object, family: Family) -> list[str]:
+    """What is wrong with one descriptor, in words; empty where it can be used."""
+    if not isinstance(provider, family.type):
+        return [f"{family.hook} offers a {type(provider).__name__}, not a {family.type.__name__}"]
+    key = family.key(provider)
+    if not isinstance(key, str) or not _KIND.fullmatch(key):
+        return [f"{family.name} {key!r} is not named in lower case, digits and single hyphens"]
+    found = [*_common(provider), *family.check(provider)]
+    return [f"{family.name} {key!r}: {problem}" for problem in found]
+
+
+def _common(provider: Any) -> Iterator[str]:
+    if not isinstance(provider.summary, str) or not provider.summary.strip() or "\n" in provider.summary:
+        yield "summary must be one line of text"
+    revision = getattr(provider, "trial_revision", 1)
+    if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
+        yield f"trial_revision must be a whole number from 1, got {revision!r}"
+
+
+def _reference(value: object, field: str) -> Iterator[str]:
+    if not isinstance(value, str) or not _REFERENCE.fullmatch(value):
+        yield f"{field} must name code as 'package.module:Attribute', got {value!r}"
+
+
+def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
+    yield from (str(flaw) for flaw in flaws(fragment, name) if flaw.fatal)
+    properties = fragment.get("properties") if isinstance(fragment, Mapping) else None
+    if isinstance(properties, Mapping):
+        for key in sorted(k for owner in owners for k in CORE_KEYS[owner] if k in properties):
+            yield f"{name}.properties.{key}: this key belongs to core"
+
+
+def _mechanism(m: Mechanism) -> Iterator[str]:
+    yield from _reference(m.audit, "audit")
+    if not isinstance(m.example, str) or not m.example.strip():
+        yield "example must be the text of a whole spec"
+    if not isinstance(m.claims, frozenset) or not m.claims:
+        yield "claims must be a frozenset of the claim kinds that it can judge"
+        return
+    blocks = ("mechanism", "threat_model", "audit")
+    for block in blocks:
+        owners = (block, "steps") if block == "mechanism" and m.steps else (block,)
+        yield from _fragment(getattr(m.schemas, block, None), f"schemas.{block}", *owners)
+    claims = getattr(m.schemas, "claims", None)
+    if not isinstance(claims, Mapping):
+        yield "schemas.claims must be a mapping from claim kinds to fragments"
+        return
+    for kind, fragment in claims.items():
+        if kind not in m.claims:
+            yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(m.claims))})"
+        yield from _fragment(fragment, f"schemas.claims.{kind}", "claims")
+
+
+def _dataset(d: Dataset) -> Iterator[str]:
+    yield from _fragment(d.schema, "schema", "data")
+    yield from _reference(d.source, "source")
+
+
+def _model(m: Model) -> Iterator[str]:
+    yield from _fragment(m.schema, "schema", "model")
+    yield from _reference(m.factory, "factory")
+
+
+def _backend(b: Backend) -> Iterator[str]:
+    yield from _fragment(b.schema, "schema", "training")
+    yield from _reference(b.trainer, "trainer")
+    if not isinstance(b.capabilities, frozenset):
+        yield "capabilities must be a frozenset"
+    elif unknown := b.capabilities - CAPABILITIES:
+        names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
+        yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
+
+
+def _reporter(r: Reporter) -> Iterator[str]:
+    yield from _reference(r.render, "render")
+    if not isinstance(r.suffix, str) or not re.fullmatch(r"\.[a-z0-9.]+", r.suffix):
+        yield f"suffix must look like '.json', got {r.suffix!r}"
+
+
+def fragments(provider: Any) -> dict[str, Any]:
+    """The schema fragments of any descriptor, by a name that says where each stands."""
+    if isinstance(provider, Mechanism):
+        named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
+        return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
+    return {} if isinstance(provider, Reporter) else {"schema": provider.schema}
+
+
+def all_flaws(provider: Any) -> list[Flaw]:
+    """Every flaw of every fragment, the ones that only an author cares about included."""
+    return [flaw for name, fragment in fragments(provider).items() for flaw in flaws(fragment, name)]
+
+
+#: The five families, in the order in which plugins are asked.
+FAMILIES: tuple[Family, ...] = (
+    Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, key=lambda p: p.kind, check=_mechanism),
+    Family(name="dataset", hook="dpspec_datasets", type=Dataset, key=lambda p: p.kind, check=_dataset),
+    Family(name="model", hook="dpspec_models", type=Model, key=lambda p: p.kind, check=_model),
+    Family(name="backend", hook="dpspec_backends", type=Backend, key=lambda p: p.kind, check=_backend),
+    Family(name="reporter", hook="dpspec_reporters", type=Reporter, key=lambda p: p.format, check=_reporter),
+)

@@ -1,0 +1,81 @@
+"""A result as GitHub-flavoured Markdown, for a job summary or a comment: the table of claims and what it rests on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters import numbers, words
+from dpspec.reporters.escape import markdown, plain
+from dpspec.reporters.limits import limits
+from dpspec.reporters.reproduce import command, facts
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """The report as Markdown text; data-dependent and per-record values only where ``internal`` asks for them."""
+    if not internal:
+        result = redact(result)
+    lines = ["# dpspec", "", f"**{markdown(words.tally(result))}**", ""]
+    for audit in result.audits:
+        lines.extend(_audit(audit))
+    lines.extend(["## What this does not show", ""])
+    lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
+    lines.extend(["", "## How to reproduce", "", *_fenced(shlex.join(plain(part) for part in command(result))), ""])
+    lines.extend(f"- {markdown(name)}: {markdown(text)}" for name, text in facts(result))
+    return "\n".join(lines) + "\n"
+
+
+def _audit(audit: AuditResult) -> Iterator[str]:
+    yield f"## {markdown(audit.name)}"
+    yield ""
+    for verdict in audit.verdicts:
+        if verdict.verdict == "contradicted":
+            yield f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
+            yield ""
+    if audit.verdicts:
+        yield "| Verdict | Claim | Says | Claimed | Interval | Outcome |"
+        yield "|---|---|---|---|---|---|"
+        for verdict in audit.verdicts:
+            yield f"| {' | '.join(_row(audit, verdict))} |"
+        yield ""
+    found = audit.conformance
+    expected = "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
+    yield f"Conformance: **{markdown(found.status)}**, {markdown(expected)}. {markdown(found.reason)}"
+    yield ""
+    if audit.findings:
+        yield "<details><summary>Findings</summary>"
+        yield ""
+        yield "| Number | At | Kind | Method | Source |"
+        yield "|---|---|---|---|---|"
+        for finding in audit.findings:
+            cells = (
+                words.statement(finding),
+                words.conditions(finding.at),
+                words.rigor(finding),
+                finding.method,
+                finding.source,
+            )
+            yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
+        yield ""
+        yield "</details>"
+        yield ""
+    for note in (*audit.notes, words.left_out(audit)):
+        if note:
+            yield markdown(note)
+            yield ""
+
+
+def _row(audit: AuditResult, verdict: Verdict) -> tuple[str, ...]:
+    claimed = "" if verdict.claimed is None else f"{verdict.quantity} {numbers.exact(verdict.claimed)}"
+    cells = (verdict.claim, verdict.text, claimed, words.interval(audit, verdict), words.outcome(verdict))
+    return (f"**{verdict.verdict}**", *(markdown(cell) for cell in cells))
+
+
+def _fenced(text: str) -> tuple[str, ...]:
+    """A code block whose fence is longer than any run of backticks inside."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return (f"{fence}sh", text, fence)

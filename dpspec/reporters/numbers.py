@@ -1,0 +1,108 @@
+"""Numbers as people read them, rounded so that no bound looks better than it is: upper bounds up, lower bounds down.
+
+Rounding starts from the shortest decimal that reads back as the float, so that ``float(upper(x)) >= x`` and
+``float(lower(x)) <= x`` hold for every float, and a declared 2.1 stays 2.1.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+
+#: Significant digits of a reported number.
+DIGITS = 4
+
+#: A float64 is told apart from its neighbours by this many significant digits.
+_ALL_DIGITS = 17
+
+#: Numbers are written without an exponent from 1e-4 up to here.
+_PLAIN_BELOW = 7
+
+
+def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
+    """An upper bound, rounded up. Where rounding would hide on which side of ``against`` it lies, digits are added."""
+    return _directed(value, digits, ROUND_CEILING, against)
+
+
+def lower(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
+    """A lower bound, rounded down. Where rounding would hide on which side of ``against`` it lies, digits are added."""
+    return _directed(value, digits, ROUND_FLOOR, against)
+
+
+def nearest(value: float, *, digits: int = DIGITS) -> str:
+    """An estimate, rounded to nearest."""
+    return _directed(value, digits, ROUND_HALF_EVEN, None)
+
+
+def exact(value: float) -> str:
+    """A declared number, in the shortest form that reads back as the same float."""
+    if not math.isfinite(value):
+        return _special(value)
+    return _text(Decimal(repr(float(value))))
+
+
+def percent(value: float, *, digits: int = DIGITS) -> str:
+    """A share of one, as a percentage rounded to nearest."""
+    return f"{nearest(100.0 * value, digits=digits)}%"
+
+
+def duration(seconds: float) -> str:
+    """A time span: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if not math.isfinite(seconds):
+        return _special(seconds)
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes: ``512 B``, ``1.5 KiB``, ``2.0 GiB``; one decimal."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _directed(value: float, digits: int, rounding: str, against: float | None) -> str:
+    value = float(value)
+    if not math.isfinite(value):
+        return _special(value)
+    number = Decimal(repr(value))
+    for precision in range(digits, _ALL_DIGITS + 1):
+        rounded = Context(prec=precision, rounding=rounding).plus(number)
+        if against is None or _side(rounded, against) == _side(number, against):
+            return _text(rounded)
+    return _text(rounded)
+
+
+def _side(number: Decimal, against: float) -> int:
+    """Whether a number lies below, on or above another."""
+    other = Decimal(repr(float(against)))
+    return (number > other) - (number < other)
+
+
+def _special(value: float) -> str:
+    if math.isnan(value):
+        return "not a number"
+    return "infinity" if value > 0 else "-infinity"
+
+
+def _text(number: Decimal) -> str:
+    if number == 0:
+        return "0"
+    number = number.normalize()
+    exponent = number.adjusted()
+    if -4 <= exponent < _PLAIN_BELOW:
+        return f"{number:f}"
+    digits = "".join(str(d) for d in number.as_tuple().digits)
+    mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
+    return f"{'-' if number < 0 else ''}{mantissa}e{exponent}"

@@ -1,0 +1,198 @@
+"""The report for people at a terminal or in a log: claims first, and everything that a verdict rests on below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dpspec.contract import Assumption, Check, Finding
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters import numbers, words
+from dpspec.reporters.layout import Page
+from dpspec.reporters.limits import limits
+from dpspec.reporters.reproduce import command, facts
+
+_STYLE = {
+    "contradicted": "bold white on red",
+    "refuted": "bold red",
+    "proved": "bold green",
+    "supported": "green",
+    "open": "yellow",
+    "conforms-within": "green",
+    "deviates": "bold red",
+    "not-run": "yellow",
+    "false": "bold red",
+    "unchecked": "yellow",
+}
+
+#: The assumptions that decide most come first.
+_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+
+#: The width of the column of verdicts; ``contradicted`` is the longest.
+_VERDICT_WIDTH = 12
+
+
+def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
+    """The report as text of at most ``width`` columns (a single long word of a command may pass it).
+
+    internal: keep data-dependent and per-record values, which are otherwise left out and counted.
+    """
+    if not internal:
+        result = redact(result)
+    page = Page(width, color=color)
+    _alarm(page, result)
+    page.heading("Claims")
+    for audit in result.audits:
+        _claims(page, audit, named=len(result.audits) > 1)
+    page.blank()
+    page.line((words.tally(result), "bold"))
+    for audit in result.audits:
+        suffix = f": {audit.name}" if len(result.audits) > 1 else ""
+        _conformance(page, audit, suffix)
+        _findings(page, audit, suffix)
+        _assumptions(page, audit, suffix)
+        _notes(page, audit, suffix)
+    page.heading("What this does not show")
+    for sentence in (*result.notes, *limits(result)):
+        page.item(sentence)
+    _reproduce(page, result)
+    return page.text()
+
+
+def _alarm(page: Page, result: Result) -> None:
+    """The loudest line there is: a bound that the attack broke."""
+    for audit in result.audits:
+        for verdict in audit.verdicts:
+            if verdict.verdict == "contradicted":
+                page.line((f"!! CONTRADICTED: {audit.name} / {verdict.claim}", _STYLE["contradicted"]), hang=3)
+                page.line(
+                    "The attack does better than the best upper bound allows. The theory, the implementation or the "
+                    "attack is wrong: find out which before anything else.",
+                    indent=3,
+                )
+
+
+def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
+    if named:
+        page.line((audit.name, "underline"), indent=2)
+    if not audit.verdicts:
+        page.line("No claim was made: the numbers below stand for themselves.", indent=2)
+    for verdict in audit.verdicts:
+        _claim(page, audit, verdict)
+
+
+def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+    indent = 2 + _VERDICT_WIDTH + 2
+    page.line(
+        (verdict.verdict.upper(), _STYLE[verdict.verdict]),
+        " " * (_VERDICT_WIDTH + 2 - len(verdict.verdict)),
+        (verdict.claim, "bold"),
+        f": {verdict.text}",
+        indent=2,
+        hang=indent - 2,
+    )
+    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {numbers.exact(verdict.claimed)}, "
+    page.line(
+        f"{claimed}interval {words.interval(audit, verdict)}, ",
+        (words.outcome(verdict), "" if verdict.expected else "bold red"),
+        indent=indent,
+        hang=2,
+    )
+    if verdict.reason:
+        page.line(verdict.reason, indent=indent)
+
+
+def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
+    page.heading(f"Conformance{suffix}")
+    found = audit.conformance
+    expected = "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
+    page.line(
+        (found.status.upper(), _STYLE[found.status]),
+        f" ({expected})",
+        f": {found.reason}" if found.reason else "",
+        indent=2,
+        hang=2,
+    )
+    for check in audit.checks:
+        page.item(_check(check), indent=4)
+
+
+def _check(check: Check) -> str:
+    text = f"{check.assumption}: {check.test}, p = {numbers.upper(check.p_value, digits=2)}"
+    if check.declared is not None:
+        text += f", declared {numbers.exact(check.declared)}"
+    if check.measured is not None:
+        text += f", {check.observed} {numbers.nearest(check.measured)}"
+    elif check.observed == "reported":
+        text += ", reported by the backend"
+    if check.detectable is not None:
+        text += f", would have seen a deviation of {numbers.upper(100 * check.detectable, digits=2)}%"
+    return f"{text}. {check.note}" if check.note else text
+
+
+def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
+    page.heading(f"Findings{suffix}")
+    if not audit.findings:
+        page.line("None.", indent=2)
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in audit.findings:
+        key = (finding.method, finding.source, finding.scope, words.rigor(finding), finding.printed)
+        groups.setdefault(key, []).append(finding)
+    for group in groups.values():
+        _group(page, group)
+    for series in audit.series:
+        page.line(
+            f"{series.title}: a series of {', '.join(series.columns)} ({series.rigor}; {series.source}), in the JSON",
+            indent=2,
+            hang=2,
+        )
+
+
+def _group(page: Page, group: list[Finding]) -> None:
+    """Findings that share method, source, scope and rigor: said once, the numbers below."""
+    first = group[0]
+    page.line((words.rigor(first), "bold"), indent=2, hang=2)
+    page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
+    page.line(f"of {words.scope(first.scope)}", indent=4, hang=2)
+    if first.printed is not None:
+        state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
+        reason = f": {first.printed.reason}" if first.printed.reason else ""
+        page.line((f"the formula as printed, {state}{reason}", "yellow"), indent=4, hang=2)
+    for finding in group:
+        at = f"  at {words.conditions(finding.at)}" if finding.at else ""
+        privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
+        tight = "" if finding.lower is None else f"  (true value at least {numbers.lower(finding.lower)})"
+        page.line((words.statement(finding), "cyan"), at, tight, privacy, indent=6, hang=2)
+
+
+def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
+    page.heading(f"Assumptions{suffix}")
+    everything = [a for holder in (*audit.findings, *audit.evidence) for a in holder.assumptions]
+    found = _distinct(everything)
+    if not found:
+        page.line("None beyond those of the formulas' sources.", indent=2)
+    for assumption in found:
+        page.item(
+            (assumption.status, _STYLE.get(assumption.status, "")),
+            f"  {assumption.name}: " if assumption.text else "  ",
+            words.assumption(assumption),
+        )
+
+
+def _distinct(assumptions: Iterable[Assumption]) -> list[Assumption]:
+    return sorted(dict.fromkeys(assumptions), key=lambda a: _STATUS_ORDER.index(a.status))
+
+
+def _notes(page: Page, audit: AuditResult, suffix: str) -> None:
+    notes = [note for note in (*audit.notes, words.left_out(audit)) if note]
+    if notes:
+        page.heading(f"Notes{suffix}")
+    for note in notes:
+        page.item(note)
+
+
+def _reproduce(page: Page, result: Result) -> None:
+    page.heading("How to reproduce")
+    page.command(command(result))
+    for name, text in facts(result):
+        page.line(f"{name}: {text}", indent=4, hang=2)

@@ -1,0 +1,153 @@
+"""The words that every report shares: how a verdict, a rigor, a scope or a condition is said in plain English.
+
+Text that a spec, a plugin or a paper may have brought in is returned as it is: escaping is the format's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpspec.contract import Assumption, Finding, Json, Scope
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters import numbers
+
+_RIGOR = {
+    "certified": "certified, numerical error included",
+    "theorem": "proved formula, evaluated in float64",
+    "statistical": "statistical",
+    "approximate": "approximate, no guarantee",
+}
+
+_ADJACENCY = {"add-remove": "adding or removing records", "replace-one": "replacing a record"}
+_ACCESS = {"all-iterates": "seeing every iterate", "final-model": "seeing the final model"}
+_ADVERSARY = {
+    "gradient": "an adversary who chooses gradients",
+    "record": "an adversary who chooses records",
+    "none": "no adversary",
+}
+_DATA = {"all": "any data set", "collection": "the declared collection of data sets", "this": "this data set"}
+
+
+def outcome(verdict: Verdict) -> str:
+    """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
+    return "as expected" if verdict.expected else f"NOT AS EXPECTED (expected {' or '.join(verdict.expect)})"
+
+
+def interval(audit: AuditResult, verdict: Verdict) -> str:
+    """The interval ``[lower, upper]`` that a claim's value lies in, each end rounded against the claim.
+
+    An end that is only approximate is marked ``about``; a missing one is ``none``.
+    """
+    low, high = "none", "none"
+    if verdict.lower is not None:
+        low = _about(audit, verdict.lower_finding) + numbers.lower(verdict.lower, against=verdict.claimed)
+    if verdict.upper is not None:
+        high = _about(audit, verdict.upper_finding) + numbers.upper(verdict.upper, against=verdict.claimed)
+    return f"[{low}, {high}]"
+
+
+def statement(finding: Finding) -> str:
+    """A finding's number: ``epsilon <= 2.956``, ``accuracy = 0.941``; ``epsilon ~ 2.3`` where nothing is promised."""
+    sign = {"upper": "<=", "lower": ">=", "estimate": "="}[finding.bound]
+    if finding.rigor == "approximate":
+        sign = "~"
+    return f"{finding.quantity} {sign} {number(finding)}"
+
+
+def number(finding: Finding) -> str:
+    """A finding's value, rounded the way its bound points."""
+    if finding.bound == "upper":
+        return numbers.upper(finding.value)
+    return numbers.lower(finding.value) if finding.bound == "lower" else numbers.nearest(finding.value)
+
+
+def rigor(finding: Finding) -> str:
+    """What kind of number it is: ``upper bound, certified``; an approximate value is never called a bound."""
+    if finding.bound == "estimate":
+        kind = "estimate"
+    elif finding.rigor == "approximate":
+        kind = f"{finding.bound} value"
+    else:
+        kind = f"{finding.bound} bound"
+    text = f"{kind}: {_RIGOR[finding.rigor]}"
+    if finding.rigor == "statistical" and finding.confidence is not None:
+        text += f" at confidence {numbers.exact(finding.confidence)}"
+    return text
+
+
+def conditions(at: Mapping[str, Json]) -> str:
+    """The conditions of a number: ``delta 1e-6, group_size 4``."""
+    return ", ".join(f"{key} {value(item)}" for key, item in at.items())
+
+
+def scope(of: Scope) -> str:
+    """What a number speaks of, in one sentence without a full stop."""
+    unit = f" (unit: {of.unit})" if of.unit != "record" else ""
+    direction = "" if of.direction == "both" else f" (direction: {of.direction})"
+    record = "any record" if of.record == "all" else f"record {of.record}"
+    return (
+        f"the mechanism as {of.pipeline}, {_ADJACENCY.get(of.adjacency, of.adjacency)}{direction}{unit}, "
+        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, "
+        f"{_DATA.get(of.data, of.data)}, {record}"
+    )
+
+
+def assumption(of: Assumption) -> str:
+    """What is known of an assumption: its text, and the test behind it where there is one."""
+    text = of.text or of.name
+    details = [of.test or ""]
+    if of.level is not None:
+        details.append(f"level {numbers.exact(of.level)}")
+    if of.detectable is not None:
+        details.append(f"would have seen a deviation of {numbers.upper(100 * of.detectable, digits=2)}%")
+    known = ", ".join(detail for detail in details if detail)
+    return f"{text} ({known})" if known else text
+
+
+def value(item: Json) -> str:
+    """A declared JSON value as people write it."""
+    if isinstance(item, bool) or item is None:
+        return {True: "true", False: "false", None: "none"}[item]
+    if isinstance(item, int):
+        return str(item)
+    if isinstance(item, float):
+        return numbers.exact(item)
+    if isinstance(item, Mapping):
+        return ", ".join(f"{key} {value(part)}" for key, part in item.items())
+    if isinstance(item, list | tuple):
+        return "[" + ", ".join(value(part) for part in item) + "]"
+    return str(item)
+
+
+def tally(result: Result) -> str:
+    """The whole invocation in one line: ``2 specs, 5 claims: 4 as expected, 1 not``."""
+    verdicts = [verdict for audit in result.audits for verdict in audit.verdicts]
+    kept = sum(verdict.expected for verdict in verdicts)
+    counts = f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
+    counts += "all as expected" if kept == len(verdicts) else f"{kept} as expected, {len(verdicts) - kept} not"
+    deviating = sum(not audit.conformance.expected for audit in result.audits)
+    if deviating:
+        counts += f"; conformance not as expected in {count(deviating, 'audit')}"
+    if not result.complete:
+        counts += "; INCOMPLETE, trials are missing"
+    return counts
+
+
+def count(number: int, noun: str) -> str:
+    """``1 claim``, ``2 claims``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def left_out(audit: AuditResult) -> str:
+    """What was left out of a report, or nothing."""
+    if not audit.left_out:
+        return ""
+    counts = " and ".join(f"{number} {privacy}" for privacy, number in audit.left_out.items())
+    plural = "" if sum(audit.left_out.values()) == 1 else "s"
+    return f"Left out: {counts} value{plural}; run with --internal to have them in a report that stays inside."
+
+
+def _about(audit: AuditResult, index: int | None) -> str:
+    if index is not None and 0 <= index < len(audit.findings) and audit.findings[index].rigor == "approximate":
+        return "about "
+    return ""

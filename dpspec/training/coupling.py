@@ -1,0 +1,59 @@
+"""Layers that no per-example gradient exists for: they let one record change what another one computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+_Rule = tuple[type[nn.Module], Callable[[nn.Module], bool], str, str]
+
+_RULES: tuple[_Rule, ...] = (
+    # InstanceNorm derives from BatchNorm in torch but couples nothing unless it tracks running statistics.
+    (
+        _InstanceNorm,
+        lambda m: bool(m.track_running_stats),
+        "keeps running statistics over records",
+        "set track_running_stats=False",
+    ),
+    (
+        _BatchNorm,
+        lambda m: not isinstance(m, _InstanceNorm),
+        "mixes the records of a batch",
+        "use torch.nn.GroupNorm or torch.nn.LayerNorm",
+    ),
+    (
+        _DropoutNd,
+        lambda m: m.p > 0,
+        "draws from torch's global generator, so that a seed would not decide the run",
+        "remove it: the noise of DP-SGD already regularises",
+    ),
+    (
+        nn.RNNBase,
+        lambda m: True,
+        "has no rule in torch.func.vmap",
+        "write the recurrence with torch.nn.RNNCell, LSTMCell or GRUCell",
+    ),
+)
+
+
+def problems(model: nn.Module) -> tuple[str, ...]:
+    """One sentence per layer that cannot be trained by example, with its name and what to use instead."""
+    found = []
+    for name, module in model.named_modules():
+        for kind, applies, why, instead in _RULES:
+            if isinstance(module, kind) and applies(module):
+                where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+                found.append(f"{where} {why}; {instead}")
+                break
+    return tuple(found)
+
+
+def require_uncoupled(model: nn.Module) -> None:
+    """Raise ``ValueError`` that names every layer of :func:`problems`."""
+    found = problems(model)
+    if found:
+        raise ValueError("the model has no per-example gradients: " + "; ".join(found))

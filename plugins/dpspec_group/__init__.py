@@ -1,0 +1,16 @@
+"""Audits groups of records in DP-SGD by mixtures of Gaussians (Ganesh 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import dpspec.contract as dps
+from dpspec_group.descriptor import GROUP
+
+DPSPEC_API = 1
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    """The mechanism kind ``group``."""
+    yield GROUP

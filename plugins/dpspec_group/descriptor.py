@@ -1,0 +1,51 @@
+"""What the plugin offers, as a light value."""
+
+from __future__ import annotations
+
+import dpspec.contract as dps
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+
+_MECHANISM = {
+    "type": "object",
+    "properties": {"noise_multiplier": NOISE_MULTIPLIER, "clip_norm": CLIP_NORM, "sampling": SAMPLING},
+    "required": ["noise_multiplier", "clip_norm", "sampling"],
+    "additionalProperties": False,
+}
+
+EXAMPLE = """\
+dpspec: 1
+name: group-example
+description: DP-SGD on synthetic points, audited for single records and for groups of four
+
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 20
+
+data: {kind: synthetic, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.5}
+
+threat_model:
+  group_size: [1, 4]
+
+claims:
+  - {id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
+  - {id: four, kind: approx-dp, epsilon: 40.0, delta: 1e-5, group_size: 4}
+
+audit:
+  method: one-run
+  canary: {space: gradient, kind: orthogonal, count: 32}
+  seed: 1
+"""
+
+GROUP = dps.Mechanism(
+    kind="group",
+    summary="DP-SGD: what groups of k records lose, by mixtures of Gaussians",
+    schemas=dps.Schemas(mechanism=_MECHANISM),
+    claims=frozenset({"approx-dp", "metric"}),
+    audit="dpspec_group.audit:GroupAudit",
+    example=EXAMPLE,
+)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.contract import FrozenMap
+from dpspec.engine import codec
+from dpspec.engine.schema import result_schema
+from dpspec.errors import ResultError
+
+
+def test_a_result_survives_the_round_trip() -> None:
+    result = factory.result(factory.audit(), factory.audit("other", cell=FrozenMap({"a": 1})))
+    again = codec.load(codec.dump(result))
+    assert again == result
+    assert again.audits[0].findings[1].value == math.inf
+
+
+def test_no_infinity_and_no_nan_in_the_text() -> None:
+    text = codec.dump(factory.result())
+    assert "Infinity" not in text
+    json.loads(text, parse_constant=pytest.fail)
+    broken = factory.result(factory.audit(seconds=math.nan))
+    with pytest.raises(ValueError, match="NaN"):
+        codec.dump(broken)
+
+
+def test_a_result_follows_its_published_schema() -> None:
+    schema = result_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(codec.dump(factory.result())), schema)
+    wrong = json.loads(codec.dump(factory.result()))
+    wrong["audits"][0]["verdicts"][0]["verdict"] = "fine"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda d: d.update(schema="dpspec/result/v9"), "dpspec/result/v1"),
+        (lambda d: d.pop("audits"), "missing key 'audits'"),
+        (lambda d: d.update(extra=1), "unknown key 'extra'"),
+        (lambda d: d["audits"][0].update(name=3), r"audits\[0\].name must be a str"),
+        (lambda d: d["audits"][0]["verdicts"][0].update(verdict="fine"), "must be one of"),
+        (lambda d: d["audits"][0]["findings"][0].update(value="many"), "must be a number"),
+        (lambda d: d["audits"][0]["findings"][0].update(value=True), "must be a number"),
+        (lambda d: d["audits"][0].update(planned_trials=1.5), "must be an integer"),
+        (lambda d: d["audits"][0].update(trials={}), "must be a list"),
+    ],
+)
+def test_a_wrong_result_is_refused_with_its_place(edit: object, says: str) -> None:
+    data = json.loads(codec.dump(factory.result()))
+    edit(data)  # type: ignore[operator]
+    with pytest.raises(ResultError, match=says):
+        codec.load(json.dumps(data))
+
+
+@given(st.text())
+def test_any_text_is_a_result_or_a_result_error(text: str) -> None:
+    with pytest.raises(ResultError):
+        codec.load(text)
+
+
+@pytest.mark.parametrize("text", ["NaN", '{"schema": Infinity}', "[" * 100_000])
+def test_constants_and_depth_are_refused(text: str) -> None:
+    with pytest.raises(ResultError):
+        codec.load(text)
+
+
+def test_the_exit_code_says_what_the_result_says() -> None:
+    unexpected = factory.audit(verdicts=(factory.verdict(expected=False),))
+    assert factory.result().exit_code == 0
+    assert factory.result(unexpected).exit_code == 1
+    assert factory.result(unexpected, dataclasses.replace(factory.audit(), planned_trials=2)).exit_code == 6
