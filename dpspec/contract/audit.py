@@ -150,6 +150,8 @@ class Audit(ABC):
         document: dict[str, Json] = {
             key: spec.document.get(key) for key in ("mechanism", "data", "model", "training", "threat_model")
         }
+        if document["data"] is not None:  # who may see values decides no value
+            document["data"] = {key: value for key, value in document["data"].items() if key != "public"}
         if audit is not None:
             document["audit"] = {"method": audit.method, "seed": audit.seed, **audit.options}
         return FrozenMap(document)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DATASET = Dataset(
     kind="breast-cancer",
     summary="569 tumours, 30 standardised measurements each, benign or malignant (scikit-learn).",
-    schema=schema({}),
+    schema=schema({}, public=True),
     source="dpspec.data.breast_cancer:BreastCancer",
 )
 
@@ -54,4 +54,5 @@ class BreastCancer(Bundled):
         """(x - MEAN) / STD per feature."""
         import numpy as np
 
-        return (x - np.asarray(MEAN)) / np.asarray(STD)
+        standard: np.ndarray[Any, Any] = (x - np.asarray(MEAN)) / np.asarray(STD)
+        return standard

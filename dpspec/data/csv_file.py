@@ -119,15 +119,17 @@ class Csv(Source):
 
     def _table(self, path: Path, header: list[str]) -> _Table:
         label: str = self.options["label"]
-        if len(set(header)) != len(header):
-            raise DataError(f"{path}: column {next(n for n in header if header.count(n) > 1)!r} stands there twice")
+        position = {name: index for index, name in enumerate(header)}
+        for index, name in enumerate(header):
+            if position[name] != index:
+                raise DataError(f"{path}: column {name!r} stands there twice")
         columns = self.options.get("columns") or [name for name in header if name != label]
         for name in (label, *columns):
-            if name not in header:
+            if name not in position:
                 raise DataError(f"{path}: has no column {name!r} (its columns: {', '.join(header[:20])})")
         if label in columns:
             raise DataError(f"{path}: column {label!r} is the label and cannot be a feature")
-        return _Table(path, len(header), {name: header.index(name) for name in columns}, header.index(label))
+        return _Table(path, len(header), {name: position[name] for name in columns}, position[label])
 
 
 def _of_width(line: list[str], width: int, where: str) -> list[str]:

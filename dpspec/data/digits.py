@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DATASET = Dataset(
     kind="digits",
     summary="1797 handwritten digits of 8 x 8 pixels in [0, 1], 10 classes (scikit-learn).",
-    schema=schema({}),
+    schema=schema({}, public=True),
     source="dpspec.data.digits:Digits",
 )
 

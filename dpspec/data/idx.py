@@ -62,15 +62,16 @@ class Idx(Source):
         import numpy as np
 
         def scaled(file: Path) -> np.ndarray[Any, Any]:
-            return _array(file, axes=3)[:, None] / np.float32(255)
+            return _array(file, axes=3)[:, None].astype(np.float32) / np.float32(255)
 
         (x, y), *test = [(scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()]
         test_x, test_y = test[0] if test else (x[:0], y[:0])
         return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
 
-    def what(self) -> str:
-        """Messages name the images."""
-        return str(self.directory / self.options["images"])
+    def what(self, test: bool = False) -> str:
+        """Messages name both files, since either can be the wrong one."""
+        names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
+        return " and ".join(str(self.directory / name) for name in names if name)
 
     def _pairs(self) -> list[tuple[Path, Path]]:
         """Images and labels of the training records and, where the spec names them, of the test records."""

@@ -40,7 +40,8 @@ class Npz(Source):
         file = self._file()
         with _open(file) as archive:
             shape, labels = self._shape(archive, "x"), self._shape(archive, "y")
-            test, test_labels = (0, *shape[1:]), (0,)
+            test: tuple[int, ...] = (0, *shape[1:])
+            test_labels: tuple[int, ...] = (0,)
             if _has_test(archive):
                 test, test_labels = self._shape(archive, "x_test"), self._shape(archive, "y_test")
         if test[1:] != shape[1:]:

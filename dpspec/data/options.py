@@ -58,15 +58,21 @@ COMMON: dict[str, Json] = {
 }
 
 
-def schema(own: Mapping[str, Json], required: Sequence[str] = ()) -> dict[str, Json]:
-    """The JSON Schema of a data block: a kind's own keys and the common ones."""
+def schema(own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False) -> dict[str, Json]:
+    """The JSON Schema of a data block: a kind's own keys and the common ones; ``public`` is that key's default."""
     return {
         "type": "object",
-        "properties": {**own, **COMMON},
+        "properties": {**own, **COMMON, "public": {**_PUBLIC, "default": public}},
         "required": list(required),
         "additionalProperties": False,
     }
 
+
+_PUBLIC: dict[str, Json] = {
+    "type": "boolean",
+    "description": "Whether the records are public, so that reports may show values that depend on them, such as "
+    "accuracy. Otherwise reports leave such values out unless asked for with --internal.",
+}
 
 #: How many classes the labels have, for file formats that do not say.
 CLASSES: dict[str, Json] = {

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from dpspec.contract import DataError, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.options import COMMON
 from dpspec.data.selection import Selection
 from dpspec.data.values import check_constants, checked, transformed
 
@@ -43,11 +42,11 @@ class Source(ABC):
 
     def load(self) -> LoadedData:
         """The records that trials see, finite float32 with int64 labels; raises ``DataError``."""
-        whole, what = self.describe(), self.what()
+        whole, what, what_test = self.describe(), self.what(), self.what(test=True)
         check_constants(self.options, whole.shape)
         raw = self.read()
         train_x, train_y = checked(raw.train_x, raw.train_y, whole.classes, what)
-        test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, f"{what} (test)")
+        test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test)
         if (train_x.shape, test_x.shape) != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
             raise DataError(f"{what}: read {train_x.shape} and {test_x.shape}, which are not the shapes described")
         chosen = Selection.of(self.options, whole).rows(
@@ -56,18 +55,14 @@ class Source(ABC):
         return LoadedData(
             train_x=transformed(chosen.train_x, self.options, what),
             train_y=chosen.train_y,
-            test_x=transformed(chosen.test_x, self.options, f"{what} (test)"),
+            test_x=transformed(chosen.test_x, self.options, what_test),
             test_y=chosen.test_y,
         )
 
-    def what(self) -> str:
-        """What messages call this source: its file where it has one."""
+    def what(self, test: bool = False) -> str:
+        """How messages about the training or test rows begin: with the file, where there is one."""
         name = self.options.get("path")
-        return type(self).__name__.lower() if name is None else str(self.directory / name)
-
-    def own_options(self) -> dict[str, Json]:
-        """The options that this kind adds to the common ones."""
-        return {key: value for key, value in self.options.items() if key not in COMMON}
+        return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
     def _digest(self, whole: Facts, selection: Selection) -> str:
         key: dict[str, Json] = {"rows": whole.digest, **selection.key()}

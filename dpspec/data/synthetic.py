@@ -26,8 +26,8 @@ DATASET = Dataset(
                 "enum": ["blobs", "linear", "rings", "xor", "images"],
                 "default": "blobs",
                 "description": "blobs: a ball around one random unit vector per class. linear: classes parted by "
-                "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of the "
-                "first two features. images: one random square picture per class, pixels in [0, 1].",
+                "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of "
+                "the first two features. images: one random square picture per class, pixels in [0, 1].",
             },
             "records": {
                 "type": "integer",
@@ -51,7 +51,8 @@ DATASET = Dataset(
                 "default": 0.2,
                 "description": "Standard deviation of the gaussian noise on every feature, added once labels are set.",
             },
-        }
+        },
+        public=True,
     ),
     source="dpspec.data.synthetic:Synthetic",
 )

@@ -35,7 +35,7 @@ def require_finite(x: np.ndarray[Any, Any], what: object, when: str) -> None:
     """Raise ``DataError`` naming the first record of ``x`` that float32 cannot hold as finite numbers."""
     import numpy as np
 
-    bad = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
     if bad.size:
         raise DataError(f"{what}: record {bad[0]} is not finite in float32 ({when})")
 
@@ -59,8 +59,8 @@ def transformed(x: np.ndarray[Any, Any], options: FrozenMap, what: object) -> np
     constants, radius = options.get("standardise"), options.get("radius")
     if constants is not None and len(x):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            exact = (x - _spread(constants.get("mean", 0.0), x.ndim)) / _spread(constants.get("std", 1.0), x.ndim)
-            x = exact.astype(np.float32)
+            centred = x.astype(np.float64) - _spread(constants.get("mean", 0.0), x.ndim)
+            x = (centred / _spread(constants.get("std", 1.0), x.ndim)).astype(np.float32)
         require_finite(x, what, "after standardise")
     if radius is not None and len(x):
         flat = x.reshape(len(x), -1).astype(np.float64)

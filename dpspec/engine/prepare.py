@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from dpspec.registry.loader import resolve
+from dpspec.registry.resolve import resolve
 
 from dpspec.contract import (
     Audit,

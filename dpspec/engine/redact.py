@@ -1,7 +1,9 @@
 """What leaves the house: a result without the numbers that speak of the rows rather than of the mechanism.
 
-Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever a verdict repeats of them
-goes with them. Every audit says in ``left_out`` how many it lost, so that readers know and ``verify`` can compare.
+Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever repeats them goes with them:
+the ends of a verdict's interval and its reason, the evidence of a quantity none of whose findings is public, and of
+each trial's evidence the part under :data:`INTERNAL`. Every audit says in ``left_out`` how many values it lost, so that
+readers know and ``verify`` can compare.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.engine.result import AuditResult, Result, TrialRecord, Verdict
+
+#: The key of a trial's evidence under which it keeps what no report may show.
+INTERNAL = "internal"
 
 #: What stands in for a reason that may quote a number which was left out.
 LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is left out here."
@@ -24,18 +29,28 @@ def redact(result: Result) -> Result:
 
 def redact_audit(audit: AuditResult) -> AuditResult:
     """One audit without its data-dependent and per-record values."""
-    hidden = Counter(x.privacy for x in (*audit.findings, *audit.series) if x.privacy != "public")
+    classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
+    hidden = Counter(privacy for privacy in classes if privacy != "public")
     if not hidden:
         return audit
     kept = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
     moved = {old: new for new, old in enumerate(kept)}
+    public = {audit.findings[index].quantity for index in kept}
+    secret = {finding.quantity for finding in audit.findings} - public
     return dataclasses.replace(
         audit,
         findings=tuple(audit.findings[index] for index in kept),
         series=tuple(series for series in audit.series if series.privacy == "public"),
         verdicts=tuple(_verdict(verdict, moved) for verdict in audit.verdicts),
+        evidence=tuple(evidence for evidence in audit.evidence if evidence.quantity not in secret),
+        trials=tuple(_trial(trial) for trial in audit.trials),
         left_out=FrozenMap(dict(sorted((Counter(audit.left_out) + hidden).items()))),
     )
+
+
+def _trial(trial: TrialRecord) -> TrialRecord:
+    evidence = {key: value for key, value in trial.evidence.items() if key != INTERNAL}
+    return dataclasses.replace(trial, evidence=FrozenMap(evidence))
 
 
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.spec.load import from_document
@@ -41,11 +42,12 @@ class Mismatch:
 
 
 def verify(
-    result: Result, catalog: Catalog, *, directory: str = ".", store: Store | None = None
+    result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None
 ) -> tuple[Mismatch, ...]:
     """Every value that does not follow; empty when all do.
 
-    directory: what relative data files of the spec are relative to (bounds may read the data).
+    directory: what relative data files of the specs are relative to (bounds may read the data); by default the
+        folder of the file that each spec came from.
     store: where arrays that conclusions need are looked up; without it such conclusions are named as not recomputed.
 
     Raises ``PluginError`` when a kind that the result names is not installed.
@@ -72,9 +74,10 @@ def verify(
 
 
 def _recompute(
-    audit: AuditResult, catalog: Catalog, directory: str, store: Store | None
+    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None
 ) -> tuple[Audited, list[Mismatch]]:
-    spec = from_document(audit.document, catalog, directory)
+    folder = str(Path(audit.source).parent) if directory is None else directory
+    spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_compare(audit.name, "digest", audit.digest, spec.digest))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     mismatches.extend(_compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))

@@ -1,1 +1,1 @@
-"""What a spec's ``model`` block can name: each kind is a short list of layers; :mod:`dpspec.models.providers` lists them."""
+"""What a spec's ``model`` block can name: short lists of layers, collected in :mod:`dpspec.models.providers`."""

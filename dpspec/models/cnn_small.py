@@ -31,7 +31,7 @@ MODEL = Model(
 
 
 class CnnSmall(Stack):
-    """Per convolution c_i channels, (9 c_(i-1) + 1) c_i parameters; then (c_k h w / 4^k + 1) classes for h x w images."""
+    """Each convolution to c channels from b has (9 b + 1) c parameters, the scores (inputs + 1) classes."""
 
     def layers(self) -> Iterable[Layer]:
         """Convolution, activation and max pooling per entry of ``channels``, then the scores."""

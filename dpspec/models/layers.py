@@ -66,8 +66,8 @@ class Dense(Layer):
         """``torch.nn.Linear``."""
         import torch
 
-        made = torch.nn.utils.skip_init(torch.nn.Linear, shape[0], self.width, bias=self.bias, dtype=torch.float32)
-        return _draw(made, shape[0], generator)
+        made = torch.nn.Linear(shape[0], self.width, bias=self.bias, device="meta", dtype=torch.float32)
+        return _drawn(made, shape[0], generator)
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class Convolution(Layer):
         """``torch.nn.Conv2d``."""
         import torch
 
-        made = torch.nn.utils.skip_init(
-            torch.nn.Conv2d, shape[0], self.width, self.kernel, padding=self.padding, dtype=torch.float32
+        made = torch.nn.Conv2d(
+            shape[0], self.width, self.kernel, padding=self.padding, device="meta", dtype=torch.float32
         )
-        return _draw(made, shape[0] * self.kernel**2, generator)
+        return _drawn(made, shape[0] * self.kernel**2, generator)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Pool(Layer):
 class Activation(Layer):
     """``relu`` or ``tanh``, entry by entry."""
 
-    function: str
+    function: Literal["relu", "tanh"]
 
     def output(self, shape: Shape) -> Shape:
         """The same shape."""
@@ -137,14 +137,17 @@ class Activation(Layer):
         """``torch.nn.ReLU`` or ``torch.nn.Tanh``."""
         import torch
 
-        return {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}[self.function]()
+        return torch.nn.ReLU() if self.function == "relu" else torch.nn.Tanh()
 
 
-def _draw(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
-    """Weights and biases uniform in +-1/sqrt(fan_in), which is torch's own default, but from ``generator`` alone."""
+def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> torch.nn.Module:
+    """Weights and biases uniform in +-1/sqrt(fan_in), which is torch's own default, but from ``generator`` alone.
+
+    ``module`` comes on the meta device, where torch's own initialisation draws nothing.
+    """
     import torch
 
-    bound = fan_in**-0.5
+    bound, module = fan_in**-0.5, module.to_empty(device="cpu")
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.uniform_(-bound, bound, generator=generator)

@@ -13,13 +13,13 @@ from dpspec.registry.fragments import Flaw, flaws
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
-#: Keys of the spec that belong to core, by the block that a fragment extends.
+#: Keys that no fragment may touch. Others of core's keys may be narrowed: ``adjacency`` to those that are supported.
 CORE_KEYS: dict[str, frozenset[str]] = {
     "mechanism": frozenset({"kind"}),
     "steps": frozenset({"steps", "phases"}),
-    "threat_model": frozenset({"adjacency", "unit", "access", "direction", "group_size"}),
-    "audit": frozenset({"method", "runs", "confidence", "seed", "expect"}),
-    "claims": frozenset({"id", "kind", "expect", "adjacency", "access", "direction", "group_size"}),
+    "threat_model": frozenset(),
+    "audit": frozenset(),
+    "claims": frozenset({"id", "kind"}),
     "data": frozenset({"kind"}),
     "model": frozenset({"kind"}),
     "training": frozenset({"backend"}),
@@ -61,6 +61,10 @@ def _common(provider: Any) -> Iterator[str]:
         yield f"trial_revision must be a whole number from 1, got {revision!r}"
 
 
+def _is_frozenset(value: object) -> bool:
+    return isinstance(value, frozenset)
+
+
 def _reference(value: object, field: str) -> Iterator[str]:
     if not isinstance(value, str) or not _REFERENCE.fullmatch(value):
         yield f"{field} must name code as 'package.module:Attribute', got {value!r}"
@@ -78,7 +82,7 @@ def _mechanism(m: Mechanism) -> Iterator[str]:
     yield from _reference(m.audit, "audit")
     if not isinstance(m.example, str) or not m.example.strip():
         yield "example must be the text of a whole spec"
-    if not isinstance(m.claims, frozenset) or not m.claims:
+    if not _is_frozenset(m.claims) or not m.claims:
         yield "claims must be a frozenset of the claim kinds that it can judge"
         return
     blocks = ("mechanism", "threat_model", "audit")
@@ -108,7 +112,7 @@ def _model(m: Model) -> Iterator[str]:
 def _backend(b: Backend) -> Iterator[str]:
     yield from _fragment(b.schema, "schema", "training")
     yield from _reference(b.trainer, "trainer")
-    if not isinstance(b.capabilities, frozenset):
+    if not _is_frozenset(b.capabilities):
         yield "capabilities must be a frozenset"
     elif unknown := b.capabilities - CAPABILITIES:
         names = ", ".join(repr(u) for u in sorted(map(str, unknown)))

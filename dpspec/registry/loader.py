@@ -26,7 +26,7 @@ from dpspec.registry.guard import Failed, attempt, one_line
 from dpspec.registry.hooks import hook_problems
 from dpspec.registry.resolve import resolve
 
-__all__ = ["Registry", "build", "load_catalog", "notify", "plugin_manager", "resolve"]
+__all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "plugin_manager", "resolve"]
 
 _MOST_OFFERS = 1000
 _log = logging.getLogger(__name__)
@@ -45,19 +45,26 @@ class Registry:
         return self.manager.get_plugin(candidate.id)
 
 
+@functools.cache
+def load_registry() -> Registry:
+    """The catalog together with the plugins behind it; computed at the first call."""
+    candidates, unreadable = discover()
+    return build(candidates, unreadable)
+
+
 def load_catalog() -> Catalog:
     """Everything that the installed plugins offer; computed at the first call."""
-    return _registry().catalog
+    return load_registry().catalog
 
 
 def plugin_manager() -> pluggy.PluginManager:
     """The plugin manager that holds the usable plugins; prefer :func:`load_catalog` and :func:`notify`."""
-    return _registry().manager
+    return load_registry().manager
 
 
 def notify(event: Event) -> None:
     """Show an event to all plugins that observe. A failing observer is logged once as a warning, and ignored."""
-    for caller in _registry().manager.hook.dpspec_event.get_hookimpls():
+    for caller in load_registry().manager.hook.dpspec_event.get_hookimpls():
         arguments = [event] if "event" in caller.argnames else []
         try:
             attempt(lambda c=caller, a=arguments: c.function(*a))  # type: ignore[misc]
@@ -68,12 +75,6 @@ def notify(event: Event) -> None:
 
 
 _noted: set[str] = set()
-
-
-@functools.cache
-def _registry() -> Registry:
-    candidates, unreadable = discover()
-    return build(candidates, unreadable)
 
 
 def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) -> Registry:

@@ -9,7 +9,7 @@ from dpspec.errors import PluginError
 from dpspec.registry.guard import Failed, attempt
 
 
-def resolve(reference: str) -> Any:
+def resolve(reference: str) -> object:
     """Import what a descriptor names; raises :class:`~dpspec.errors.PluginError` when that does not work."""
     module, colon, attribute = reference.partition(":")
     if not (module and colon and attribute):

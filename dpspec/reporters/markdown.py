@@ -41,8 +41,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             yield f"| {' | '.join(_row(audit, verdict))} |"
         yield ""
     found = audit.conformance
-    expected = "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
-    yield f"Conformance: **{markdown(found.status)}**, {markdown(expected)}. {markdown(found.reason)}"
+    yield f"Conformance: **{found.status}**, {markdown(words.conformance_outcome(found))}. {markdown(found.reason)}"
     yield ""
     if audit.findings:
         yield "<details><summary>Findings</summary>"

@@ -15,7 +15,7 @@ _DIGEST = 16
 def command(result: Result) -> tuple[str, ...]:
     """The command line as it was given, or the plainest one that runs the same specs."""
     given = result.environment.get("command")
-    if isinstance(given, tuple):
+    if isinstance(given, list | tuple):
         return tuple(str(part) for part in given)
     return ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
 

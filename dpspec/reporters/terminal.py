@@ -105,10 +105,9 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
 def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Conformance{suffix}")
     found = audit.conformance
-    expected = "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
     page.line(
         (found.status.upper(), _STYLE[found.status]),
-        f" ({expected})",
+        f", {words.conformance_outcome(found)}",
         f": {found.reason}" if found.reason else "",
         indent=2,
         hang=2,
@@ -141,11 +140,8 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     for group in groups.values():
         _group(page, group)
     for series in audit.series:
-        page.line(
-            f"{series.title}: a series of {', '.join(series.columns)} ({series.rigor}; {series.source}), in the JSON",
-            indent=2,
-            hang=2,
-        )
+        about = "; ".join(part for part in (series.rigor, series.source) if part)
+        page.line(f"{series.title}: a series of {', '.join(series.columns)} ({about}), in the JSON", indent=2, hang=2)
 
 
 def _group(page: Page, group: list[Finding]) -> None:
@@ -153,7 +149,7 @@ def _group(page: Page, group: list[Finding]) -> None:
     first = group[0]
     page.line((words.rigor(first), "bold"), indent=2, hang=2)
     page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
-    page.line(f"of {words.scope(first.scope)}", indent=4, hang=2)
+    page.line(f"of {words.scope(first)}", indent=4, hang=2)
     if first.printed is not None:
         state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
         reason = f": {first.printed.reason}" if first.printed.reason else ""
@@ -167,8 +163,8 @@ def _group(page: Page, group: list[Finding]) -> None:
 
 def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Assumptions{suffix}")
-    everything = [a for holder in (*audit.findings, *audit.evidence) for a in holder.assumptions]
-    found = _distinct(everything)
+    held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
+    found = _distinct(assumption for assumptions in held for assumption in assumptions)
     if not found:
         page.line("None beyond those of the formulas' sources.", indent=2)
     for assumption in found:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpspec.contract import Assumption, Finding, Json, Scope
-from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.contract import Assumption, Finding, Json
+from dpspec.engine.result import AuditResult, Conformance, Result, Verdict
 from dpspec.reporters import numbers
 
 _RIGOR = {
@@ -31,6 +31,11 @@ _DATA = {"all": "any data set", "collection": "the declared collection of data s
 def outcome(verdict: Verdict) -> str:
     """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
     return "as expected" if verdict.expected else f"NOT AS EXPECTED (expected {' or '.join(verdict.expect)})"
+
+
+def conformance_outcome(found: Conformance) -> str:
+    """Whether the conformance came out as the spec expects: ``as expected``, or what was expected instead."""
+    return "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
 
 
 def interval(audit: AuditResult, verdict: Verdict) -> str:
@@ -80,15 +85,17 @@ def conditions(at: Mapping[str, Json]) -> str:
     return ", ".join(f"{key} {value(item)}" for key, item in at.items())
 
 
-def scope(of: Scope) -> str:
-    """What a number speaks of, in one sentence without a full stop."""
+def scope(finding: Finding) -> str:
+    """What a number speaks of, in one sentence without a full stop; an estimate has no adversary."""
+    of = finding.scope
+    data, record = _DATA.get(of.data, of.data), "any record" if of.record == "all" else f"record {of.record}"
+    if finding.bound == "estimate":
+        return f"the mechanism as {of.pipeline}, {data}"
     unit = f" (unit: {of.unit})" if of.unit != "record" else ""
     direction = "" if of.direction == "both" else f" (direction: {of.direction})"
-    record = "any record" if of.record == "all" else f"record {of.record}"
     return (
         f"the mechanism as {of.pipeline}, {_ADJACENCY.get(of.adjacency, of.adjacency)}{direction}{unit}, "
-        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, "
-        f"{_DATA.get(of.data, of.data)}, {record}"
+        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, {data}, {record}"
     )
 
 

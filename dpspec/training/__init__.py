@@ -1,1 +1,1 @@
-"""The training backend: DP-SGD on torch, and what an auditor needs beside it. Importing the package imports no torch."""
+"""The training backend: DP-SGD on torch, and what an auditor needs beside it. The package itself imports no torch."""

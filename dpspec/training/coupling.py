@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-_Rule = tuple[type[nn.Module], Callable[[nn.Module], bool], str, str]
+_Rule = tuple[type[nn.Module], Callable[[Any], bool], str, str]
 
 _RULES: tuple[_Rule, ...] = (
     # InstanceNorm derives from BatchNorm in torch but couples nothing unless it tracks running statistics.
@@ -27,7 +28,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         _DropoutNd,
-        lambda m: m.p > 0,
+        lambda m: bool(m.p > 0),
         "draws from torch's global generator, so that a seed would not decide the run",
         "remove it: the noise of DP-SGD already regularises",
     ),

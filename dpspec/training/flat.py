@@ -39,12 +39,13 @@ class Layout:
         """Views of ``flat`` (P,) by parameter name."""
         if flat.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} parameters, got shape {tuple(flat.shape)}")
-        pieces = flat.split(self.sizes)
+        pieces = torch.split(flat, list(self.sizes))
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
     def flatten(self, named: Mapping[str, Tensor], leading: int = 0) -> Tensor:
         """One vector (P,) from tensors by name; with ``leading`` batch dimensions kept, (..., P)."""
-        return torch.cat([named[name].flatten(leading) for name in self.names], dim=leading)
+        pieces = [named[name] for name in self.names]
+        return torch.cat([piece.reshape(*piece.shape[:leading], -1) for piece in pieces], dim=leading)
 
 
 def flatten(model: nn.Module) -> Tensor:

@@ -41,6 +41,7 @@ def chunk_size(bytes_per_record: int, device: str | torch.device, budget: int | 
 
 def activation_bytes(model: nn.Module, x: Tensor) -> int:
     """The bytes that autograd keeps for one record, measured by one forward pass over ``x`` (1, ...)."""
+    x = x.clone()  # a view would be charged with the whole data set that it looks into
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 

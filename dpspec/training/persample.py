@@ -79,7 +79,7 @@ class FlatModel:
         parameters = self.layout.unflatten(state)
         if self._chunk is None:
             self._chunk = memory.chunk_size(self._record_bytes(x[:1]), self.device, self._budget)
-        for some_x, some_y in zip(x.split(self._chunk), y.split(self._chunk), strict=True):
+        for some_x, some_y in zip(torch.split(x, self._chunk), torch.split(y, self._chunk), strict=True):
             yield self._gradients(parameters, some_x, some_y)
 
     def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip_norm: float) -> ClippedSum:
@@ -107,7 +107,8 @@ class FlatModel:
 def norms_of(rows: Named) -> Tensor:
     """The l2 norm (b,) in float64 of each record over all its parameters, without a float64 copy of the rows."""
     parts = [torch.linalg.vector_norm(r.reshape(len(r), -1), dim=1, dtype=torch.float64) for r in rows.values()]
-    return parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    return norms
 
 
 def add_clipped(totals: Mapping[str, Tensor], rows: Named, clip_norm: float) -> Tensor:
@@ -117,16 +118,25 @@ def add_clipped(totals: Mapping[str, Tensor], rows: Named, clip_norm: float) -> 
     however broken, contributes more than ``clip_norm``.
     """
     norms = norms_of(rows)
-    factors = (clip_norm / norms.clamp_min(clip_norm)).to(next(iter(rows.values())).dtype)
+    factors = clip_factors(norms, clip_norm, next(iter(rows.values())).dtype)
     finite = norms.isfinite()
     if not bool(finite.all()):
         rows = {name: r[finite] for name, r in rows.items()}
-        factors = factors[finite]
+    weights = factors[finite]
     for name, total in totals.items():
-        total.view(-1).addmv_(rows[name].reshape(len(factors), total.numel()).T, factors)
-    added = torch.zeros_like(norms)
-    added[finite] = norms[finite] * factors
-    return added
+        total.view(-1).addmv_(rows[name].reshape(len(weights), total.numel()).T, weights)
+    return torch.where(finite, norms * factors, 0.0)
+
+
+def clip_factors(norms: Tensor, clip_norm: float, dtype: torch.dtype) -> Tensor:
+    """min(1, clip_norm / norm) for norms (b,) in float64, rounded down to ``dtype``; zero where a norm is not finite.
+
+    Rounding down keeps norm * factor <= clip_norm in float64.
+    """
+    exact = clip_norm / norms.clamp_min(clip_norm)
+    factors = exact.to(dtype)
+    factors = torch.where(factors > exact, torch.nextafter(factors, torch.zeros_like(factors)), factors)
+    return torch.where(norms.isfinite(), factors, 0.0)
 
 
 def no_norms(device: torch.device) -> Tensor:

@@ -20,8 +20,8 @@ NATIVE_OPTIONS: dict[str, Json] = {
     "reduction": {
         "enum": ["sum", "mean"],
         "default": REDUCTION,
-        "description": "sum: the update uses the noisy sum of clipped gradients. mean: that sum divided by the expected "
-        "batch size, a public constant, and never by the number of records that a step really drew.",
+        "description": "sum: the update uses the noisy sum of clipped gradients. mean: that sum divided by the "
+        "expected batch size, a public constant, and never by the number of records that a step really drew.",
     },
 }
 

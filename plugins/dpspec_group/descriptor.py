@@ -24,7 +24,7 @@ mechanism:
   sampling: {scheme: poisson, rate: 0.1}
   steps: 20
 
-data: {kind: synthetic, records: 200, features: 16, classes: 2}
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
 model: {kind: linear}
 training: {backend: native, learning_rate: 0.5}
 

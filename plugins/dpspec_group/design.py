@@ -88,9 +88,24 @@ def score_law(phases: Sequence[tuple[Mixture, int]]) -> ScoreLaw:
     )
 
 
-def design(phases: Sequence[tuple[Mixture, int]], canaries: int, delta: float, confidence: float) -> Design:
+def end_to_end_law(phases: Sequence[tuple[Mixture, int]]) -> ScoreLaw:
+    """The moments of what a planted group adds to the final model along its direction, and of the noise there."""
+    noise = sum(steps * mixture.sigma**2 for mixture, steps in phases)
+    mean = spread = 0.0
+    for mixture, steps in phases:
+        first = float(mixture.probabilities @ mixture.sensitivities)
+        mean += steps * first
+        spread += steps * (float(mixture.probabilities @ mixture.sensitivities**2) - first**2)
+    return ScoreLaw(
+        absent_mean=0.0,
+        absent_std=math.sqrt(noise),
+        present_mean=mean,
+        present_std=math.sqrt(noise + spread),
+    )
+
+
+def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Design:
     """The guess count that is expected to show the largest epsilon at ``delta`` with ``canaries`` coins."""
-    law = score_law(phases)
     best: Design | None = None
     for fraction in _FRACTIONS:
         guesses = 2 * round(fraction * canaries / 2)
@@ -100,7 +115,7 @@ def design(phases: Sequence[tuple[Mixture, int]], canaries: int, delta: float, c
         candidate = Design(
             guesses=guesses,
             expected_epsilon=onerun.epsilon_lower(canaries, guesses, correct, delta, confidence),
-            largest_epsilon=onerun.epsilon_lower(canaries, guesses, guesses, delta, confidence),
+            largest_epsilon=onerun.largest(canaries, guesses, delta, confidence),
         )
         if best is None or candidate.expected_epsilon > best.expected_epsilon:
             best = candidate

@@ -16,7 +16,11 @@ HOSTILE = "evil\x1b[31m\u202e[red]x[/red] <b>|`*\n::error::\udc80"
 SOURCE = "Ganesh 2024, Theorem 3.1"
 POISSON = Assumption(name="poisson", status="by-construction", text="every record enters a batch on its own")
 NOISE = Assumption(
-    name="noise-scale", status="not-rejected", text="the noise has the declared scale", test="chi-square", level=1e-6,
+    name="noise-scale",
+    status="not-rejected",
+    text="the noise has the declared scale",
+    test="chi-square",
+    level=1e-6,
     detectable=0.0123,
 )
 FRESH = Assumption(name="fresh-noise", status="unchecked", text="every step draws fresh noise")
@@ -24,8 +28,14 @@ FRESH = Assumption(name="fresh-noise", status="unchecked", text="every step draw
 
 def upper(value: float, group_size: int, **changes: object) -> Finding:
     finding = Finding(
-        quantity="epsilon", value=value, bound="upper", rigor="certified", method="pld/mixture", source=SOURCE,
-        at=FrozenMap({"delta": 1e-6, "group_size": group_size}), assumptions=(POISSON, NOISE),
+        quantity="epsilon",
+        value=value,
+        bound="upper",
+        rigor="certified",
+        method="pld/mixture",
+        source=SOURCE,
+        at=FrozenMap({"delta": 1e-6, "group_size": group_size}),
+        assumptions=(POISSON, NOISE),
     )
     return dataclasses.replace(finding, **changes)  # type: ignore[arg-type]
 
@@ -134,7 +144,15 @@ def result() -> Result:
                 "python": "3.11.9",
                 "torch": "2.9.0",
                 "scipy": None,
-                "command": ["dpspec", "run", "specs/quickstart.yaml", "--set", "audit.seed=7", "--report", "json=out.json"],
+                "command": [
+                    "dpspec",
+                    "run",
+                    "specs/quickstart.yaml",
+                    "--set",
+                    "audit.seed=7",
+                    "--report",
+                    "json=out.json",
+                ],
                 "plugins": {"group": "dpspec 0.1.0"},
             }
         ),

@@ -1,0 +1,123 @@
+"""The Gaussian mechanism's exact privacy profile, in log space.
+
+A pair N(0, 1), N(mu, 1) has (Balle and Wang 2018, Theorem 8), in either direction,
+
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu).
+
+T steps of sensitivity c and noise sigma compose exactly to mu = sqrt(T) c / sigma. The two terms agree to almost all
+digits when mu is small or the tail is far, so the difference is taken between Mills ratios instead: with
+R(z) = (1 - Phi(z)) / phi(z), u = epsilon/mu - mu/2 and e^epsilon phi(u + mu) = phi(u),
+
+    delta = phi(u) (R(u) - R(u + mu)) = phi(u) * integral over [u, u + mu] of (1 - z R(z)) dz.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erfcx, log_ndtr
+
+from dpspec.accounting.checks import EPS, Floats, inside
+from dpspec.accounting.interval import Interval
+
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _WEIGHTS
+
+#: Below this u the first term is so close to one that it is subtracted from it directly.
+_FAR_LEFT = -25.0
+
+
+def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
+    """ln delta(epsilon) of the Gaussian pair with effect size ``mu`` > 0; arrays broadcast.
+
+    Relative error of delta below ``relative_error``; values down to delta = 1e-300 and beyond stay finite.
+    """
+    eps, effect = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    if not np.all((effect > 0.0) & np.isfinite(effect)):
+        raise ValueError("mu must be finite and above 0")
+    if np.any(np.isnan(eps)):
+        raise ValueError("epsilon must be a number")
+    u = eps / effect - 0.5 * effect
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        result = -0.5 * u * u - _LOG_ROOT_TWO_PI + np.log(_mills_drop(u, effect))
+        # u far to the left: R overflows, while both terms of the definition are plain numbers.
+        plain = np.log(-np.expm1(np.minimum(eps + log_ndtr(-u - effect) - log_ndtr(-u), 0.0))) + log_ndtr(-u)
+    result = np.where(u < _FAR_LEFT, plain, result)
+    result = np.where(eps == np.inf, -np.inf, result)
+    return np.asarray(np.minimum(np.where(eps == -np.inf, 0.0, result), 0.0), dtype=np.float64)
+
+
+def delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
+    """delta(epsilon) of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
+    return np.asarray(np.exp(log_delta(epsilon, mu)), dtype=np.float64)
+
+
+def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
+    """The epsilon >= 0 at which the Gaussian pair has this ``delta`` in (0, 1); 0 where delta(0) is below it.
+
+    Vectorised bisection to the last bits; returns the safe end of the bracket, delta(result) <= delta as computed.
+    """
+    target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    if not np.all((target > 0.0) & (target < 1.0)):
+        raise ValueError("delta must be above 0 and below 1")
+    return log_epsilon(np.log(target), effect)
+
+
+def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
+    """``epsilon`` for a delta given by its logarithm."""
+    goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    low = np.zeros(goal.shape)
+    # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2.
+    high = effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if np.all((middle <= low) | (middle >= high)):
+            break
+        above = log_delta(middle, effect) > goal
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
+
+
+def relative_error(epsilon: float, mu: float) -> float:
+    """A bound on the relative error of ``delta`` as computed: rounding of u^2, and cancellation in 1 - z R(z)."""
+    u = abs(epsilon) / mu + mu
+    return EPS * (256.0 + 32.0 * u * u)
+
+
+def delta_interval(epsilon: float, mu: float) -> Interval:
+    """``delta`` with its rounding error on both sides."""
+    value, error = float(delta(epsilon, mu)), relative_error(epsilon, mu)
+    return Interval(max(0.0, value * (1.0 - error)), min(1.0, value * (1.0 + error) + 5e-324))
+
+
+def epsilon_interval(delta: float, mu: float) -> Interval:
+    """``epsilon`` with its rounding error on both sides."""
+    inside("delta", delta)
+    goal = math.log(delta)
+    error = relative_error(float(log_epsilon(goal, mu)), mu) + 4.0 * EPS * abs(goal)
+    upper = float(log_epsilon(goal - error, mu))
+    lower = float(log_epsilon(goal + error, mu))
+    return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
+
+
+def _mills_drop(u: Floats, mu: Floats) -> Floats:
+    """R(u) - R(u + mu) without cancellation: by quadrature where mu is small, else as it stands."""
+    wide = _mills(u) - _mills(u + mu)
+    short = mu * np.maximum(1.0, -u) < 0.25
+    z = u[..., None] + np.where(short, mu, 0.0)[..., None] * _NODES
+    narrow = mu * np.sum(_WEIGHTS * _mills_slope(z), axis=-1)
+    return np.asarray(np.where(short, narrow, wide), dtype=np.float64)
+
+
+def _mills(z: Floats) -> Floats:
+    return np.asarray(math.sqrt(0.5 * math.pi) * erfcx(z / math.sqrt(2.0)), dtype=np.float64)
+
+
+def _mills_slope(z: Floats) -> Floats:
+    """1 - z R(z), by its asymptotic series where z is so large that the difference would lose digits."""
+    w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
+    series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
+    return np.asarray(np.where(z > 60.0, series, 1.0 - z * _mills(z)), dtype=np.float64)

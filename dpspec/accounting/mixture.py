@@ -1,0 +1,183 @@
+"""The scalar mixture-of-Gaussians pair: what one step of DP-SGD leaks about a group, at worst.
+
+Without the group a step shows N(0, sigma^2), with it sum_j p_j N(c_j, sigma^2), where c is the random number of group
+members in the batch (Ganesh 2024, Definition 2.8, Theorems 3.1 and 3.3). Everything is in units of the clip norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr
+
+from dpspec.accounting import weights
+from dpspec.accounting.checks import Direction, Floats, inside, one_direction, positive, whole
+from dpspec.accounting.ratio import Ratio
+
+#: How far given probabilities may sum from one (they are then divided by their sum).
+_SUM_TOLERANCE = 1e-9
+
+#: Elements of a component-by-point table that are held at once.
+_CHUNK = 1 << 20
+
+
+class Mixture:
+    """The pair N(0, sigma^2) and sum_j p_j N(c_j, sigma^2), immutable.
+
+    sensitivities: c_j >= 0, shape (m,), ascending after construction, equal ones merged.
+    probabilities: p_j > 0, shape (m,), summing to one; ``log_probabilities`` are their exact logarithms.
+    sigma: the noise's standard deviation, above 0.
+
+    Scaling all sensitivities and sigma by one factor changes nothing. Raises ``ValueError`` naming the argument.
+    """
+
+    def __init__(self, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float) -> None:
+        c = _vector("sensitivities", sensitivities)
+        p = _vector("probabilities", probabilities)
+        if len(c) != len(p):
+            raise ValueError(f"probabilities must match sensitivities: {len(p)} values for {len(c)}")
+        total = math.fsum(p)
+        if abs(total - 1.0) > _SUM_TOLERANCE:
+            raise ValueError(f"probabilities must sum to 1, got {total!r}")
+        kept = p > 0.0
+        self._set(c[kept], np.log(p[kept] / total), positive("sigma", sigma))
+
+    @classmethod
+    def poisson(cls, k: int, q: float, sigma: float) -> Mixture:
+        """Poisson sampling at rate ``q`` in (0, 1], groups of up to ``k``: c ~ Binomial(k, q) (Theorem 3.1)."""
+        k, q = whole("k", k, 1), inside("q", q, one=True)
+        if q == 1.0:
+            return cls.full(k, sigma)
+        return cls._from_logs(np.arange(k + 1.0), weights.binomial(k, q), sigma)
+
+    @classmethod
+    def fixed(cls, k: int, n: int, batch_size: int, sigma: float) -> Mixture:
+        """Batches of ``batch_size``, at least ``n`` records without the group: c ~ 2 Hypergeometric (Theorem 3.3).
+
+        A group member that enters the batch displaces a record, so it moves the sum by up to two clip norms; sigma
+        stays relative to one. ``n`` bounds the smaller data set of the pair from below, and batch_size <= n.
+        """
+        k, n = whole("k", k, 1), whole("n", n, 1)
+        batch_size = whole("batch_size", batch_size, 1)
+        if batch_size > n:
+            raise ValueError(f"batch_size must be at most n, the records without the group: {batch_size} > {n}")
+        logs = weights.hypergeometric(k, n, batch_size)
+        return cls._from_logs(2.0 * np.arange(float(len(logs))), logs, sigma)
+
+    @classmethod
+    def full(cls, k: int, sigma: float) -> Mixture:
+        """Every record in every batch: the Gaussian mechanism of sensitivity ``k``."""
+        return cls._from_logs(np.array([float(whole("k", k, 1))]), np.zeros(1), sigma)
+
+    @classmethod
+    def _from_logs(cls, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> Mixture:
+        mixture = cls.__new__(cls)
+        mixture._set(sensitivities, log_probabilities, positive("sigma", sigma))
+        return mixture
+
+    def _set(self, sensitivities: Floats, log_probabilities: Floats, sigma: float) -> None:
+        unique, where = np.unique(sensitivities, return_inverse=True)
+        logs = np.full(len(unique), -np.inf)
+        np.logaddexp.at(logs, where, log_probabilities)
+        self.sigma = sigma
+        self.sensitivities = _frozen(unique)
+        self.log_probabilities = _frozen(logs)
+        self.probabilities = _frozen(np.exp(logs))
+        self.ratio = Ratio(_frozen(unique / sigma), self.log_probabilities)
+
+    def __repr__(self) -> str:
+        top = float(self.sensitivities[-1])
+        return f"Mixture({len(self.sensitivities)} components, sensitivities up to {top:g}, sigma {self.sigma:g})"
+
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Equal for pairs that are the same up to scale."""
+        return (self.ratio.shifts.tobytes(), self.log_probabilities.tobytes())
+
+    @property
+    def effect(self) -> float | None:
+        """c / sigma when c is not random, so that the pair is a plain Gaussian one; else None."""
+        return float(self.ratio.shifts[0]) if len(self.sensitivities) == 1 else None
+
+    def log_ratio(self, x: npt.ArrayLike) -> Floats:
+        """ln of the density with the group over the density without it, at outputs ``x`` (any shape)."""
+        return self.ratio(np.asarray(x, dtype=np.float64) / self.sigma)
+
+    def inverse(self, loss: npt.ArrayLike) -> Floats:
+        """The output x with ``log_ratio(x) = loss``; -inf at or below ln P[c = 0]."""
+        return self.sigma * self.ratio.inverse(np.asarray(loss, dtype=np.float64))
+
+    def log_mass(self, low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[Floats, Floats]:
+        """ln of the probabilities of [low, high] with and without the group; arrays of outputs, low < high."""
+        z_low, z_high = np.broadcast_arrays(
+            np.asarray(low, dtype=np.float64) / self.sigma, np.asarray(high, dtype=np.float64) / self.sigma
+        )
+        return _log_mixture_mass(self.ratio, z_low, z_high), log_normal_mass(z_low, z_high)
+
+    def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
+        """ln delta(epsilon) of one step, any real epsilon; -inf where delta is 0.
+
+        present-first: sum_j p_j Phi((c_j - x)/sigma) - e^epsilon Phi(-x/sigma) with l(x) = epsilon, and
+        1 - e^epsilon at or below ln P[c = 0]. absent-first: Phi(x/sigma) - e^epsilon sum_j p_j Phi((x - c_j)/sigma)
+        with l(x) = -epsilon, and 0 at or above -ln P[c = 0].
+        """
+        eps = np.asarray(epsilon, dtype=np.float64)
+        present = one_direction(direction) == "present-first"
+        z = self.ratio.inverse(eps if present else -eps)
+        ends = (z, np.full(z.shape, np.inf)) if present else (np.full(z.shape, -np.inf), z)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            group, none = _log_mixture_mass(self.ratio, *ends), log_normal_mass(*ends)
+            first, second = (group, none) if present else (none, group)
+            inner = first + np.log(-np.expm1(np.minimum(eps + second - first, 0.0)))
+            # 1 - e^epsilon only matters at negative epsilon; elsewhere its logarithm is not taken
+            edge = np.log(-np.expm1(np.minimum(eps, -0.0))) if present else np.full(eps.shape, -np.inf)
+        return np.asarray(np.where(np.isneginf(z), edge, inner), dtype=np.float64)
+
+    def delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
+        """delta(epsilon) of one step; see ``log_delta``."""
+        return np.asarray(np.exp(self.log_delta(epsilon, direction)), dtype=np.float64)
+
+
+def log_normal_mass(low: Floats, high: Floats) -> Floats:
+    """ln(Phi(high) - Phi(low)) for low <= high, always differencing the smaller tails."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        flip = low + high > 0.0
+        a, b = np.where(flip, -high, low), np.where(flip, -low, high)
+        top = log_ndtr(b)
+        mass = top + np.log(-np.expm1(np.minimum(log_ndtr(a) - top, 0.0)))
+    return np.asarray(np.where(a >= b, -np.inf, mass), dtype=np.float64)
+
+
+def _log_mixture_mass(ratio: Ratio, low: Floats, high: Floats) -> Floats:
+    """ln of the mixture's probability of [low, high], in units of sigma."""
+    flat_low, flat_high = np.ravel(low), np.ravel(high)
+    result = np.empty(flat_low.shape)
+    rows = max(1, _CHUNK // len(ratio.shifts))
+    for start in range(0, len(result), rows):
+        block = slice(start, start + rows)
+        terms = ratio.log_weights[:, None] + log_normal_mass(
+            flat_low[None, block] - ratio.shifts[:, None], flat_high[None, block] - ratio.shifts[:, None]
+        )
+        top = terms.max(axis=0)
+        safe = np.where(np.isneginf(top), 0.0, top)
+        with np.errstate(divide="ignore"):
+            result[block] = safe + np.log(np.exp(terms - safe).sum(axis=0))
+    return result.reshape(np.shape(low))
+
+
+def _vector(name: str, values: npt.ArrayLike | Sequence[float]) -> Floats:
+    array = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name} must be a non-empty list of numbers")
+    if not np.all(np.isfinite(array)) or np.any(array < 0.0):
+        raise ValueError(f"{name} must be finite and not negative")
+    return array
+
+
+def _frozen(array: Floats) -> Floats:
+    array = np.array(array, dtype=np.float64)
+    array.flags.writeable = False
+    return array

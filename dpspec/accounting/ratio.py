@@ -1,0 +1,167 @@
+"""The log-likelihood ratio of a mixture of Gaussians, its slope, and its inverse, vectorised.
+
+In units of sigma, with shifts a_j = c_j / sigma >= 0 and weights p_j,
+
+    l(z) = ln sum_j p_j exp(a_j z - a_j^2 / 2)
+
+is increasing and convex, from ln p(c = 0) to infinity. Newton on l itself crawls near its lower end; with the zero
+component taken out, l+(z) = ln sum_{a_j > 0} ... has a slope between the least and the largest positive shift, and
+l(z) = x is the same as l+(z) = ln(e^x - p_0).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpspec.accounting.checks import Floats
+
+#: Components times points that are worked on at once: small enough for the cache.
+_BLOCK = 1 << 15
+
+#: From this many components on, a block leaves out those whose posterior mass in it is below ``_NEGLIGIBLE``.
+_MANY = 24
+_NEGLIGIBLE = 1e-20
+
+#: Points of the table that starts Newton on a long array.
+_TABLE = 2049
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """l and its inverse for ``shifts`` (m,), ascending, and ``log_weights`` (m,); in units of sigma."""
+
+    shifts: Floats
+    log_weights: Floats
+
+    @property
+    def log_zero(self) -> float:
+        """ln p(c = 0), the infimum of l; -inf without a zero component."""
+        return float(self.log_weights[0]) if self.shifts[0] == 0.0 else -math.inf
+
+    def __call__(self, z: Floats) -> Floats:
+        """l(z), same shape as ``z``."""
+        return self._ordered(z, slope=False)[0]
+
+    def with_slope(self, z: Floats) -> tuple[Floats, Floats]:
+        """l(z) and l'(z), the posterior mean of the shift."""
+        return self._ordered(z, slope=True)
+
+    def inverse(self, loss: Floats) -> Floats:
+        """The z with l(z) = ``loss``; -inf where ``loss`` is at or below ln p(c = 0).
+
+        Newton from a table of the inverse; five steps at most reach rounding error on any array tried, and the loop
+        ends only when a step no longer changes anything that matters.
+        """
+        flat = np.ravel(loss)
+        if self.shifts[-1] == 0.0:  # no shift at all: the ratio is one everywhere
+            return np.where(np.asarray(loss) > 0.0, np.inf, -np.inf)
+        target, positive = self._above_zero(flat)
+        found = np.full(flat.shape, -np.inf)
+        inner = np.isfinite(target)
+        found[inner] = positive._solve(target[inner])
+        found[target == np.inf] = np.inf
+        return found.reshape(np.shape(loss))
+
+    def _above_zero(self, loss: Floats) -> tuple[Floats, Ratio]:
+        """ln(e^loss - p_0), and the ratio without the zero component."""
+        if self.shifts[0] > 0.0:
+            return loss, self
+        gap = loss - self.log_zero
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            small = np.log(np.expm1(np.clip(gap, 0.0, 30.0)))
+            target = self.log_zero + np.where(gap > 30.0, gap + np.log1p(-np.exp(-np.maximum(gap, 1.0))), small)
+        return target, Ratio(self.shifts[1:], self.log_weights[1:])
+
+    def _solve(self, target: Floats) -> Floats:
+        if target.size == 0:
+            return target
+        if target.size > _TABLE:
+            ends = self._newton(self._start(np.array([target.min(), target.max()])), (target.min(), target.max()))
+            start = self._table(ends, target)
+        else:
+            start = self._start(target)
+        return self._newton(start, target)
+
+    def _start(self, target: Floats) -> Floats:
+        """A point right of the root: each component alone is a lower bound of the sum."""
+        best = np.full(target.shape, np.inf)
+        for shift, weight in zip(self.shifts, self.log_weights, strict=True):
+            np.minimum(best, (target - weight) / shift + 0.5 * shift, out=best)
+        return best
+
+    def _table(self, ends: Floats, target: Floats) -> Floats:
+        """Cubic Hermite interpolation of the inverse between tabulated points."""
+        knots = np.linspace(ends[0] - 1e-9, ends[1] + 1e-9, _TABLE)
+        values, slopes = self.with_slope(knots)
+        at = np.clip(np.searchsorted(values, target) - 1, 0, _TABLE - 2)
+        width = values[at + 1] - values[at]
+        t = (target - values[at]) / width
+        rise = (1.0 / slopes[at]) * width
+        fall = (1.0 / slopes[at + 1]) * width
+        run = knots[at + 1] - knots[at]
+        return np.asarray(
+            knots[at] + t * (rise + t * (3.0 * run - 2.0 * rise - fall + t * (rise + fall - 2.0 * run))),
+            dtype=np.float64,
+        )
+
+    def _newton(self, z: Floats, target: Floats | tuple[float, float]) -> Floats:
+        goal = np.asarray(target, dtype=np.float64)
+        for _ in range(100):
+            value, slope = self.with_slope(z)
+            step = (value - goal) / slope
+            z = z - step
+            if np.all(np.abs(step) <= 1e-8 * (1.0 + np.abs(z))):  # quadratic: the step just made was the last needed
+                break
+        return z
+
+    def _ordered(self, z: Floats, *, slope: bool) -> tuple[Floats, Floats]:
+        shape = np.shape(z)
+        flat = np.ravel(np.asarray(z, dtype=np.float64))
+        if len(self.shifts) < _MANY or bool(np.all(flat[1:] >= flat[:-1])):
+            values, slopes = self._blocks(flat, slope=slope)
+            return values.reshape(shape), slopes.reshape(shape)
+        order = np.argsort(flat)
+        values, slopes = np.empty_like(flat), np.empty_like(flat)
+        values[order], slopes[order] = self._blocks(flat[order], slope=slope)
+        return values.reshape(shape), slopes.reshape(shape)
+
+    def _blocks(self, z: Floats, *, slope: bool) -> tuple[Floats, Floats]:
+        values, slopes = np.empty_like(z), np.empty_like(z)
+        rows = max(256, _BLOCK // len(self.shifts))
+        for start in range(0, len(z), rows):
+            block = slice(start, start + rows)
+            part = self._relevant(z[start], z[min(start + rows, len(z)) - 1])
+            values[block], slopes[block] = part._block(z[block], slope=slope)
+        return values, slopes
+
+    def _block(self, z: Floats, *, slope: bool) -> tuple[Floats, Floats]:
+        exponents = (z[None, :] - 0.5 * self.shifts[:, None]) * self.shifts[:, None] + self.log_weights[:, None]
+        if len(self.shifts) == 1:
+            return exponents[0], np.full(z.shape, self.shifts[0])
+        top = exponents.max(axis=0)
+        np.subtract(exponents, top, out=exponents)
+        np.exp(exponents, out=exponents)
+        total = exponents.sum(axis=0)
+        return top + np.log(total), (self.shifts @ exponents) / total if slope else total
+
+    def _relevant(self, first: float, last: float) -> Ratio:
+        """The components that matter for every z in [first, last].
+
+        The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at
+        ``first``, its upper tail at ``last``. What is cut off is below ``_NEGLIGIBLE`` of the whole in all of it.
+        """
+        if len(self.shifts) < _MANY or not (math.isfinite(first) and math.isfinite(last)):
+            return self
+        low, high = self._posterior(first), self._posterior(last)
+        begin = int(np.searchsorted(np.cumsum(low), _NEGLIGIBLE))
+        end = len(high) - int(np.searchsorted(np.cumsum(high[::-1]), _NEGLIGIBLE))
+        begin = min(begin, len(low) - 1)
+        return Ratio(self.shifts[begin : max(end, begin + 1)], self.log_weights[begin : max(end, begin + 1)])
+
+    def _posterior(self, z: float) -> Floats:
+        exponents = (z - 0.5 * self.shifts) * self.shifts + self.log_weights
+        weights = np.exp(exponents - exponents.max())
+        return np.asarray(weights / weights.sum(), dtype=np.float64)

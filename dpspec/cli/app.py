@@ -1,0 +1,66 @@
+"""The program ``dpspec``: the list of its commands, and the one way in and out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dpspec.cli import cache, explain, init, new, plan, plugins, report, run, schema, show, validate, verify
+from dpspec.cli import diff as diff_command
+from dpspec.cli.guard import guarded
+from dpspec.cli.output import emit, tolerate_any_character
+
+app = typer.Typer(
+    name="dpspec",
+    help="Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec.",
+    epilog=(
+        "Exit codes: 0 every claim came out as expected, 1 some did not, 2 usage, 3 spec invalid, 4 plugin missing or "
+        "broken, 5 nothing to run, 6 incomplete (a re-run resumes), 70 a bug in dpspec, 130 interrupted."
+    ),
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("init", short_help="Write a first spec and the schema for editors.")(init.init)
+app.command("validate", short_help="Show everything that is wrong with specs.")(validate.validate)
+app.command("show", short_help="Print specs with every default filled in.")(show.show)
+app.command("plan", short_help="Say what a run would cost and could show.")(plan.plan)
+app.command("run", short_help="Audit specs: a verdict for every claim.")(run.run)
+app.command("report", short_help="Show a result again, in any format.")(report.report)
+app.command("verify", short_help="Recompute a result from its stored trials.")(verify.verify)
+app.command("diff", short_help="Show what changed between two results.")(diff_command.diff)
+app.command("explain", short_help="Explain a diagnostic code, a key or a kind.")(explain.explain)
+app.command("plugins", short_help="List what the installed plugins offer.")(plugins.plugins)
+app.command("schema", short_help="Print the JSON Schema of specs or results.")(schema.schema)
+app.add_typer(new.app, name="new")
+app.add_typer(cache.app, name="cache")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from dpspec import __version__
+
+        emit(f"dpspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; ``arguments`` default to the process's own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    tolerate_any_character()
+    return guarded(lambda: app(args=given, prog_name="dpspec", standalone_mode=False), given)

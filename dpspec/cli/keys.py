@@ -1,0 +1,138 @@
+"""The keys of a spec, read from its JSON Schema: dotted path, type, description, and when a key exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Node = Mapping[str, Any]
+
+_LIMITS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+    "minLength": "length at least",
+    "maxLength": "length at most",
+    "minItems": "items at least",
+    "maxItems": "items at most",
+    "pattern": "matching",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key: ``conditions`` say for which kinds it exists, empty when always. Lists are passed through silently."""
+
+    path: str
+    type: str
+    description: str
+    conditions: tuple[str, ...]
+
+
+def keys(schema: Node) -> Iterator[Key]:
+    """Every key that a spec can have, parents first, each once."""
+    seen: set[Key] = set()
+    for key in _walk(schema, schema, "", (), ()):
+        if key not in seen:
+            seen.add(key)
+            yield key
+
+
+def find(name: str, known: Sequence[Key]) -> list[Key]:
+    """The keys at exactly the path ``name``, or else those whose path ends with it."""
+    exact = [key for key in known if key.path == name]
+    return exact or [key for key in known if key.path.endswith(f".{name}")]
+
+
+def _walk(root: Node, node: Node, path: str, conditions: tuple[str, ...], open_: tuple[int, ...]) -> Iterator[Key]:
+    """All keys below ``node``; ``open_`` holds the nodes on the way here, so that a recursive schema ends."""
+    node = _resolved(root, node)
+    if id(node) in open_:
+        return
+    open_ = (*open_, id(node))
+    required = node.get("required", ())
+    for name, below in node.get("properties", {}).items():
+        if not isinstance(below, Mapping):
+            continue
+        inner = _resolved(root, below)
+        place = f"{path}.{name}" if path else name
+        if set(inner) - {"const"} or not conditions:
+            text = type_of(root, inner, required=name in required)
+            yield Key(path=place, type=text, description=_description(below, inner), conditions=conditions)
+        yield from _walk(root, inner, place, conditions, open_)
+    for part in _branches(node):
+        yield from _walk(root, part, path, conditions, open_)
+    then = node.get("then")
+    if isinstance(then, Mapping):
+        yield from _walk(root, then, path, (*conditions, *_condition(node.get("if", {}), path)), open_)
+
+
+def _branches(node: Node) -> Iterator[Node]:
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        yield from (part for part in node.get(keyword, ()) if isinstance(part, Mapping))
+    for keyword in ("items", "additionalProperties", "else"):
+        if isinstance(node.get(keyword), Mapping):
+            yield node[keyword]
+
+
+def _resolved(root: Node, node: Node) -> Node:
+    for _ in range(32):
+        reference = node.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        target: Any = root
+        for part in reference[2:].split("/"):
+            target = target[part.replace("~1", "/").replace("~0", "~")]
+        node = target
+    return node
+
+
+def _condition(test: Node, path: str) -> Iterator[str]:
+    for name, value in test.get("properties", {}).items():
+        place = f"{path}.{name}" if path else name
+        if "const" in value:
+            yield f"{place} is {value['const']}"
+        elif "enum" in value:
+            yield f"{place} is {' or '.join(str(v) for v in value['enum'])}"
+        else:
+            yield from _condition(value, place)
+
+
+def _description(outer: Node, inner: Node) -> str:
+    return str(outer.get("description") or inner.get("description") or "")
+
+
+def type_of(root: Node, node: Node, *, required: bool = False) -> str:
+    """What a value must be, in words: ``number, above 0, at most 1; required``."""
+    parts = [_shape(root, node)]
+    parts += [f"{words} {node[keyword]}" for keyword, words in _LIMITS.items() if keyword in node]
+    text = ", ".join(parts)
+    if required:
+        return f"{text}; required"
+    return f"{text}; default {_value(node['default'])}" if "default" in node else f"{text}; optional"
+
+
+def _shape(root: Node, node: Node) -> str:
+    if "const" in node:
+        return f"always {_value(node['const'])}"
+    if "enum" in node:
+        return " | ".join(_value(choice) for choice in node["enum"])
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    if alternatives:
+        return " or ".join(dict.fromkeys(_shape(root, _resolved(root, part)) for part in alternatives))
+    kind = node.get("type", "any value")
+    name = " or ".join(kind) if isinstance(kind, list) else str(kind)
+    name = {"string": "text", "object": "map", "array": "list", "boolean": "true | false"}.get(name, name)
+    if name == "list" and isinstance(node.get("items"), Mapping):
+        return f"list of {_shape(root, _resolved(root, node['items']))}"
+    return name
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
+        return f"[{', '.join(_value(part) for part in value)}]"
+    return str(value)

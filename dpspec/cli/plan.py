@@ -1,0 +1,59 @@
+"""``dpspec plan``: what a run would cost and what it could show, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpspec.cli.options import Overrides, SpecFiles
+from dpspec.cli.output import emit, page_width
+from dpspec.errors import ExitCode, NothingToRunError
+
+if TYPE_CHECKING:
+    from dpspec.contract import Plan, Spec
+    from dpspec.reporters.layout import Page
+
+
+def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
+    """Say how many trials specs need, what they cost and what they could show; nothing is trained."""
+    from dpspec.cli.specs import load
+    from dpspec.engine.prepare import plan as make_plan
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.layout import Page
+    from dpspec.reporters.numbers import duration
+
+    catalog = load_catalog()
+    loaded = load(specs, catalog, overrides)
+    if not loaded:
+        raise NothingToRunError("no spec to plan")
+    plans = [make_plan(spec, catalog) for spec in loaded]
+    page = Page(page_width())
+    for spec, its_plan in zip(loaded, plans, strict=True):
+        _describe(page, spec, its_plan)
+    if len(plans) > 1:
+        page.heading(
+            f"Together: {sum(p.trials for p in plans)} trials, about {duration(sum(p.seconds for p in plans))}"
+        )
+    emit(page.text())
+    return ExitCode.OK
+
+
+def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
+    from dpspec.reporters import numbers, words
+
+    page.heading(spec.name)
+    claims = words.count(len(spec.claims), "claim")
+    if not its_plan.trials:
+        page.line(f"{claims}; nothing is trained, bounds come from theory alone", indent=2, hang=2)
+    else:
+        page.line(
+            f"{claims}; {words.count(its_plan.trials, 'trial')} in {words.count(len(its_plan.chunks), 'chunk')}, "
+            f"about {numbers.duration(its_plan.seconds)}, {numbers.size(its_plan.memory_bytes)} of memory",
+            indent=2,
+            hang=2,
+        )
+    for power in its_plan.power:
+        at = f" at {words.conditions(power.at)}" if power.at else ""
+        remark = f"; {power.note}" if power.note else ""
+        page.item(f"could show epsilon up to {numbers.lower(power.epsilon)}{at} ({power.method}{remark})")
+    for remark in its_plan.notes:
+        page.item(remark)

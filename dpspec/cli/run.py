@@ -1,0 +1,89 @@
+"""``dpspec run``: from specs to verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.options import DEFAULT_STORE, Internal, Overrides, SpecFiles, StoreFolder
+from dpspec.cli.output import note
+from dpspec.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dpspec.engine.result import Result
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
+
+
+def run(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    store: StoreFolder = DEFAULT_STORE,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes.", show_default=False),
+    ] = None,
+    bounds_only: Annotated[
+        bool, typer.Option("--bounds-only", help="Train nothing: judge the claims by theory alone.")
+    ] = False,
+    reports: Annotated[
+        list[str],
+        typer.Option(
+            "--report",
+            metavar="FORMAT=PATH",
+            help="Also write a report (json, markdown, text, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    internal: Internal = False,
+) -> int:
+    """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
+    from dpspec.cli.progress import Progress
+    from dpspec.cli.reports import parse_reports, show_on_terminal, write_reports
+    from dpspec.cli.specs import load
+    from dpspec.engine import runner
+    from dpspec.engine.store import Store
+    from dpspec.registry.loader import load_catalog, notify
+
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    catalog = load_catalog()
+    wanted = parse_reports(reports, catalog)
+    loaded = load(specs, catalog, overrides)
+    with Progress(sys.stderr) as progress:
+        result = runner.run(
+            loaded,
+            catalog,
+            store=Store(store),
+            device=device,
+            listeners=(progress, notify),
+            deadline=deadline,
+            train=not bounds_only,
+        )
+    result = _with_command(result, specs, overrides, device, bounds_only)
+    if not any(report.to_stdout for report in wanted):
+        show_on_terminal(result, internal=internal)
+    write_reports(wanted, result, internal=internal)
+    if result.exit_code is ExitCode.INCOMPLETE:
+        note("Incomplete: trials are missing. Running the same command again resumes.")
+    return result.exit_code
+
+
+def _with_command(result: Result, specs: list[Path], overrides: list[str], device: str, bounds_only: bool) -> Result:
+    """Record the options that numbers depend on, for those who want to reproduce them."""
+    command = ["dpspec", "run", *(str(path) for path in specs)]
+    for override in overrides:
+        command += ["--set", override]
+    if device != "auto":
+        command += ["--device", device]
+    if bounds_only:
+        command.append("--bounds-only")
+    return dataclasses.replace(result, environment=type(result.environment)({**result.environment, "command": command}))

@@ -1,0 +1,135 @@
+"""Every test that one invocation makes on its attacks' evidence, each hypothesis once, adjusted as one family.
+
+Two families are kept apart: tests of what the claims say, at the stated confidence, and tests of what the proved
+bounds say, at level 1e-6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dpspec.contract import Claim, Evidence, Finding, Scope
+from dpspec.engine.claims import Part, Statement
+from dpspec.engine.scope import covers
+from dpspec.engine.standing import proven_bound, usable
+
+#: What is tested on one piece of evidence: its audit and place, ``curve`` or a metric's side, and the null's numbers.
+Hypothesis = tuple[int, int, str, float, float]
+
+
+@dataclass
+class Family:
+    """A set of hypotheses that are adjusted together by Holm's method."""
+
+    _p_values: dict[Hypothesis, float] = field(default_factory=dict)
+    _adjusted: dict[Hypothesis, float] | None = None
+
+    def add(self, hypothesis: Hypothesis, evidence: Evidence) -> None:
+        """Test a hypothesis unless it is there already; raises ``ValueError`` where no test reads the evidence."""
+        from dpspec.stats import nulls
+
+        if hypothesis in self._p_values:
+            return
+        _, _, kind, first, second = hypothesis
+        if kind == "curve":
+            p_value = nulls.p_value(evidence, first, second)
+        elif kind == "at-least":
+            p_value = nulls.metric_p_value(evidence, at_least=first)
+        else:
+            p_value = nulls.metric_p_value(evidence, at_most=first)
+        self._p_values[hypothesis] = p_value
+        self._adjusted = None
+
+    def adjusted(self, hypothesis: Hypothesis) -> float | None:
+        """The p-value adjusted over the family; None for a hypothesis that is not in it."""
+        from dpspec.stats import holm
+
+        if self._adjusted is None:
+            self._adjusted = dict(zip(self._p_values, holm.adjust(list(self._p_values.values())), strict=True))
+        return self._adjusted.get(hypothesis)
+
+    def __len__(self) -> int:
+        return len(self._p_values)
+
+
+def group_size(at: Evidence | Finding) -> int:
+    """The number of records that a finding or an attack speaks of together; 1 where it does not say."""
+    return int(at.at.get("group_size", 1))
+
+
+def attacks_on(claim: Claim, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
+    """The privacy attacks that tell against a claim: in its scope, on groups no larger, resting on nothing doubtful."""
+    return [
+        (index, e)
+        for index, e in enumerate(evidence)
+        if e.quantity == "epsilon"
+        and covers(scope, e.scope)
+        and group_size(e) <= claim.group_size
+        and usable(e.assumptions)
+    ]
+
+
+def measurements_of(part: Part, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
+    """The evidence about a metric: counts of the same quantity under the same conditions."""
+    return [
+        (index, e)
+        for index, e in enumerate(evidence)
+        if e.quantity == part.quantity and part.speaks_of(e.at) and usable(e.assumptions)
+    ]
+
+
+def claim_hypotheses(
+    audit: int, claim: Claim, said: Statement, scope: Scope, evidence: Sequence[Evidence]
+) -> list[tuple[Hypothesis, Evidence]]:
+    """What a claim says, on every piece of evidence that can tell against it."""
+    if said.about_privacy:
+        return [
+            ((audit, index, "curve", epsilon, delta), e)
+            for index, e in attacks_on(claim, scope, evidence)
+            for epsilon, delta in said.points
+        ]
+    return [
+        ((audit, index, part.side, part.claimed, 0.0), e)
+        for part in said.parts
+        for index, e in measurements_of(part, evidence)
+    ]
+
+
+def bound_hypotheses(
+    audit: int, findings: Sequence[Finding], evidence: Sequence[Evidence]
+) -> list[tuple[Hypothesis, Evidence, Finding]]:
+    """What the proved upper bounds say, on every attack in their scope: the best one per scope and delta.
+
+    A bound for larger groups covers an attack on smaller ones; where there is a tighter one for those, it is left out.
+    """
+    hypotheses = []
+    for index, e in enumerate(evidence):
+        if e.quantity != "epsilon" or not usable(e.assumptions):
+            continue
+        best: dict[tuple[Scope, float], tuple[float, Finding]] = {}
+        for finding in findings:
+            if not (finding.bound == "upper" and proven_bound(finding) and covers(finding.scope, e.scope)):
+                continue
+            if group_size(finding) < group_size(e):
+                continue
+            for epsilon, delta in _points(finding):
+                key = (finding.scope, delta)
+                if epsilon < best.get(key, (float("inf"), finding))[0]:
+                    best[key] = (epsilon, finding)
+        hypotheses += [
+            ((audit, index, "curve", epsilon, delta), e, finding) for (_, delta), (epsilon, finding) in best.items()
+        ]
+    return hypotheses
+
+
+def _points(finding: Finding) -> list[tuple[float, float]]:
+    """The (epsilon, delta) pairs that an upper bound states, for the whole run and nothing narrower."""
+    conditions = set(finding.at) - {"group_size"}
+    if finding.quantity == "epsilon" and conditions <= {"delta"}:
+        return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]
+    if finding.quantity == "mu" and not conditions and finding.value < float("inf"):
+        from dpspec.stats.curves import gaussian
+
+        return list(gaussian(finding.value))
+    return []

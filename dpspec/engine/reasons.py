@@ -1,0 +1,83 @@
+"""Why a claim got its verdict, in a sentence or two; numbers rounded against the claim."""
+
+from __future__ import annotations
+
+from dpspec.contract import Evidence
+from dpspec.engine.claims import Part
+from dpspec.engine.rounding import down, exact, up
+from dpspec.engine.standing import Standing
+
+
+def contradicted(attack: str, epsilon: float, delta: float, p_value: float, deviates: bool) -> str:
+    """The attack rejects a proved upper bound itself."""
+    text = (
+        f"The attack ({attack}) rejects the proved bound epsilon <= {up(epsilon)} at delta = {exact(delta)} itself, "
+        f"p = {up(p_value)} over the invocation: theory, implementation or attack is wrong."
+    )
+    return text + (" What ran was not what was declared, which can explain it." if deviates else "")
+
+
+def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
+    """The attack, or the measurement, rejects what the claim says."""
+    text = f"{method} rejects the claim at family-wise confidence {exact(confidence)}: p = {up(p_value)} over the invocation."
+    return text + (" A proved bound is within the claim all the same: one of the two is wrong." if clash else "")
+
+
+def refuted_by_bound(part: Part, standing: Standing) -> str:
+    """A certified bound on the other side lies beyond the claim."""
+    side, value = _opposing(part, standing.value)
+    return f"A certified {side} bound of {value} ({standing.finding.method}) lies beyond the claim."
+
+
+def proved(part: Part, standing: Standing) -> str:
+    """A proved bound is within the claim."""
+    side, value = _proving(part, standing.value)
+    how = "certified" if standing.finding.rigor == "certified" else "proved"
+    return f"The {how} {side} bound of {value} ({standing.finding.method}) is within the claim."
+
+
+def supported(part: Part, standing: Standing) -> str:
+    """Something weaker than a proof is within the claim: says what it lacks."""
+    finding, (side, value) = standing.finding, _proving(part, standing.value)
+    if standing.strength == "approximate":
+        return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."
+    if standing.strength == "statistical":
+        at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
+        return f"The {side} bound of {value} ({finding.method}) within the claim is statistical, at {at}."
+    unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
+    given = f"given {', '.join(unchecked)}, which nobody checked" if unchecked else _where(finding.scope.data)
+    return f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
+
+
+def undecided(part: Part | None, provable: float | None, refutable: float | None, attacked: bool) -> str:
+    """Nothing decides the claim: what could have been proved, and what refuted."""
+    if part is None:
+        return "Nothing decides it: the claim states no inequality."
+    least, largest = ("least", "largest") if part.side == "at-most" else ("largest", "least")
+    if provable is not None:
+        proof = f"the {least} value that could be proved is {_proving(part, provable)[1]}"
+    else:
+        proof = f"no proved {_proving(part, 0.0)[0]} bound is in scope"
+    if refutable is not None:
+        attack = f"the {largest} that could have been refuted is {_opposing(part, refutable)[1]}"
+    else:
+        attack = "the evidence in scope can refute no such claim" if attacked else "no evidence in scope can refute it"
+    return f"Nothing decides it: {proof}; {attack}."
+
+
+def attack_name(evidence: Evidence) -> str:
+    """An attack as reasons name it."""
+    groups = evidence.at.get("group_size", 1)
+    return evidence.method if groups == 1 else f"{evidence.method}, groups of {groups}"
+
+
+def _where(data: str) -> str:
+    return "for the declared collection of data sets" if data == "collection" else "for this data set"
+
+
+def _proving(part: Part, value: float) -> tuple[str, str]:
+    return ("upper", up(value)) if part.side == "at-most" else ("lower", down(value))
+
+
+def _opposing(part: Part, value: float) -> tuple[str, str]:
+    return ("lower", down(value)) if part.side == "at-most" else ("upper", up(value))

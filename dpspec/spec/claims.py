@@ -1,0 +1,116 @@
+"""Validates the claims: each by its kind, and all of them against the mechanism and the threat model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dpspec.contract import Diagnostic, Json, Mechanism, Path
+from dpspec.spec.blocks import claim_block, claim_kinds, core, known_claim_kinds
+from dpspec.spec.normalise import cast, fill
+from dpspec.spec.problems import problems
+from dpspec.spec.words import did_you_mean, listed, quoted, shown
+
+#: What a claim may not widen: each value of the threat model, with the values within it.
+_WITHIN = {
+    "access": {"all-iterates": ("all-iterates", "final-model"), "final-model": ("final-model",)},
+    "direction": {"both": ("add", "remove", "both"), "add": ("add",), "remove": ("remove",)},
+}
+
+
+def check_claims(
+    claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
+) -> tuple[Json, list[Diagnostic]]:
+    """The claims with defaults filled in, and what is wrong with them.
+
+    An unknown mechanism or a wrong threat model is None, and what would be held against it is left unsaid.
+    """
+    found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
+    if not isinstance(claims, list):
+        return claims, found
+    checked: list[Json] = []
+    for i, claim in enumerate(claims):
+        checked.append(claim)
+        if not isinstance(claim, dict):
+            continue  # told above
+        named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
+        filled, wrong = _one(named, mechanism, ("claims", i))
+        wrong += _scope(filled, threat_model, ("claims", i)) if threat_model is not None and not wrong else []
+        found += wrong
+        checked[i] = filled
+    found += _same_ids(checked)
+    return checked, found
+
+
+def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tuple[Json, list[Diagnostic]]:
+    kind = claim.get("kind")
+    known = known_claim_kinds(mechanism)
+    judged = sorted(mechanism.claims) if mechanism is not None else known
+    if not isinstance(kind, str):
+        hint = f"valid: {listed(judged)}"
+        if "kind" in claim:
+            message = f"kind must be text, got {shown(kind)}"
+            return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
+        message = f"missing key 'kind' in claims[{path[-1]}]"
+        return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
+    if kind not in known:
+        near = did_you_mean(kind, judged)
+        message = f"{quoted(kind)} is not a kind of claim" + (f"; did you mean {quoted(near)}?" if near else "")
+        hint = f"valid: {listed(judged)}"
+        return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
+    schema = claim_block(kind, mechanism)
+    filled = fill(schema, claim)
+    wrong = list(problems(schema, filled, path))
+    if mechanism is not None and kind not in mechanism.claims:
+        message = f"mechanism {quoted(mechanism.kind)} cannot judge claims of kind {quoted(kind)}"
+        hint = f"it judges: {listed(judged)}"
+        wrong.append(Diagnostic(code="claim-not-judged", message=message, path=(*path, "kind"), help=hint))
+    if wrong:
+        return filled, wrong
+    filled = cast(schema, filled)
+    if isinstance(filled["expect"], str):
+        filled["expect"] = [filled["expect"]]
+    return filled, list(_impossible(filled, path))
+
+
+def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """Rates that no claim can mean: guessing at random reaches a true-positive rate equal to the false-positive one."""
+    points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim.get("points", ()))]
+    if claim["kind"] == "membership" and "tpr" in claim:
+        points.append(((*path, "tpr"), claim))
+    for place, point in points if claim["kind"] in claim_kinds() else ():
+        if point["tpr"] < point["fpr"]:
+            message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
+            yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr of at least the fpr")
+
+
+def _scope(claim: Mapping[str, Json], threat_model: Mapping[str, Json], path: Path) -> list[Diagnostic]:
+    """A claim may narrow the threat model; what it widens, nothing in the audit could decide."""
+    found: list[Diagnostic] = []
+    for key, within in _WITHIN.items():
+        allowed = within[threat_model[key]]
+        if key in claim and claim[key] not in allowed:
+            message = (
+                f"the claim's {key} {quoted(claim[key])} goes beyond the threat model's {quoted(threat_model[key])}"
+            )
+            hint = f"narrow it to {listed(allowed)}, or widen threat_model.{key}"
+            found.append(Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, key), help=hint))
+    largest = max(threat_model["group_size"])
+    if claim["group_size"] > largest:
+        message = f"the claim's group_size {claim['group_size']} goes beyond the threat model's {largest}"
+        hint = f"add {claim['group_size']} to threat_model.group_size"
+        found.append(
+            Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, "group_size"), help=hint)
+        )
+    return found
+
+
+def _same_ids(claims: list[Json]) -> Iterator[Diagnostic]:
+    seen: dict[str, int] = {}
+    for i, claim in enumerate(claims):
+        name = claim.get("id") if isinstance(claim, dict) else None
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            message = f"two claims are called {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
+            yield Diagnostic(code="duplicate-id", message=message, path=("claims", i, "id"), help="rename one of them")
+        seen.setdefault(name, i)

@@ -1,0 +1,141 @@
+"""From spec files to specs: the one way in. What is wrong with a file is a diagnostic, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpspec.contract import Catalog, Diagnostic, FrozenMap, Json, Spec, thaw
+from dpspec.contract import Path as SpecPath
+from dpspec.errors import PluginError, SpecError
+from dpspec.spec import overrides as command_line
+from dpspec.spec.build import build
+from dpspec.spec.compose import Composed, compose
+from dpspec.spec.inherit import read_family
+from dpspec.spec.kinds import PLUGIN_CODES
+from dpspec.spec.tree import from_plain, locate, origin, plain
+from dpspec.spec.validate import check
+
+#: How many errors of one file are told.
+MAX_DIAGNOSTICS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What some files hold: one spec for every valid cell of every matrix, and all that is wrong.
+
+    missing_plugins: there are errors, and every one of them is a plugin that is not installed, broken or too old.
+    sources: the text of every file that was read, and of the overrides, by the name that spans give them.
+    """
+
+    specs: tuple[Spec, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    missing_plugins: bool
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are no errors; warnings do not count."""
+        return not any(d.severity == "error" for d in self.diagnostics)
+
+
+def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
+    """Read, compose and validate spec files.
+
+    overrides: ``path=value`` texts of the command line; each holds for every spec.
+    """
+    given, diagnostics = command_line.parse(overrides)
+    sources = {command_line.FILE: command_line.text_of(overrides)} if overrides else {}
+    specs: list[Spec] = []
+    for path in paths:
+        found, wrong, texts = _load(path, catalog, given)
+        specs += found
+        diagnostics += wrong
+        sources |= texts
+    unique = tuple(dict.fromkeys(diagnostics))
+    return Loaded(specs=tuple(specs), diagnostics=unique, missing_plugins=_plugins_only(unique), sources=sources)
+
+
+def from_document(
+    document: Mapping[str, Json],
+    catalog: Catalog,
+    directory: str = ".",
+    *,
+    name: str | None = None,
+    cell: Mapping[str, Json] | None = None,
+) -> Spec:
+    """Rebuild the spec of a resolved document, such as a result holds.
+
+    name: the spec's name with its cell, where it differs from the document's.
+    Raises ``SpecError`` where the document is not valid, ``PluginError`` where only a plugin is missing or broken.
+    """
+    checked = check(thaw(document), catalog)
+    errors = [d for d in checked.diagnostics if d.severity == "error"]
+    if errors and _plugins_only(errors):
+        raise PluginError("; ".join(d.message for d in errors), errors)
+    if errors:
+        raise SpecError(errors)
+    resolved = checked.document
+    spans = origin(from_plain(resolved))
+    return build(
+        resolved,
+        name=resolved["name"] if name is None else name,
+        cell=FrozenMap(cell),
+        origin=spans,
+        directory=directory,
+    )
+
+
+def _load(
+    path: Path, catalog: Catalog, given: Sequence[command_line.Override]
+) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
+    """One file: its specs, what is wrong with it, and the texts that were read."""
+    family = read_family(path)
+    diagnostics = list(family.diagnostics)
+    if family.root is None:
+        return [], diagnostics, family.texts
+    cells, problems = compose(family.root, given)
+    diagnostics += problems
+    specs: list[Spec] = []
+    for composed in cells:
+        spec, wrong = _cell(composed, path, catalog)
+        # What is wrong with a value as written was told where it was read; a schema would only repeat it.
+        diagnostics += [d for d in wrong if not _below(d.path, family.spoilt)]
+        specs += [spec] if spec is not None else []
+        if len(diagnostics) > MAX_DIAGNOSTICS:
+            break
+    unique = list(dict.fromkeys(diagnostics))
+    errors = any(d.severity == "error" for d in unique)
+    return [] if errors else specs, _bounded(unique), family.texts
+
+
+def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
+    checked = check(plain(composed.root), catalog)
+    spans = origin(composed.root)
+    wrong = [locate(d, spans) for d in checked.diagnostics]
+    if any(d.severity == "error" for d in wrong):
+        return None, wrong
+    name = checked.document["name"] + composed.suffix
+    directory = str(path.parent)
+    return build(checked.document, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
+
+
+def _bounded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """In the order of the file, and no more than anybody reads."""
+    ordered = sorted(diagnostics, key=lambda d: (d.span.file, d.span.line, d.span.column) if d.span else ("", 0, 0))
+    if len(ordered) <= MAX_DIAGNOSTICS:
+        return ordered
+    last = ordered[MAX_DIAGNOSTICS - 1]
+    message = f"there are more errors than these {MAX_DIAGNOSTICS}"
+    more = Diagnostic(code="more-errors", message=message, path=last.path, span=last.span, help="mend these first")
+    return [*ordered[:MAX_DIAGNOSTICS], more]
+
+
+def _below(path: SpecPath, spoilt: Iterable[SpecPath]) -> bool:
+    return any(path[: len(s)] == s for s in spoilt)
+
+
+def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
+    codes = [d.code for d in diagnostics if d.severity == "error"]
+    return bool(codes) and all(code in PLUGIN_CODES for code in codes)

@@ -1,0 +1,94 @@
+"""``--set path=value``: the topmost layer. Values are YAML by the same rules as in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpspec.contract import Diagnostic, Path, Span
+from dpspec.spec.places import PlaceError, put, resolve
+from dpspec.spec.source import read_yaml
+from dpspec.spec.tree import Node
+
+#: What stands for the file's name in the spans of values that the command line gave.
+FILE = "--set"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """One ``--set``, parsed: where, what, and on which line of all overrides together."""
+
+    place: str
+    value: Node
+    line: int
+
+    def keys(self) -> list[Span]:
+        """The spans of the place's pieces."""
+        return piece_spans(self.place, Span(FILE, self.line, 1, self.line, len(self.place) + 1))
+
+
+def text_of(overrides: Sequence[str]) -> str:
+    """All overrides as the text of a file, one a line, for showing them in messages."""
+    return "\n".join(_one_line(o) for o in overrides)
+
+
+def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
+    """Parse every override; each one that cannot be parsed gives a diagnostic."""
+    parsed: list[Override] = []
+    diagnostics: list[Diagnostic] = []
+    for line, override in enumerate(overrides, start=1):
+        text = _one_line(override)
+        place, equals, value = text.partition("=")
+        if not equals or not place.strip():
+            span = Span(FILE, line, 1, line, len(text) + 1)
+            message = "--set wants path=value, such as mechanism.noise_multiplier=1.2"
+            diagnostics.append(Diagnostic(code="bad-path", message=message, span=span))
+            continue
+        # Spaces instead of the path keep the value's columns right; a map or list in flow style may stand there.
+        source = read_yaml(" " * (len(place) + 1) + value, FILE, line=line)
+        empty = [d.code for d in source.diagnostics] == ["empty-file"]
+        if source.root is None and not empty:
+            diagnostics += source.diagnostics
+            continue
+        diagnostics += [] if empty else source.diagnostics
+        column = len(place) + 2
+        node = source.root or Node(None, Span(FILE, line, column, line, column + len(value)))
+        parsed.append(Override(place=place.strip(), value=node, line=line))
+    return parsed, diagnostics
+
+
+def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnostic]]:
+    """The document with every override in place, and a diagnostic for each that has no place."""
+    diagnostics: list[Diagnostic] = []
+    for override in overrides:
+        try:
+            path = resolve(root, override.place)
+        except PlaceError as error:
+            span = override.keys()[error.part]
+            diagnostics.append(Diagnostic(code="bad-path", message=error.message, span=span, help=error.hint))
+            continue
+        if path[0] == "extends":
+            message = "extends cannot be overridden: parents are read before the command line"
+            diagnostics.append(Diagnostic(code="bad-path", message=message, span=override.keys()[0]))
+            continue
+        root = put(root, path, override.value, override.keys())
+    return root, diagnostics
+
+
+def covers(path: Path, other: Path) -> bool:
+    """Whether setting ``path`` decides all that stands at ``other``."""
+    return other[: len(path)] == path
+
+
+def piece_spans(place: str, span: Span) -> list[Span]:
+    """The span of each piece of a dotted text that begins at ``span``."""
+    spans: list[Span] = []
+    column = span.column
+    for part in place.split("."):
+        spans.append(Span(span.file, span.line, column, span.line, column + max(len(part), 1)))
+        column += len(part) + 1
+    return spans
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines()) if text else text

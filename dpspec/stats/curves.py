@@ -1,0 +1,93 @@
+"""What a claim about a whole curve says at single points: the (epsilon, delta) pairs that it implies.
+
+Attacks test (epsilon, delta) pairs. A claim of another form is refuted when a pair that it implies is, so that the
+pairs here are implied exactly or with slack, never more than the claim says. They lie on fixed grids: a pair chosen
+by the data would need a correction that a fixed one does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from scipy import special
+
+#: Deltas at which Renyi claims are tested, ...
+DELTAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
+#: ... and distances, in standard deviations of the privacy loss above its mean, at which mu-GDP claims are.
+DISTANCES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+
+Point = tuple[float, float]
+
+
+def gaussian(mu: float) -> tuple[Point, ...]:
+    """Pairs on the curve of mu-GDP: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
+
+    Dong, Roth & Su 2022, Corollary 2.13, at eps = mu^2/2 + z mu for the fixed distances z; float64, rounded up by 1e-9
+    relatively.
+    """
+    if not mu > 0.0:
+        return ((0.0, 0.0),)
+    points = []
+    for z in DISTANCES:
+        epsilon = 0.5 * mu * mu + z * mu
+        first = float(special.log_ndtr(-z))
+        second = epsilon + float(special.log_ndtr(-z - mu))
+        delta = math.exp(first) * -math.expm1(min(0.0, second - first))
+        points.append((epsilon, min(1.0, delta * (1.0 + 1e-9))))
+    return tuple(points)
+
+
+def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
+    """Pairs implied by Renyi DP of order alpha > 1 with parameter ``epsilon``, at the fixed deltas.
+
+    eps = epsilon + (ln(1/delta) + (alpha - 1) ln(1 - 1/alpha) - ln alpha) / (alpha - 1), at least 0. Canonne, Kamath &
+    Steinke 2020, Proposition 12.
+    """
+    if not alpha > 1.0:
+        raise ValueError(f"alpha must exceed 1, got {alpha}")
+    constant = math.log1p(-1.0 / alpha) - math.log(alpha) / (alpha - 1.0)
+    return tuple((max(0.0, epsilon + constant - math.log(delta) / (alpha - 1.0)), delta) for delta in DELTAS)
+
+
+def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Pairs implied by "no test with false-positive rate f has a true-positive rate above t", for points (f, t).
+
+    The true curve R is concave, rises and starts at R(0) >= 0, so that R(f) <= min(1, t_i max(1, f / f_i)) for
+    every point i (points at f_i = 0 add nothing). The upper concave hull of that bound consists of lines
+    R <= a + s f. By convex duality a line with slope s >= 1 says (ln s, a)-DP, and one with s < 1 says, of the
+    reversed pair, (-ln s, (a + s - 1) / s)-DP.
+    """
+    known = [(f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0]
+    if any(t <= f for f, t in known):
+        return ((0.0, 0.0),)  # a concave curve that touches the diagonal is the diagonal
+
+    def bound(rate: float) -> float:
+        return min([1.0, *(t * max(1.0, rate / f) for f, t in known)])
+
+    levels = [1.0, *(t for _, t in known)]
+    kinks = {0.0, 1.0, *(min(1.0, f * level / t) for f, t in known for level in levels)}
+    pairs = []
+    hull = _upper_hull([(rate, bound(rate)) for rate in sorted(kinks)])
+    for (f0, t0), (f1, t1) in pairwise(hull):
+        slope = (t1 - t0) / (f1 - f0)
+        intercept = t0 - slope * f0
+        if slope >= 1.0:
+            pairs.append((math.log(slope), min(1.0, max(0.0, intercept))))
+        elif slope > 0.0:
+            pairs.append((-math.log(slope), min(1.0, max(0.0, (intercept + slope - 1.0) / slope))))
+    return tuple(pair for pair in pairs if pair[1] < 1.0)
+
+
+def _upper_hull(points: Sequence[Point]) -> list[Point]:
+    """The corners of the upper concave hull of points sorted by their first coordinate."""
+    hull: list[Point] = []
+    for x, y in points:
+        while len(hull) >= 2:
+            (x0, y0), (x1, y1) = hull[-2:]
+            if (y1 - y0) * (x - x0) > (y - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
+    return hull

@@ -1,0 +1,101 @@
+"""Is the noise as large as declared? Tests of a total squared norm against the chi-square law of Gaussian noise.
+
+If ``count`` numbers are independent N(0, scale^2), their sum of squares over scale^2 is chi-square with ``count``
+degrees of freedom. What an observer sees from outside is noise plus something else that the step's noise is
+independent of (sampled gradients): that can only add to the sum, whatever it is and however it adapts to the past,
+so that too small a sum speaks against the declared scale and too large a sum does not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from dpspec.stats.measurement import LEVEL, POWER, Measurement
+
+
+def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
+    """Test that noise of at least ``scale`` was added, on what may hold more than noise.
+
+    p = P[chi2(count) <= sum_of_squares / scale^2], one-sided. ``measured`` is the root mean square. ``detectable`` is
+    the smallest d such that noise of scale (1 - d) ``scale`` would have been rejected, given as much else in the sum
+    as there was: None where the rest hides even the absence of noise, or where no noise is declared.
+    """
+    _check(sum_of_squares, scale, count)
+    measured = math.sqrt(sum_of_squares / count)
+    if scale == 0.0:
+        return Measurement(test="chi-square, lower tail", declared=0.0, measured=measured, p_value=1.0, detectable=None)
+    total = sum_of_squares / scale**2
+    rest = max(0.0, total - count)
+    room = (_quantile(LEVEL, count) - rest) / _quantile(POWER, count)
+    return Measurement(
+        test="chi-square, lower tail",
+        declared=scale,
+        measured=measured,
+        p_value=math.exp(log_lower_tail(total, count)),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
+    """Test that noise of exactly ``scale`` was added, on a log of the noise itself.
+
+    p = 2 min(lower tail, upper tail), at most 1. ``measured`` is the root mean square; ``detectable`` is the larger of
+    the smallest deviations seen downwards and upwards.
+    """
+    _check(sum_of_squares, scale, count)
+    measured = math.sqrt(sum_of_squares / count)
+    test = "chi-square, two-sided"
+    if scale == 0.0:
+        p_value = 1.0 if sum_of_squares == 0.0 else 0.0
+        return Measurement(test=test, declared=0.0, measured=measured, p_value=p_value, detectable=0.0)
+    total = sum_of_squares / scale**2
+    low = math.exp(log_lower_tail(total, count))
+    high = float(special.gammaincc(0.5 * count, 0.5 * total))
+    below = 1.0 - math.sqrt(_quantile(0.5 * LEVEL, count) / _quantile(POWER, count))
+    above = math.sqrt(_upper_quantile(0.5 * LEVEL, count) / _quantile(1.0 - POWER, count)) - 1.0
+    return Measurement(
+        test=test,
+        declared=scale,
+        measured=measured,
+        p_value=min(1.0, 2.0 * min(low, high)),
+        detectable=max(below, above),
+    )
+
+
+def log_lower_tail(total: float, count: float) -> float:
+    """ln P[chi2(count) <= total]: finite even where the probability underflows, -inf only at total = 0.
+
+    P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
+    series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
+    """
+    if total <= 0.0:
+        return -math.inf
+    a, x = 0.5 * count, 0.5 * total
+    ready = float(special.gammainc(a, x))
+    if ready > 1e-280:
+        return math.log(ready)
+    # Terms shrink at least by x/(a+1) each; this many leave a remainder below 1e-17 of the sum.
+    terms = min(1_000_000, 2 + math.ceil(40.0 / -math.log(min(x / (a + 1.0), 1.0 - 1e-9))))
+    ratios = np.log(x) - np.log(a + np.arange(1, terms + 1, dtype=np.float64))
+    series = special.logsumexp(np.concatenate(([0.0], np.cumsum(ratios))))
+    return min(0.0, float(a * math.log(x) - x - special.gammaln(a + 1.0) + series))
+
+
+def _quantile(probability: float, count: int) -> float:
+    return 2.0 * float(special.gammaincinv(0.5 * count, probability))
+
+
+def _upper_quantile(probability: float, count: int) -> float:
+    return 2.0 * float(special.gammainccinv(0.5 * count, probability))
+
+
+def _check(sum_of_squares: float, scale: float, count: int) -> None:
+    if not (math.isfinite(sum_of_squares) and sum_of_squares >= 0.0):
+        raise ValueError(f"sum_of_squares must be finite and not negative, got {sum_of_squares}")
+    if not (math.isfinite(scale) and scale >= 0.0):
+        raise ValueError(f"scale must be finite and not negative, got {scale}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")

@@ -1,0 +1,1 @@
+"""Files to start from: a whole small plugin, as text with placeholders."""

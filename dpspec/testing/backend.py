@@ -1,0 +1,197 @@
+"""The suite for backends: what a trainer shows its observers is complete, in order, and what was declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpspec.contract import Cancelled, Json, TrainingJob
+from dpspec.testing.jobs import RECORDS, Canary, Log, loss, parameters, small_job
+from dpspec.testing.provider import ProviderSuite, filled, require
+from dpspec.testing.purity import impurities
+
+if TYPE_CHECKING:
+    import torch
+
+_STEPS = 6
+
+
+class BackendSuite(ProviderSuite):
+    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the schema's defaults."""
+
+    family: ClassVar[str] = "backend"
+    options: ClassVar[Mapping[str, Json]] = {}
+
+    @classmethod
+    def job(cls, **changes: Any) -> TrainingJob:
+        """A small job: six Poisson steps of a linear model on twenty records, unless changed."""
+        options = filled(cls.provider().schema, cls.options)
+        return small_job(**{"options": options, "steps": _STEPS, **changes})
+
+    @classmethod
+    def trained(cls, **changes: Any) -> tuple[torch.Tensor, Log]:
+        """The final parameters (P,) of a job, and what its observer saw."""
+        log = Log()
+        made = cls.job(observers=(log,), **changes)
+        cls.code()().train(made)
+        return parameters(made.model), log
+
+    def can(self, capability: str) -> bool:
+        """Whether the descriptor declares a capability."""
+        return capability in self.provider().capabilities
+
+    def test_same_seed_gives_the_same_bytes(self) -> None:
+        """Two runs of one seed are equal to the last bit; another seed gives another run."""
+        import torch
+
+        first, _ = self.trained(seed=1)
+        torch.rand(1)
+        again, _ = self.trained(seed=1)
+        other, _ = self.trained(seed=2)
+        require(torch.equal(first, again), "two runs of one seed differ")
+        require(not torch.equal(first, other), "the seed does not decide the run")
+
+    def test_global_generators_are_left_alone(self) -> None:
+        """Training draws from generators of its own, not from global ones that other code shares."""
+        made, trainer = self.job(), self.code()()
+        _, touched = impurities(lambda: trainer.train(made))
+        touched = [t for t in touched if "generator" in t]
+        require(not touched, "; ".join(touched))
+
+    def test_declared_capabilities_are_delivered_in_order(self) -> None:
+        """Each declared log is shown once per step, steps counting from 1; iterates begin with the initial model."""
+        _, log = self.trained()
+        steps = list(range(1, _STEPS + 1))
+        wanted = {"iterates": ("released", [0, *steps])}
+        logs = {"sampling-log": "sampled", "noise-log": "noised", "norm-log": "clipped"}
+        wanted |= {capability: (method, steps) for capability, method in logs.items()}
+        for capability, (method, expected) in wanted.items():
+            if self.can(capability):
+                seen = [step for name, step, _ in log.calls if name == method]
+                require(seen == expected, f"{method} (capability {capability}) was called at steps {seen}")
+        order = [step for _, step, _ in log.calls]
+        require(order == sorted(order), f"observers are called out of order: {order}")
+
+    def test_what_observers_see_has_the_right_shape(self) -> None:
+        """States and noise have one entry per parameter; norms, float64, one per drawn record."""
+        size = len(parameters(self.job().model))
+        _, log = self.trained()
+        for name, step, value in log.calls:
+            if name in ("released", "noised"):
+                shape = tuple(value.shape)
+                require(shape == (size,), f"{name}({step}) shows shape {shape}, not ({size},)")
+            else:
+                require(value.ndim == 1, f"{name}({step}) shows {value.ndim} dimensions, not 1")
+        if self.can("norm-log"):
+            kinds = {str(norms.dtype) for norms in log.all("clipped")}
+            require(kinds == {"torch.float64"}, f"norms are {sorted(kinds)}, not float64")
+        if self.can("norm-log") and self.can("sampling-log"):
+            drawn, norms = ([len(v) for v in log.all(method)] for method in ("sampled", "clipped"))
+            require(drawn == norms, f"batches of {drawn} records, but {norms} norms")
+
+    def test_the_last_state_is_the_trained_model(self) -> None:
+        """What was released last is what the module holds at the end."""
+        import torch
+
+        final, log = self.trained()
+        if self.can("iterates"):
+            require(torch.equal(final, log.at("released", _STEPS)), "the last released state is not the trained model")
+        require(not torch.equal(final, parameters(self.job().model)), "training leaves the model as it was")
+
+    def test_batches_are_drawn_as_declared(self) -> None:
+        """Poisson batches vary around rate * records, fixed ones have their size, full ones hold every record."""
+        if not self.can("sampling-log"):
+            return
+        fixed, full = {"scheme": "fixed", "batch_size": 7}, {"scheme": "full"}
+        for sampling, size in ((fixed, 7), (full, RECORDS)):
+            for drawn in self.trained(sampling=sampling)[1].all("sampled"):
+                require(len(drawn) == size, f"{sampling['scheme']} sampling drew {len(drawn)} records, not {size}")
+                require(len(set(drawn.tolist())) == size, f"{sampling['scheme']} sampling drew a record twice")
+        steps, rate = 200, 0.3
+        batches = self.trained(sampling={"scheme": "poisson", "rate": rate}, steps=steps)[1].all("sampled")
+        require(all(len(set(b.tolist())) == len(b) for b in batches), "Poisson sampling drew a record twice")
+        require(all(0 <= i < RECORDS for b in batches for i in b.tolist()), "a record was drawn that does not exist")
+        sizes = [len(b) for b in batches]
+        deviation = (steps * RECORDS * rate * (1 - rate)) ** 0.5
+        off = abs(sum(sizes) - steps * RECORDS * rate) / deviation
+        require(off < 6, f"Poisson batches have {sum(sizes) / steps:.2f} records on average, not {RECORDS * rate}")
+        require(len(set(sizes)) > 2, f"Poisson batches always have {set(sizes)} records: that is another scheme")
+
+    def test_empty_batches_survive(self) -> None:
+        """A step that draws nobody still adds its noise, and nothing becomes NaN."""
+        import torch
+
+        final, log = self.trained(sampling={"scheme": "poisson", "rate": 1e-12})
+        require(bool(torch.isfinite(final).all()), "empty batches make the model infinite or NaN")
+        require(not torch.equal(final, parameters(self.job().model)), "a step with an empty batch must add its noise")
+        for drawn in log.all("sampled"):
+            require(len(drawn) == 0, f"{len(drawn)} records were drawn at rate 1e-12")
+
+    def test_contributions_are_clipped(self) -> None:
+        """No contribution weighs more than the clip norm, and gradients above it weigh exactly that."""
+        if not self.can("norm-log"):
+            return
+        clip = 1e-3
+        norms = [n for step in self.trained(clip_norm=clip)[1].all("clipped") for n in step.tolist()]
+        require(norms, "no norms were shown")
+        require(max(norms) <= clip * (1 + 1e-5), f"a contribution weighs {max(norms)}, above the clip norm {clip}")
+        require(max(norms) >= clip * (1 - 1e-3), f"contributions above the clip norm {clip} weigh {max(norms)}")
+
+    def test_noise_is_fresh_and_of_the_declared_size(self) -> None:
+        """The noise on the sum has standard deviation noise_multiplier * clip_norm, anew at every step."""
+        if not self.can("noise-log"):
+            return
+        import torch
+
+        _, log = self.trained(steps=50, noise=3.0, clip_norm=0.5)
+        noise = torch.stack(log.all("noised")).double()
+        scaled = noise / 1.5
+        count = scaled.numel()
+        off = abs(float((scaled**2).sum()) - count) / (2 * count) ** 0.5
+        require(off < 6, f"noise deviates {float(noise.std()):.4f}, declared 1.5")
+        require(len(torch.unique(noise, dim=0)) == len(noise), "the same noise was added at two steps")
+
+    def test_without_noise_nothing_is_random_but_the_batches(self) -> None:
+        """At noise_multiplier 0 and full batches, two seeds give the same run."""
+        import torch
+
+        full = {"scheme": "full"}
+        one, _ = self.trained(noise=0.0, sampling=full, seed=1)
+        two, _ = self.trained(noise=0.0, sampling=full, seed=2)
+        require(torch.allclose(one, two, rtol=1e-5, atol=1e-7), "noise was added where none is declared")
+
+    def test_gradient_canaries_appear_in_the_update(self) -> None:
+        """A planted record with the gradient 1000 * e_j moves coordinate j, and it alone, by one clipped gradient."""
+        if not self.can("gradient-canaries"):
+            return
+        import torch
+
+        plain, _ = self.trained(noise=0.0, sampling={"scheme": "full"}, steps=1)
+        planted, seen = self.trained(noise=0.0, sampling={"scheme": "full"}, steps=1, canaries=Canary(2, len(plain)))
+        moved = (planted - plain).abs()
+        require(float(moved[2]) > 0, "the canary's gradient is not in the update")
+        rest = torch.cat([moved[:2], moved[3:]])
+        require(float(rest.max()) <= 1e-5 * float(moved[2]), "the canary moves coordinates that are not its own")
+        if self.can("sampling-log"):
+            drawn = seen.at("sampled", 1).tolist()
+            require(sorted(drawn) == list(range(RECORDS + 1)), f"full sampling with one canary drew {sorted(drawn)}")
+        if self.can("norm-log"):
+            require(float(seen.at("clipped", 1).max()) <= 1 + 1e-5, "the canary is not clipped")
+
+    def test_a_cancelled_job_stops(self) -> None:
+        """Once ``cancelled()`` is true, the next step raises ``Cancelled``."""
+        log = Log()
+        made = self.job(observers=(log,), cancelled=lambda: True, steps=1000)
+        try:
+            self.code()().train(made)
+        except Cancelled:
+            require(len(log.all("released")) <= 3, "a cancelled job went on for more than two steps")
+            return
+        raise AssertionError("a cancelled job ran to its end")
+
+    def test_training_lowers_the_loss(self) -> None:
+        """Without noise, full batches lower the loss of the small job: gradients have the right sign."""
+        made = self.job(noise=0.0, sampling={"scheme": "full"}, steps=30)
+        before = loss(made)
+        self.code()().train(made)
+        require(loss(made) < before, f"thirty steps moved the loss from {before} to {loss(made)}")

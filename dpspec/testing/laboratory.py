@@ -1,0 +1,71 @@
+"""Loads and runs a mechanism's example spec, with a store of its own that is removed at exit."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpspec.contract import Catalog, Event, Spec, TrialFinished
+from dpspec.engine.result import Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.spec.load import load_specs
+from dpspec.spec.render import render
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A run of the example: what it came to, where its trials are, and how many were trained."""
+
+    specs: tuple[Spec, ...]
+    result: Result
+    store: Store
+    trained: int
+
+
+@dataclass
+class Laboratory:
+    """One mechanism's example spec on the bench. ``overrides`` are applied to every load, as ``--set`` would."""
+
+    example: str
+    catalog: Catalog
+    overrides: tuple[str, ...] = ()
+    folder: Path = field(default_factory=lambda: _temporary())
+
+    def load(self, *overrides: str) -> tuple[Spec, ...]:
+        """The example's specs, one per cell; an assertion fails with every diagnostic where there is an error."""
+        path = self.folder / "example.yaml"
+        path.write_text(self.example, encoding="utf-8")
+        loaded = load_specs([path], self.catalog, [*self.overrides, *overrides])
+        errors = [d for d in loaded.diagnostics if d.severity == "error"]
+        if errors or not loaded.specs:
+            raise AssertionError(f"the example is not a valid spec:\n{render(loaded.diagnostics)}")
+        return loaded.specs
+
+    def run(self, specs: Sequence[Spec], store: Store | None = None, *, train: bool = True) -> Executed:
+        """Run specs on the CPU, in a fresh store unless one is given."""
+        store = store or Store(Path(tempfile.mkdtemp(dir=self.folder)))
+        trained: list[Event] = []
+
+        def listen(event: Event) -> None:
+            if isinstance(event, TrialFinished):
+                trained.append(event)
+
+        result = run(specs, self.catalog, store=store, device="cpu", listeners=[listen], train=train)
+        return Executed(tuple(specs), result, store, len(trained))
+
+    @functools.cached_property
+    def first(self) -> Executed:
+        """The first run of the whole example; the tests of a suite share it."""
+        return self.run(self.load())
+
+
+def _temporary() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="dpspec-testing-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

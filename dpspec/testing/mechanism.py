@@ -1,0 +1,208 @@
+"""The suite for mechanisms: the example runs to the end, and every step of its audit keeps its promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Spec, Trial
+from dpspec.contract.canonical import canonical_json
+from dpspec.engine import codec
+from dpspec.engine.prepare import check
+from dpspec.engine.schema import result_schema
+from dpspec.engine.store import MAX_EVIDENCE_BYTES
+from dpspec.engine.verify import verify
+from dpspec.spec.render import render
+from dpspec.testing.fresh import imported_by
+from dpspec.testing.laboratory import Executed, Laboratory
+from dpspec.testing.provider import ProviderSuite, require
+from dpspec.testing.purity import impurities, stir
+from dpspec.testing.trends import Trend
+
+_benches: dict[type, Laboratory] = {}
+
+
+class MechanismSuite(ProviderSuite):
+    """Subclass it and set ``kind``.
+
+    overrides: applied to the example in all tests, as ``--set`` would: make it small enough to be run three times.
+    monotone: for keys of the spec, how every upper bound moves when only that key changes.
+    """
+
+    family: ClassVar[str] = "mechanism"
+    overrides: ClassVar[Sequence[str]] = ()
+    monotone: ClassVar[Mapping[str, Trend]] = {}
+
+    @classmethod
+    def laboratory(cls) -> Laboratory:
+        """Where the example is run; one per suite, so that its tests share the first run."""
+        if cls not in _benches:
+            _benches[cls] = Laboratory(cls.provider().example, cls.catalog(), tuple(cls.overrides))
+        return _benches[cls]
+
+    @classmethod
+    def audit(cls) -> Audit:
+        """A fresh audit."""
+        audit = cls.code()()
+        require(isinstance(audit, Audit), f"{cls.provider().audit} is not a dpspec.contract.Audit")
+        return audit  # type: ignore[no-any-return]
+
+    def test_example_is_valid(self) -> None:
+        """The example is a valid spec of this kind, and ``check`` finds no error in it."""
+        for spec in self.laboratory().load():
+            require(spec.mechanism.kind == self.kind, f"the example audits kind {spec.mechanism.kind!r}")
+            errors = [d for d in check(spec, self.catalog()) if d.severity == "error"]
+            require(not errors, f"check refuses the example:\n{render(errors)}")
+
+    def test_checking_a_spec_imports_neither_torch_nor_scipy(self) -> None:
+        """Validating the example takes neither torch nor scipy: ``dpspec validate`` answers at once."""
+        bench = self.laboratory()
+        bench.load()
+        reference = self.provider().audit.partition(":")
+        statements = f"""
+            import importlib
+            audit = getattr(importlib.import_module({reference[0]!r}), {reference[2]!r})()
+            from pathlib import Path
+            from dpspec.registry.loader import load_catalog
+            from dpspec.spec.load import load_specs
+            from dpspec.engine.prepare import prepare
+            catalog = load_catalog()
+            if {self.kind!r} in catalog.mechanisms:
+                for spec in load_specs([Path({str(bench.folder / "example.yaml")!r})], catalog).specs:
+                    prepare(spec, catalog)
+        """
+        heavy = imported_by(statements, ("torch", "scipy"))
+        require(not heavy, f"checking a spec imports {', '.join(heavy)}; import them inside bound, trials or conclude")
+
+    def test_example_runs_as_expected(self) -> None:
+        """The example runs to the end, and every claim comes out as the example expects."""
+        result = self.laboratory().first.result
+        require(result.complete, "the example's run is incomplete")
+        for audit in result.audits:
+            surprises = [f"{v.claim} is {v.verdict}: {v.reason}" for v in audit.verdicts if not v.expected]
+            require(not surprises, f"{audit.name}: not as expected: {'; '.join(surprises)}")
+            require(audit.conformance.expected, f"{audit.name}: {audit.conformance.reason}")
+            require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: no upper bound was found")
+
+    def test_result_is_of_the_published_schema(self) -> None:
+        """The result, written as JSON, validates against ``dpspec/result/v1`` and reads back equal."""
+        from jsonschema import Draft202012Validator
+
+        result = self.laboratory().first.result
+        text = codec.dump(result)
+        errors = list(Draft202012Validator(result_schema()).iter_errors(json.loads(text)))
+        require(not errors, "\n".join(f"{e.json_path}: {e.message}" for e in errors[:20]))
+        require(codec.load(text) == result, "the result does not read back equal to what was written")
+
+    def test_result_can_be_verified(self) -> None:
+        """Bounds, conclusions and verdicts recomputed from the result's own trials are the same."""
+        first = self.laboratory().first
+        directory = str(self.laboratory().folder)
+        mismatches = verify(first.result, self.catalog(), directory=directory, store=first.store)
+        require(not mismatches, "\n".join(f"{m.what}: {m.recorded}, again {m.recomputed}" for m in mismatches))
+
+    def test_trials_are_reproducible_by_seed(self) -> None:
+        """The same spec in an empty store gives the same bytes; another ``audit.seed`` gives others."""
+        bench, first = self.laboratory(), self._first_with_trials()
+        again = bench.run(bench.load())
+        require(_trials(again) == _trials(first), "two runs of the same spec gave different trials")
+        seeds = {spec.audit.seed for spec in first.specs if spec.audit is not None}
+        other = bench.run(bench.load(f"audit.seed={max(seeds) + 1}"))
+        require(_trials(other) != _trials(first), "the trials do not depend on audit.seed")
+
+    def test_stored_trials_are_found_again(self) -> None:
+        """A second run on the same store trains nothing."""
+        bench, first = self.laboratory(), self._first_with_trials()
+        again = bench.run(bench.load(), first.store)
+        require(again.trained == 0, f"{again.trained} stored trials were made again: trial_inputs must not vary")
+
+    def test_evidence_is_small_json(self) -> None:
+        """The evidence of every trial is finite JSON of at most 1 MiB; larger things belong into arrays."""
+        for audit in self._first_with_trials().result.audits:
+            for trial in audit.trials:
+                size = len(canonical_json(trial.evidence))
+                require(size <= MAX_EVIDENCE_BYTES, f"the evidence of trial {trial.index} takes {size} bytes")
+
+    def test_trial_inputs_hold_nothing_that_trials_may_not_read(self) -> None:
+        """Name, claims, confidence and the number of runs leave the trial inputs as they are; the seed does not."""
+        for spec in self.laboratory().load():
+            inputs = self.audit().trial_inputs(spec)
+            canonical_json(inputs)
+            changed = self.audit().trial_inputs(_with_other_claims(spec))
+            require(
+                canonical_json(changed) == canonical_json(inputs),
+                "trial_inputs change with the claims, the confidence, the number of runs or the name: "
+                "every such change would train again",
+            )
+            if spec.audit is not None:
+                seeded = self.audit().trial_inputs(_changed(spec, seed=spec.audit.seed + 1))
+                require(canonical_json(seeded) != canonical_json(inputs), "trial_inputs leave audit.seed out")
+
+    def test_conclude_is_pure(self) -> None:
+        """Concluding twice gives the same, draws no global randomness and touches neither files nor the network."""
+        first = self._first_with_trials()
+        for spec, audit in zip(first.specs, first.result.audits, strict=True):
+            stored = [first.store.get(record.key) for record in audit.trials]
+            trials = [s.trial for s in stored if s is not None]
+            once = self._conclude(spec, trials)  # imports what it needs
+            stir()
+            again, touched = impurities(lambda s=spec, t=trials: self._conclude(s, t))  # type: ignore[misc]
+            require(repr(once) == repr(again), f"conclude gives different answers:\n{once}\n{again}")
+            require(not touched, "conclude is not pure: " + "; ".join(touched))
+
+    def test_bounds_are_monotone_where_declared(self) -> None:
+        """Every upper bound moves as ``monotone`` declares, and moves at all."""
+        bench = self.laboratory()
+        for key, trend in self.monotone.items():
+            specs = [bench.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
+            audits = [bench.run([spec], train=False).result.audits[0] for spec in specs]
+            tables = [{_conditions(f): f.value for f in a.findings if f.bound == "upper"} for a in audits]
+            common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
+            require(common, f"{key}: no upper bound is found at all of {trend.values}")
+            problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
+            require(not any(p for _, p in problems), "\n".join(f"{key}: the bound {c} {p}" for c, p in problems if p))
+
+    def _first_with_trials(self) -> Executed:
+        import pytest
+
+        first = self.laboratory().first
+        if not any(audit.trials for audit in first.result.audits):
+            pytest.skip("the example has no trials")
+        return first
+
+    def _conclude(self, spec: Spec, trials: Sequence[Trial]) -> list[Outcome]:
+        return list(self.audit().conclude(spec, trials))
+
+
+def _trials(run: Executed) -> list[Any]:
+    """Everything of a run's trials that must be reproducible."""
+    return [(audit.name, t.index, t.evidence, t.arrays) for audit in run.result.audits for t in audit.trials]
+
+
+def _conditions(finding: Finding) -> str:
+    """What makes two findings the same number under different values of one key."""
+    scope = dataclasses.astuple(finding.scope)
+    return f"{finding.quantity} by {finding.method} at {dict(finding.at)} in {scope}"
+
+
+def _changed(spec: Spec, **audit: Any) -> Spec:
+    """The spec with other audit options, in both its forms."""
+    assert spec.audit is not None
+    document = spec.to_json()
+    document["audit"] = {**document["audit"], **audit}
+    return dataclasses.replace(
+        spec,
+        audit=dataclasses.replace(spec.audit, **audit),
+        document=FrozenMap(document),
+    )
+
+
+def _with_other_claims(spec: Spec) -> Spec:
+    """The spec with everything changed that no trial may depend on."""
+    document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
+    other = dataclasses.replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
+    if spec.audit is None:
+        return other
+    return _changed(other, confidence=(1 + spec.audit.confidence) / 2, runs=spec.audit.runs + 1, expect="deviates")

@@ -1,0 +1,50 @@
+"""Where a step's clipped sum comes from: the real records' gradients, and those of planted canaries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dpspec.contract.providers import GradientCanaries
+from dpspec.training import memory
+from dpspec.training.persample import ClippedSum, FlatModel, add_clipped, no_norms
+
+
+class RecordsAndCanaries:
+    """Records 0..n-1 are the rows of ``x``; records n..n+count-1 are gradient canaries. All are clipped alike."""
+
+    def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
+        """``x`` (n, ...) and ``y`` (n,) stand on the model's device."""
+        if len(x) != len(y):
+            raise ValueError(f"{len(x)} records but {len(y)} labels")
+        self._model = model
+        self._x, self._y = x, y
+        self._canaries = canaries
+        self._chunk = memory.chunk_size(2 * 4 * model.size, model.device)
+
+    @property
+    def records(self) -> int:
+        """Real and planted records together."""
+        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
+
+    def __call__(self, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
+        """The clipped sum of ``indices`` (b,), ascending and on the CPU, so that canaries stand at the end."""
+        real = int(torch.searchsorted(indices, len(self._x)))
+        rows = indices[:real].to(self._model.device)
+        records = self._model.clipped_sum(state, self._x[rows], self._y[rows], clip_norm)
+        if self._canaries is None or real == len(indices):
+            return records
+        planted = self._planted(self._canaries, state, indices[real:] - len(self._x), clip_norm)
+        return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
+
+    def _planted(self, canaries: GradientCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
+        total = torch.zeros_like(state)
+        norms = [no_norms(state.device)]
+        for some in torch.split(indices.to(state.device), self._chunk):
+            rows = canaries.gradients(some).to(state)
+            if rows.shape != (len(some), self._model.size):
+                raise ValueError(
+                    f"canary gradients must have shape {(len(some), self._model.size)}, got {tuple(rows.shape)}"
+                )
+            norms.append(add_clipped({"": total}, {"": rows}, clip_norm))
+        return ClippedSum(total, torch.cat(norms))

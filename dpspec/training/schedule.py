@@ -1,0 +1,65 @@
+"""What each step is declared to be: the phases of a job, laid out step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from math import isfinite
+from typing import Any
+
+from dpspec.training.sampling import Sampler, sampler_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Steps that share their parameters; the noise added to a sum has deviation noise_multiplier * clip_norm."""
+
+    steps: int
+    noise_multiplier: float
+    clip_norm: float
+    sampler: Sampler
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if not (isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ValueError(f"noise_multiplier must be finite and at least 0, got {self.noise_multiplier}")
+        if not (isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm must be finite and above 0, got {self.clip_norm}")
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise, per parameter."""
+        return self.noise_multiplier * self.clip_norm
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All phases in order."""
+
+    phases: tuple[Phase, ...]
+
+    @classmethod
+    def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
+        """From the phases of a job over ``records`` records, planted ones included; ``ValueError`` where one is off."""
+        return cls(
+            tuple(
+                Phase(
+                    steps=int(phase["steps"]),
+                    noise_multiplier=float(phase["noise_multiplier"]),
+                    clip_norm=float(phase["clip_norm"]),
+                    sampler=sampler_of(phase["sampling"], records),
+                )
+                for phase in phases
+            )
+        )
+
+    @property
+    def total(self) -> int:
+        """The number of steps."""
+        return sum(phase.steps for phase in self.phases)
+
+    def __iter__(self) -> Iterator[Phase]:
+        """The phase of step 1, of step 2, ..."""
+        return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)

@@ -1,0 +1,128 @@
+"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dpspec.contract as dps
+
+#: Trials embed a score per canary; more than this does not fit their evidence.
+MAX_CANARIES = 50_000
+
+
+def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
+    yield from _scope(spec)
+    yield from _sizes(spec, facts)
+    yield from _mechanism(spec, facts)
+    if spec.audit is not None:
+        yield from _attack(spec, facts)
+
+
+def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    if spec.threat_model.adjacency != "add-remove":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message=f"the group theory covers add-remove adjacency only, not {spec.threat_model.adjacency}",
+            path=("threat_model", "adjacency"),
+            help="Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered",
+        )
+
+
+def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    named = [(("threat_model", "group_size"), size) for size in spec.threat_model.group_size]
+    named += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
+    seen: set[tuple[dps.Path, int]] = set()
+    for path, size in named:
+        if size > facts.records and (path, size) not in seen:
+            seen.add((path, size))
+            yield dps.Diagnostic(
+                code="group-too-large",
+                message=f"a group of {size} records does not fit into {facts.records} training records",
+                path=path,
+            )
+
+
+def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
+    phases = spec.mechanism.get("phases")
+    for i, phase in enumerate(spec.phases):
+        def at(*keys: str, i: int = i) -> dps.Path:
+            here = phases is not None and keys[0] in phases[i]
+            return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
+
+        sampling = phase["sampling"]
+        if sampling["scheme"] == "fixed" and int(sampling["batch_size"]) > facts.records - largest:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"batch_size {sampling['batch_size']} is more than the {facts.records - largest} records that "
+                f"are left without a group of {largest}",
+                path=at("sampling", "batch_size"),
+            )
+        if float(phase["noise_multiplier"]) == 0.0:
+            yield dps.Diagnostic(
+                code="no-noise",
+                message="without noise epsilon is infinite",
+                path=at("noise_multiplier"),
+                severity="warning",
+            )
+
+
+def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    if spec.audit.method != "one-run":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message=f"the group audit attacks by one-run, not by {spec.audit.method}",
+            path=("audit", "method"),
+        )
+    canary = spec.audit.options.get("canary")
+    if canary is None:
+        yield dps.Diagnostic(
+            code="missing-key",
+            message="missing key 'canary' in audit",
+            path=("audit",),
+            help="for example canary: {space: gradient, kind: orthogonal, count: 1000}",
+        )
+        return
+    if canary.get("space", "gradient") != "gradient" or canary.get("kind", "orthogonal") != "orthogonal":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="the group audit plants orthogonal canaries in gradient space",
+            path=("audit", "canary"),
+            help="write canary: {space: gradient, kind: orthogonal, count: ...}",
+        )
+    if facts.digest is None:
+        yield dps.Diagnostic(
+            code="data-not-at-hand",
+            message="data that is only declared can be bounded, not trained on",
+            path=("audit",),
+            help="leave audit out, or name the data",
+        )
+    for need in ("iterates", "gradient-canaries"):
+        if need not in facts.capabilities:
+            yield dps.Diagnostic(
+                code="missing-capability",
+                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
+                path=("training", "backend"),
+            )
+    if facts.parameters is None:
+        yield dps.Diagnostic(
+            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
+        )
+        return
+    count, sizes = int(canary["count"]), len(spec.threat_model.group_size)
+    most = min(facts.parameters, MAX_CANARIES)
+    if count > most:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"count must be at most {most}, got {count}: every canary needs a direction of its own among "
+            f"{facts.parameters} parameters",
+            path=("audit", "canary", "count"),
+        )
+    if count // sizes < 8:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"count must be at least {8 * sizes}, 8 for each group size, got {count}",
+            path=("audit", "canary", "count"),
+        )

@@ -1,0 +1,58 @@
+"""What the tests of the command line share: one way to call it in this process, one in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dpspec.cli.app import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def dpspec(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Run a command line in this process, in an empty folder, on a page of 80 columns."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ended:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Callable[..., Ended]:
+    """Run a command line in a process of its own, in an empty folder."""
+
+    def run(*arguments: object, python: str = "", **environment: str) -> Ended:
+        command = [sys.executable, "-c", python] if python else [sys.executable, "-m", "dpspec"]
+        done = subprocess.run(
+            [*command, *(str(argument) for argument in arguments)],
+            capture_output=True,
+            encoding="utf-8",
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "80", **environment},
+            check=False,
+            timeout=120,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return run

@@ -1,0 +1,117 @@
+"""``report``, ``diff``, ``cache`` and what they say about files that are no results."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from dpspec.contract import FrozenMap, Trial
+from dpspec.engine.codec import dump
+from dpspec.engine.store import Store
+from support.results import audit, result, verdict
+
+
+@pytest.fixture
+def stored(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(dump(result()), encoding="utf-8")
+    return path
+
+
+def test_report_shows_a_result_again(dpspec, stored):
+    ended = dpspec("report", stored)
+    assert (ended.code, ended.err) == (0, "")
+    assert "PROVED" in ended.out
+    assert "\x1b" not in ended.out
+
+
+@pytest.mark.parametrize(("format_", "start"), [("json", "{"), ("markdown", "# dpspec"), ("text", "Claims")])
+def test_report_in_any_format(dpspec, stored, format_, start):
+    assert dpspec("report", stored, "--format", format_).out.startswith(start)
+
+
+def test_report_into_a_file(dpspec, stored, tmp_path):
+    ended = dpspec("report", stored, "--format", "json", "-o", tmp_path / "copy.json")
+    assert (ended.code, ended.out) == (0, "")
+    assert json.loads((tmp_path / "copy.json").read_text("utf-8"))["schema"] == "dpspec/result/v1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "result.json"]
+
+
+def test_report_of_an_unknown_format(dpspec, stored):
+    ended = dpspec("report", stored, "--format", "jsn")
+    assert ended.code == 2
+    assert "no report format 'jsn'; did you mean 'json'? (valid: json, markdown, text)" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot read"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not a text file"),
+        (b"[1]", "not a dpspec result"),
+        (b'{"schema": "dpspec/result/v1"}', "missing key"),
+        (b'{"schema": "dpspec/result/v1", "x": NaN}', "NaN"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "verify", "diff"])
+def test_what_is_no_result_is_a_usage_error(dpspec, tmp_path, content, says, command):
+    path = tmp_path / "r.json"
+    if content is not None:
+        path.write_bytes(content)
+    ended = dpspec(command, path, *([path] if command == "diff" else []))
+    assert ended.code == 2
+    assert says in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_diff(dpspec, tmp_path, stored):
+    changed = result(audit(verdicts=(verdict(verdict="refuted", upper=2.5, lower=3.5),)))
+    (tmp_path / "after.json").write_text(dump(changed), encoding="utf-8")
+    assert dpspec("diff", stored, stored).out == "no change\n"
+    ended = dpspec("diff", stored, "after.json")
+    assert ended.code == 0
+    assert "- demo / one: verdict proved -> refuted\n" in ended.out
+    assert dpspec("diff", stored, "after.json", "--check").code == 1
+    assert dpspec("diff", "after.json", stored, "--check").code == 0
+    assert "+ demo / one: verdict refuted -> proved\n" in dpspec("diff", "after.json", stored).out
+
+
+@pytest.fixture
+def keys(tmp_path):
+    store = Store(tmp_path / ".dpspec" / "store")
+    names = ["a" * 64, "ab" + "c" * 62]
+    for index, key in enumerate(names):
+        arrays = {"scores": np.zeros(1000)} if index else {}
+        store.put(key, Trial(index=index, evidence=FrozenMap({"n": index}), arrays=arrays), FrozenMap())
+    return names
+
+
+def test_cache_lists_sizes(dpspec, keys):
+    ended = dpspec("cache", "ls")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == sorted(keys)
+    assert lines[1].endswith("KiB")
+    assert lines[2].startswith("2 trials, ")
+
+
+def test_cache_removes_by_first_digits(dpspec, keys):
+    assert dpspec("cache", "rm", "ab").out.startswith("removed 1 trial, ")
+    assert dpspec("cache", "ls").out.splitlines()[0].startswith(keys[0])
+
+
+@pytest.mark.parametrize("arguments", [["a"], ["nothing"], [], ["--all", "ab"]])
+def test_cache_removes_nothing_by_accident(dpspec, keys, arguments):
+    assert dpspec("cache", "rm", *arguments).code == 2
+    assert dpspec("cache", "ls").out.startswith(keys[0])
+    assert "2 trials" in dpspec("cache", "ls").out
+
+
+def test_cache_removes_everything_when_asked(dpspec, keys):
+    assert dpspec("cache", "rm", "--all").out.startswith("removed 2 trials, ")
+    assert dpspec("cache", "ls").out == f"0 trials, 0 B in {os.path.join('.dpspec', 'store')}\n"

@@ -1,0 +1,149 @@
+"""Every way out has its own exit code; only what nobody foresaw is a bug, and a bug leaves a report."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from dpspec.cli.guard import guarded
+from dpspec.contract import Diagnostic
+from dpspec.errors import (
+    ExitCode,
+    IncompleteError,
+    NothingToRunError,
+    PluginError,
+    ResultError,
+    SpecError,
+    UsageError,
+)
+
+
+def raising(error: BaseException):
+    def command() -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (ResultError("x"), 2),
+        (typer.BadParameter("x"), 2),
+        (SpecError([Diagnostic(code="unknown-key", message="x")]), 3),
+        (PluginError("x"), 4),
+        (PluginError("x", [Diagnostic(code="unknown-kind", message="x")]), 4),
+        (NothingToRunError("x"), 5),
+        (IncompleteError("x"), 6),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_every_error_has_its_code_and_says_something_on_stderr(error, code, capsys):
+    assert guarded(raising(error), []) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip()
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.UNEXPECTED, ExitCode.INCOMPLETE])
+def test_a_command_returns_its_own_code(code):
+    assert guarded(lambda: code, []) == code
+
+
+def test_an_interrupt_says_that_a_rerun_resumes(capsys):
+    assert guarded(raising(KeyboardInterrupt()), []) == 130
+    assert "running the same command again resumes" in capsys.readouterr().err
+
+
+def test_typers_own_interrupt_code_is_an_interrupt(capsys):
+    assert guarded(lambda: 130, []) == 130
+    assert "resumes" in capsys.readouterr().err
+
+
+def test_foreign_text_in_an_error_is_written_out(capsys):
+    guarded(raising(UsageError("bad \x1b[31m name\nsecond line")), [])
+    assert capsys.readouterr().err == "error: bad \\x1b[31m name\nsecond line\n"
+
+
+@pytest.fixture
+def reports_in(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the reason"), SystemExit(0), MemoryError(), BrokenPipeError(32, "x")])
+def test_anything_else_is_a_bug_with_a_report(error, reports_in, capsys, monkeypatch):
+    monkeypatch.setenv("A_SECRET", "hunter2-in-the-environment")
+    assert guarded(raising(error), ["run", "a b.yaml"]) == 70
+    (report,) = reports_in.glob("dpspec-bug-*.md")
+    text = report.read_text("utf-8")
+    assert "command: `dpspec run 'a b.yaml'`" in text
+    assert re.search(r"- python: \w+ 3\.", text)
+    assert re.search(r"- dpspec: \d", text)
+    assert "- platform: " in text
+    assert "Traceback (most recent call last)" in text
+    assert "hunter2" not in text
+    err = capsys.readouterr().err
+    assert str(report) in err
+    assert "Traceback" not in err
+
+
+def test_a_bug_report_that_cannot_be_written_is_shown(monkeypatch, capsys):
+    monkeypatch.setattr("tempfile.mkstemp", raising_os_error)
+    assert guarded(raising(RuntimeError("the reason")), ["plan"]) == 70
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def raising_os_error(*args: object, **options: object):
+    raise OSError(errno.EACCES, "no")
+
+
+def run_python(code: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
+    code = (
+        "import sys\nfrom dpspec.cli.guard import guarded\nfrom dpspec.cli.output import emit\n"
+        "def command():\n    sys.stdin.readline()\n    [emit('x' * 10000) for _ in range(100)]\n    return 1\n"
+        "sys.exit(guarded(command, []))"
+    )
+    process = run_python(code, stdin=subprocess.PIPE)
+    process.stdout.close()
+    process.stdin.write(b"go\n")
+    process.stdin.close()
+    error = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 1
+    assert error == b""
+
+
+def test_a_help_text_without_a_reader_is_no_failure():
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        [sys.executable, "-m", "dpspec", "--help"], stdout=write, stderr=subprocess.PIPE, check=False, timeout=30
+    )
+    os.close(write)
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+def test_characters_that_stdout_cannot_hold_are_written_out():
+    code = "from dpspec.cli.output import *\ntolerate_any_character()\nemit('\\u6f22 \\udc80')"
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        check=True,
+        timeout=30,
+    )
+    assert process.stdout == b"\\u6f22 \\udc80\n"

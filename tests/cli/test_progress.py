@@ -1,0 +1,112 @@
+"""Progress is for people: a bar at a terminal, lines in a log, silence for quick work, and never on stdout."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+from dpspec.cli import progress
+from dpspec.cli.progress import Progress
+from dpspec.contract import (
+    Noticed,
+    Progressed,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    TrialFinished,
+    TrialsPlanned,
+)
+
+EVENTS = (
+    RunStarted(audits=("digits",)),
+    StageStarted(audit="digits", stage="bound"),
+    TrialsPlanned(audit="digits", total=3, stored=1, seconds=200.0),
+    StageStarted(audit="digits", stage="trials"),
+    Progressed(audit="digits", what="training", done=5, total=10),
+    TrialFinished(audit="digits", index=1, seconds=1.0),
+    Noticed(audit="digits", message="evil \x1b[31m[red]notice"),
+    RunFinished(complete=True),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def play(stream: io.StringIO, pause: float = 0.0) -> str:
+    with Progress(stream) as listener:
+        if pause:
+            time.sleep(pause)
+        for event in EVENTS:
+            listener(event)
+    return stream.getvalue()
+
+
+def test_a_log_gets_plain_lines():
+    text = play(io.StringIO())
+    assert "digits: 2 of 3 trials to train, 1 stored (about 3 min 20 s for all of them)\n" in text
+    assert "digits: evil \\x1b[31m[red]notice\n" in text
+    assert "\x1b" not in text
+    assert text.count("\n") == 2
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    text = play(io.StringIO())
+    assert "digits: training, 5 of 10\n" in text
+    assert "digits: 2 of 3 trials\n" in text
+
+
+def test_nothing_to_train_says_nothing():
+    stream = io.StringIO()
+    with Progress(stream) as listener:
+        listener(TrialsPlanned(audit="digits", total=3, stored=3, seconds=1.0))
+        listener(TrialsPlanned(audit="other", total=0, stored=0, seconds=0.0))
+    assert stream.getvalue() == ""
+
+
+def test_quick_work_shows_no_bar():
+    text = play(Terminal())
+    assert "5/10" not in text
+    assert "evil \\x1b[31m[red]notice" in text
+
+
+def test_slow_work_shows_a_bar_and_clears_it_away(monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    with Progress(stream) as listener:
+        deadline = time.monotonic() + 20
+        while "digits" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.02)
+            for event in EVENTS[:5]:
+                listener(event)
+        time.sleep(0.3)
+        listener(EVENTS[6])
+    text = stream.getvalue()
+    assert "digits: training (trial 2 of 3)" in text
+    assert "5/10" in text
+    assert "evil \\x1b[31m[red]notice" in text
+    assert text.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))
+
+
+def test_a_failure_ends_the_bar_too():
+    listener = Progress(Terminal())
+
+    def fail() -> None:
+        with listener:
+            raise RuntimeError("x")
+
+    pytest.raises(RuntimeError, fail)
+
+
+def test_a_stream_that_fails_stops_nothing():
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    assert play(Gone()) == ""

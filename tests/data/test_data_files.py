@@ -1,0 +1,310 @@
+"""csv, npz and idx: what they read, and what each says of a file that cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract import DataError, DataSource, LoadedData
+from dpspec.data import files as limits
+
+Make = Callable[..., DataSource]
+
+TABLE: dict[str, Any] = {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}
+ARRAYS: dict[str, Any] = {"path": "arrays.npz", "classes": 3}
+IMAGES: dict[str, Any] = {"images": "images", "labels": "labels"}
+TESTED: dict[str, Any] = {**IMAGES, "test_images": "test_images", "test_labels": "test_labels"}
+
+
+def _refused(made: DataSource, *parts: str) -> None:
+    """Facts or else rows are refused, in words that hold every part."""
+    with pytest.raises(DataError) as caught:
+        _ = made.facts(), made.load()
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "file"),
+    [
+        ("csv", TABLE, "table.csv"),
+        ("npz", ARRAYS, "arrays.npz"),
+        ("idx", IMAGES, "labels"),
+        ("idx", TESTED, "test_images"),
+    ],
+)
+def test_files_that_are_absent_odd_or_huge(
+    kind: str, options: dict[str, Any], file: str, source: Make, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made = files / file, source(kind, files, **options)
+    made.facts()
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "MAX_BYTES", path.stat().st_size - 1)
+        _refused(made, "bytes; at most")
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "MAX_VALUES", 7)
+        _refused(made, "values; at most 7")
+    path.unlink()
+    _refused(made, str(path), "no such file")
+    os.mkfifo(path)
+    _refused(made, str(path), "not a regular file")
+    path.unlink()
+    path.mkdir()
+    _refused(made, str(path), "not a regular file")
+    path.rmdir()
+    path.write_bytes(b"")
+    _refused(made, str(path))
+
+
+def test_paths_are_relative_to_the_specs_directory(source: Make, files: Path) -> None:
+    nested = files / "specs"
+    nested.mkdir()
+    assert source("csv", nested, **{**TABLE, "path": "../table.csv"}).facts().records == 12
+    assert source("csv", nested, **{**TABLE, "path": str(files / "table.csv")}).facts().records == 12
+    _refused(source("csv", nested, **TABLE), "no such file")
+    _refused(source("csv", files, **{**TABLE, "path": "a\0b"}), "cannot be opened")
+    _refused(source("csv", files, **{**TABLE, "path": "table.csv/x"}), "cannot be opened")
+
+
+# csv
+
+
+def _csv(files: Path, text: str | bytes) -> None:
+    (files / "table.csv").write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def test_csv_values(source: Make, files: Path) -> None:
+    rows = source("csv", files, **TABLE).load()
+    assert np.array_equal(rows.train_x, np.array([[i, i / 7] for i in range(12)], dtype=np.float32))
+    assert rows.train_y.tolist() == [1, 0] * 6
+    rows = source("csv", files, **TABLE, columns=["b"]).load()
+    assert rows.train_x.shape == (12, 1)
+    swapped = source("csv", files, **TABLE, columns=["b", "a"])
+    assert np.array_equal(swapped.load().train_x[:, 1], np.arange(12))
+    assert swapped.facts().digest != source("csv", files, **TABLE).facts().digest
+    other = source("csv", files, **{**TABLE, "classes": ["yes", "no"]})
+    assert other.load().train_y.tolist() == [0, 1] * 6
+    assert other.facts().digest != source("csv", files, **TABLE).facts().digest
+
+
+def test_csv_dialect(source: Make, files: Path) -> None:
+    _csv(files, '﻿"a, or so", label ,b\r\n 1e2 ,0,"-.5"\r\n\r\n3,1,4\r\n')
+    made = source("csv", files, path="table.csv", label="label", classes=2)
+    assert made.facts().records == 2
+    rows = made.load()
+    assert rows.train_x.tolist() == [[100, -0.5], [3, 4]]
+    assert rows.train_y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "parts"),
+    [
+        ("a,b\n1,2\n", {}, ["no column 'label'", "(its columns: a, b)"]),
+        ("a,label\n1,yes\n", {"columns": ["c"]}, ["no column 'c'"]),
+        ("a,label\n1,yes\n", {"columns": ["label"]}, ["is the label and cannot be a feature"]),
+        ("a,a,label\n1,2,yes\n", {}, ["column 'a' stands there twice"]),
+        ("a,label\n", {}, ["is empty"]),
+        ("label\nyes\n", {}, ["is empty"]),
+        ("a,label\n1,yes\n2\n", {}, ["table.csv:3", "1 values under 2 column names"]),
+        ("a,label\n1,yes\nx,no\n", {}, ["table.csv:3", "column 'a'", "'x' is not a finite number"]),
+        ("a,label\nnan,yes\n", {}, ["table.csv:2", "'nan' is not a finite number"]),
+        ("a,label\n-inf,yes\n", {}, ["'-inf' is not a finite number"]),
+        ("a,label\n1_0,yes\n", {}, ["'1_0' is not a finite number"]),
+        ("a,label\n,yes\n", {}, ["'' is not a finite number"]),
+        ("a,label\n1e39,yes\n", {}, ["record 0 is not finite in float32"]),
+        ("a,label\n1,maybe\n", {}, ["table.csv:2", "label 'maybe' is not one of the declared classes"]),
+        ("a,label\n1,2\n", {"classes": 2}, ["label '2' is not one of the declared classes"]),
+        ('a,label\n"1,yes\n', {}, ["not a readable CSV file"]),
+        (b"a,label\n\xff,yes\n", {}, ["not a readable CSV file"]),
+        ("a,label\n" + "1" * 200_000 + ",yes\n", {}, ["not a readable CSV file", "field larger than"]),
+    ],
+)
+def test_csv_refuses(text: str | bytes, options: dict[str, Any], parts: list[str], source: Make, files: Path) -> None:
+    _csv(files, text)
+    _refused(source("csv", files, **{**TABLE, **options}), "table.csv", *parts)
+
+
+# npz
+
+
+def test_npz_values(source: Make, files: Path, arrays: dict[str, Any]) -> None:
+    rows = source("npz", files, **ARRAYS).load()
+    assert np.array_equal(rows.train_x, arrays["x"].astype(np.float32))
+    assert np.array_equal(rows.test_y, arrays["y_test"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"), [((6, 4), (4,)), ((6, 5, 4), (1, 5, 4)), ((6, 3, 5, 4), (3, 5, 4))], ids=str
+)
+@pytest.mark.parametrize("dtype", ["uint8", "<f2", ">f4", ">i8"])
+def test_npz_shapes_and_dtypes(
+    shape: tuple[int, ...], wanted: tuple[int, ...], dtype: str, source: Make, files: Path
+) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    np.savez_compressed(files / "arrays.npz", x=np.asfortranarray(x), y=np.zeros(6, dtype="uint8"))
+    made = source("npz", files, **ARRAYS)
+    rows = made.load()
+    assert made.facts().shape == wanted
+    assert rows.train_x.shape == (6, *wanted)
+    assert np.array_equal(rows.train_x.reshape(shape), x)
+    assert rows.test_x.shape == (0, *wanted)
+
+
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
+        ({"x": None}, ["has no array 'x'"]),
+        ({"y": None}, ["has no array 'y'"]),
+        ({"y_test": None}, ["has no array 'y_test'"]),
+        ({"x_test": None}, ["has no array 'x_test'"]),
+        ({"x": np.ones((30, 5), complex)}, ["x must hold real numbers, got dtype complex128"]),
+        ({"x": np.full((30, 5), "1")}, ["x must hold real numbers"]),
+        ({"x": np.array([[{}] * 5] * 30, dtype=object)}, ["x must hold real numbers, got dtype object"]),
+        ({"x": np.ones((30, 5), dtype=[("a", "f8")])}, ["x must hold real numbers"]),
+        ({"x": np.ones(30)}, ["x must have 2 to 4 axes, got shape (30,)"]),
+        ({"x": np.ones((30, 1, 1, 1, 5))}, ["x must have 2 to 4 axes"]),
+        ({"x": np.ones((0, 5))}, ["x: is empty"]),
+        ({"x": np.ones((30, 0))}, ["x: is empty"]),
+        ({"x": np.ones((30, 4))}, ["records of x_test have shape (5,), those of x (4,)"]),
+        ({"x": np.ones((29, 5))}, ["y must have shape (29,), one label per record, got (30,)"]),
+        ({"y_test": np.zeros(3, int)}, ["y_test must have shape (10,)"]),
+        ({"y": np.zeros((30, 1), int)}, ["y must have 1 axis"]),
+        ({"y": np.zeros(30)}, ["y must hold integers, got dtype float64"]),
+        ({"y": np.full(30, 3)}, ["label 3 of record 0 is not in 0..2"]),
+        ({"y": np.append(np.zeros(29, int), -1)}, ["label -1 of record 29 is not in 0..2"]),
+        ({"y_test": np.full(10, 2**64 - 1, "uint64")}, ["(test): label 18446744073709551615 of record 0"]),
+        ({"x": np.append(np.ones((29, 5)), [[1, 2, np.nan, 4, 5]], axis=0)}, ["record 29 is not finite"]),
+        ({"x_test": np.full((10, 5), np.inf)}, ["(test): record 0 is not finite"]),
+        ({"x": np.full((30, 5), 1e39)}, ["record 0 is not finite in float32"]),
+    ],
+)
+def test_npz_refuses(
+    changed: dict[str, Any], parts: list[str], source: Make, files: Path, arrays: dict[str, Any]
+) -> None:
+    np.savez(files / "arrays.npz", **{k: v for k, v in {**arrays, **changed}.items() if v is not None})
+    _refused(source("npz", files, **ARRAYS), "arrays.npz", *parts)
+
+
+def _npy(header: str, version: int = 1) -> bytes:
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 * version, "little") + text
+
+
+@pytest.mark.parametrize(
+    ("member", "part"),
+    [
+        (_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (30, 99999999999)}"), "values; at most"),
+        (_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (30, 5)}"), "not a readable .npz file"),
+        (_npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-30, -5)}"), "is empty"),
+        (_npy("{'descr': '|O', 'fortran_order': False, 'shape': (30, 5)}"), "got dtype object"),
+        (_npy("(" * 110), "not a readable .npz file"),
+        (_npy("__import__('os')"), "not a readable .npz file"),
+        (_npy("{}", version=3), "is in .npy format (3, 0)"),
+        (b"\x80\x04K\x01.", "not a readable .npz file"),
+    ],
+)
+def test_npz_headers_that_lie(member: bytes, part: str, source: Make, files: Path, arrays: dict[str, Any]) -> None:
+    np.savez(files / "arrays.npz", **{k: v for k, v in arrays.items() if k != "x"})
+    with zipfile.ZipFile(files / "arrays.npz", "a") as archive:
+        archive.writestr("x.npy", member)
+    _refused(source("npz", files, **ARRAYS), "arrays.npz", part)
+
+
+# idx
+
+
+def _same(a: LoadedData, b: LoadedData) -> bool:
+    return all(np.array_equal(getattr(a, k), getattr(b, k)) for k in ("train_x", "train_y", "test_x", "test_y"))
+
+
+def test_idx_round_trip_gzipped_or_not(source: Make, files: Path, idx_bytes: Callable[[Any], bytes]) -> None:
+    random = np.random.default_rng(8)
+    values = {"images": random.integers(0, 256, (5, 4, 3)), "labels": random.integers(0, 10, 5)}
+    plain = {name: idx_bytes(array) for name, array in values.items()}
+    (files / "images").write_bytes(plain["images"])
+    (files / "labels").write_bytes(plain["labels"])
+    made = source("idx", files, **IMAGES)
+    facts, rows = made.facts(), made.load()
+    assert (facts.records, facts.shape, facts.classes, facts.test_records) == (5, (1, 4, 3), 10, 0)
+    assert np.array_equal(rows.train_x[:, 0], (values["images"] / 255).astype(np.float32))
+    assert np.array_equal(rows.train_y, values["labels"])
+    for name, data in plain.items():
+        (files / name).write_bytes(gzip.compress(data))
+    packed = source("idx", files, **IMAGES)
+    assert _same(packed.load(), rows)
+    assert packed.facts().records == 5
+
+
+def test_idx_test_records(source: Make, files: Path) -> None:
+    facts = source("idx", files, **TESTED).facts()
+    assert (facts.records, facts.test_records) == (20, 8)
+    for key in ("test_images", "test_labels"):
+        half = {k: v for k, v in TESTED.items() if k != key}
+        _refused(source("idx", files, **half), f"no {key} given")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "parts"),
+    [
+        ("images", lambda d: b"\1" + d[1:], ["not an IDX file with 3 axes"]),
+        ("images", lambda d: d[:10], ["not an IDX file with 3 axes"]),
+        ("images", lambda d: d[:2] + b"\x0d" + d[3:], ["unsigned bytes (type 0x08), got type 0x0d"]),
+        ("images", lambda d: d[:-1], ["promises 1440 bytes of values, the file holds 1439"]),
+        ("images", lambda d: d + b"\0", ["promises 1440 bytes of values, the file holds more"]),
+        ("images", lambda d: d[:4] + b"\xff" * 12 + d[16:], ["values; at most"]),
+        ("images", lambda d: d[:4] + b"\0" * 4 + d[8:], ["is empty"]),
+        ("images", lambda d: d[:7] + b"\x13" + d[8:], ["20 labels for the 19 images of"]),
+        ("images", lambda d: b"\x1f\x8b" + d[2:], ["cannot be read"]),
+        ("images", lambda d: gzip.compress(d)[:-9], ["cannot be read"]),
+        ("images", lambda d: gzip.compress(d)[:-8] + b"\0" * 8, ["cannot be read"]),
+        (
+            "labels",
+            lambda d: gzip.compress(gzip.decompress(d)[:-1] + b"\x0a"),
+            ["images and ", "labels: label 10 of record 19 is not in 0..9"],
+        ),
+        ("test_images", lambda d: d[:8] + d[12:16] + d[8:12] + d[16:], ["test images have shape (8, 9)"]),
+        ("test_images", lambda d: d[:4], ["test_images: not an IDX file"]),
+    ],
+)
+def test_idx_refuses(file: str, change: Callable[[bytes], bytes], parts: list[str], source: Make, files: Path) -> None:
+    path = files / file
+    path.write_bytes(change(path.read_bytes()))
+    _refused(source("idx", files, **TESTED), *parts)
+
+
+# all
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_damaged_files_are_read_or_refused_and_nothing_else(data: st.DataObject, source: Make, files: Path) -> None:
+    kind, options, file = data.draw(
+        st.sampled_from([("csv", TABLE, "table.csv"), ("npz", ARRAYS, "arrays.npz"), ("idx", TESTED, "test_labels")])
+    )
+    whole = (files / file).read_bytes()
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
+    for _ in range(data.draw(st.integers(0, 4)) if damaged else 0):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    (files / file).write_bytes(damaged)
+    try:
+        made = source(kind, files, **options)
+        facts, rows = made.facts(), made.load()
+        assert rows.train_x.shape == (facts.records, *facts.shape)
+        assert np.isfinite(rows.train_x).all()
+    except DataError as error:
+        message = str(error)
+    else:
+        message = str(files)
+    finally:
+        (files / file).write_bytes(whole)
+    assert str(files) in message

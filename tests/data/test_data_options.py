@@ -1,0 +1,132 @@
+"""The options that all kinds share: split, size, seed, standardise, radius."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
+from dpspec.data.selection import Selection
+from dpspec.data.values import transformed
+
+Make = Callable[..., DataSource]
+
+
+def _select(records: int, **options: Any) -> LoadedData:
+    """The selection of records that carry their own number."""
+    numbers = np.arange(records)
+    whole = LoadedData(
+        train_x=numbers.astype(np.float32)[:, None], train_y=numbers, test_x=np.zeros((0, 1)), test_y=numbers[:0]
+    )
+    facts = Facts(records=records, features=1, classes=records, shape=(1,))
+    selection = Selection.of(FrozenMap(options), facts)
+    rows = selection.rows(whole)
+    assert selection.facts(facts).records == len(rows.train_y)
+    assert selection.facts(facts).test_records == len(rows.test_y)
+    return rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), records=st.integers(3, 80), seed=st.integers(0, 2**63 - 1))
+def test_split_and_size_partition_the_records(data: st.DataObject, records: int, seed: int) -> None:
+    test = data.draw(st.integers(1, records - 2))
+    size = data.draw(st.integers(1, records - test - 1))
+    split = {"test": float(test), "seed": seed}
+    whole = _select(records, split=split)
+    assert sorted([*whole.train_y, *whole.test_y]) == list(range(records))
+    assert np.array_equal(whole.train_x[:, 0], whole.train_y)
+    smaller, larger = (_select(records, split=split, size=n, seed=seed) for n in (size, size + 1))
+    assert np.array_equal(smaller.test_y, whole.test_y)
+    assert len(smaller.train_y) == size
+    assert set(smaller.train_y) < set(larger.train_y) <= set(whole.train_y)
+    assert (np.diff(smaller.train_y) > 0).all()
+
+
+def test_draws_are_uniform() -> None:
+    counts = np.zeros(6)
+    for seed in range(3000):
+        counts[_select(6, size=2, seed=seed).train_y] += 1
+    # 1000 expected, standard deviation 26
+    assert np.abs(counts - 1000).max() < 130
+
+
+def test_draws_are_the_same_with_every_numpy() -> None:
+    assert _select(20, split={"test": 5.0, "seed": 3}).test_y.tolist() == [6, 9, 10, 14, 16]
+    assert _select(20, size=5, seed=3).train_y.tolist() == [1, 2, 5, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("test", "records", "count"), [(0.2, 1797, 359), (0.5, 5, 3), (1.0, 2, 1), (4.0, 5, 4), (0.001, 600, 1)]
+)
+def test_split_is_a_fraction_or_a_count(test: float, records: int, count: int) -> None:
+    assert len(_select(records, split={"test": test}).test_y) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": {"test": 2.5}}, "a fraction below 1 or a whole count, got 2.5"),
+        ({"split": {"test": 10.0}}, "holds back 10 of 10 records"),
+        ({"split": {"test": 0.01}}, "holds back 0 of 10 records"),
+        ({"size": 11}, "size is 11, but there are only 10 training records"),
+        ({"size": 9, "split": {"test": 2.0}}, "there are only 8 training records"),
+    ],
+)
+def test_selections_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        _select(10, **options)
+
+
+def test_split_is_refused_where_test_records_exist(source: Make, files: Any) -> None:
+    with pytest.raises(DataError, match="test records of its own"):
+        source("npz", files, path="arrays.npz", classes=3, split={"test": 0.5}).facts()
+
+
+def test_size_leaves_the_sources_own_test_records_alone(source: Make, files: Any) -> None:
+    facts = source("npz", files, path="arrays.npz", classes=3, size=4).facts()
+    assert (facts.records, facts.test_records) == (4, 10)
+
+
+def test_standardise_by_one_constant_per_feature_or_channel() -> None:
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got = transformed(vectors, FrozenMap({"standardise": {"mean": [1.0, 2.0, 3.0], "std": 2.0}}), "x")
+    assert got.tolist() == [[-0.5, -0.5, -0.5], [1, 1, 1]]
+    images = np.ones((4, 2, 3, 3), dtype=np.float32)
+    got = transformed(images, FrozenMap({"standardise": {"mean": [0.0, 1.0], "std": [2.0, 4.0]}}), "x")
+    assert (got[:, 0] == 0.5).all()
+    assert (got[:, 1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [("digits", r"per channel \(1\)"), ("breast-cancer", r"per feature \(30\)")]
+)
+def test_wrong_number_of_constants_is_refused_by_facts_and_load(kind: str, wanted: str, source: Make) -> None:
+    made = source(kind, standardise={"mean": [1.0, 2.0]})
+    for step in (made.facts, made.load):
+        with pytest.raises(DataError, match=f"standardise.mean must list one number {wanted}, got 2"):
+            step()
+
+
+def test_standardise_that_overflows_is_refused() -> None:
+    with pytest.raises(DataError, match="x: record 1 is not finite in float32 \\(after standardise\\)"):
+        transformed(np.array([[0], [1e30]], dtype=np.float32), FrozenMap({"standardise": {"std": 1e-30}}), "x")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    x=arrays(np.float32, (4, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
+    radius=st.floats(1e-6, 1e6),
+)
+def test_radius_is_never_exceeded_and_short_records_are_left_alone(x: Any, radius: float) -> None:
+    got = transformed(x, FrozenMap({"radius": radius}), "x")
+    before, after = (np.linalg.norm(a.astype(np.float64), axis=1) for a in (x, got))
+    assert (after <= radius).all()
+    assert np.array_equal(got[before <= radius], x[before <= radius])
+    assert (after[before > radius] >= radius * (1 - 1e-6)).all()
+    assert got.dtype == np.float32

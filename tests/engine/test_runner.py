@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import counting
+
+from dpspec.contract import Event, FrozenMap, Noticed, Spec, TrialFinished, TrialsPlanned
+from dpspec.engine import codec
+from dpspec.engine.diff import diff
+from dpspec.engine.result import Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.engine.verify import verify
+from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.spec.load import load_specs
+
+Load = Callable[..., tuple[Spec, ...]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    counting.RAN.clear()
+    yield
+    counting.HOOKS.clear()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def write(*overrides: str, text: str = counting.EXAMPLE) -> tuple[Spec, ...]:
+        path = tmp_path / "coin.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_specs([path], counting.catalog(), overrides)
+        assert loaded.ok, loaded.diagnostics
+        return loaded.specs
+
+    return write
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def audited(specs: tuple[Spec, ...], store: Store, **options: object) -> Result:
+    return run(specs, counting.catalog(), store=store, **options)  # type: ignore[arg-type]
+
+
+def test_an_audit_from_spec_to_verdicts(load: Load, store: Store) -> None:
+    result = audited(load(), store)
+    (audit,) = result.audits
+    assert [(v.claim, v.verdict, v.expected) for v in audit.verdicts] == [
+        ("held", "proved", True),
+        ("broken", "refuted", True),
+    ]
+    assert audit.conformance.status == "conforms-within"
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    assert result.exit_code == ExitCode.OK
+
+
+def test_what_is_stored_is_not_trained_again(load: Load, store: Store) -> None:
+    first = audited(load(), store)
+    counting.RAN.clear()
+    again = audited(load(), store)
+    assert counting.RAN == []
+    assert diff(first, again) == ()
+    assert again.audits[0].trials == first.audits[0].trials
+
+
+@pytest.mark.parametrize(
+    "override", ["claims.held.epsilon=1.2", "audit.confidence=0.99", "description=other", "claims.broken.expect=open"]
+)
+def test_changing_what_trials_do_not_read_trains_nothing(load: Load, store: Store, override: str) -> None:
+    audited(load(), store)
+    counting.RAN.clear()
+    audited(load(override), store)
+    assert counting.RAN == []
+
+
+def test_more_runs_train_only_the_new_ones(load: Load, store: Store) -> None:
+    audited(load(), store)
+    counting.RAN.clear()
+    audited(load("audit.runs=7"), store)
+    assert counting.RAN == [5, 6]
+
+
+@pytest.mark.parametrize("override", ["audit.seed=4", "mechanism.epsilon=1.1"])
+def test_changing_what_trials_read_trains_anew(load: Load, store: Store, override: str) -> None:
+    audited(load(), store)
+    counting.RAN.clear()
+    audited(load(override), store)
+    assert counting.RAN == [0, 1, 2, 3, 4]
+
+
+def test_a_killed_run_goes_on_where_it_stopped(load: Load, store: Store, tmp_path: Path) -> None:
+    def die(index: int) -> None:
+        if index == 3:
+            raise KeyboardInterrupt
+
+    counting.HOOKS.append(die)
+    with pytest.raises(KeyboardInterrupt):
+        audited(load(), store)
+    assert counting.RAN == [0, 1, 2]
+    counting.HOOKS.clear()
+    counting.RAN.clear()
+    resumed = audited(load(), store)
+    assert counting.RAN == [3, 4]
+    uninterrupted = audited(load(), Store(tmp_path / "elsewhere"))
+    assert [t.evidence for t in resumed.audits[0].trials] == [t.evidence for t in uninterrupted.audits[0].trials]
+    assert resumed.audits[0].verdicts == uninterrupted.audits[0].verdicts
+
+
+def test_a_damaged_trial_is_told_and_made_again(load: Load, store: Store) -> None:
+    first = audited(load(), store)
+    key = first.audits[0].trials[2].key
+    record = store.root / "trials" / key[:2] / key / "record.json"
+    record.write_text(record.read_text().replace('"hits":', '"hits":1'))
+    counting.RAN.clear()
+    events: list[Event] = []
+    again = audited(load(), store, listeners=[events.append])
+    assert counting.RAN == [2]
+    assert any(isinstance(e, Noticed) and "damaged" in e.message for e in events)
+    assert again.audits[0].trials[2].evidence == first.audits[0].trials[2].evidence
+
+
+def test_events_tell_the_plan_and_every_trial(load: Load, store: Store) -> None:
+    events: list[Event] = []
+    audited(load(), store, listeners=[events.append])
+    assert [e for e in events if isinstance(e, TrialsPlanned)] == [
+        TrialsPlanned(audit="coin", total=5, stored=0, seconds=0.0)
+    ]
+    assert [e.index for e in events if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
+
+
+def test_the_time_limit_leaves_an_incomplete_result_that_a_rerun_completes(load: Load, store: Store) -> None:
+    result = audited(load(), store, deadline=time.monotonic() - 1.0)
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert counting.RAN == []
+    assert audited(load(), store).exit_code == ExitCode.OK
+
+
+def test_without_training_only_bounds_speak(load: Load, store: Store) -> None:
+    result = audited(load(), store, train=False)
+    assert counting.RAN == []
+    assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "open"]
+    assert result.audits[0].conformance.status == "not-run"
+
+
+def test_cells_of_a_matrix_are_judged_together_and_said_to_compose(load: Load, store: Store) -> None:
+    text = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 1.0]}\n"
+    result = audited(load(text=text), store)
+    assert [a.name for a in result.audits] == ["coin[0.5]", "coin[1.0]"] or len(result.audits) == 2
+    assert "composes" in result.notes[0]
+
+
+def test_nothing_to_run(store: Store) -> None:
+    with pytest.raises(NothingToRunError):
+        audited((), store)
+
+
+def test_a_kind_that_is_gone_is_a_plugin_error(load: Load, store: Store) -> None:
+    specs = load()
+    from dpspec.contract import Catalog
+
+    with pytest.raises(PluginError, match="counting"):
+        run(specs, Catalog(), store=store)
+
+
+def test_errors_of_all_specs_are_told_before_any_work(
+    load: Load, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpspec.contract import Diagnostic
+
+    def refuse(self: object, spec: Spec, facts: object) -> list[Diagnostic]:
+        return [Diagnostic(code="bad-value", message="no", path=("mechanism", "epsilon"))]
+
+    monkeypatch.setattr(counting.CountingAudit, "check", refuse)
+    with pytest.raises(SpecError) as caught:
+        audited(load() + load(), store)
+    assert [d.span is not None and d.span.line for d in caught.value.diagnostics] == [3, 3]
+    assert counting.RAN == []
+
+
+class TestVerify:
+    def test_a_result_follows_from_itself(self, load: Load, store: Store) -> None:
+        result = codec.load(codec.dump(audited(load(), store)))
+        counting.RAN.clear()
+        assert verify(result, counting.catalog()) == ()
+        assert counting.RAN == []
+
+    @pytest.mark.parametrize(
+        ("edit", "named"),
+        [
+            (lambda a: a["verdicts"][1].update(verdict="proved"), "verdicts[1].verdict"),
+            (lambda a: a["verdicts"][0].update(upper=0.5), "verdicts[0].upper"),
+            (lambda a: a["findings"][0].update(value=0.9), "findings[0].value"),
+            (
+                lambda a: a["evidence"][0]["statistics"].update(true_positives=3),
+                "evidence[0].statistics.true_positives",
+            ),
+            (lambda a: a["trials"][1]["evidence"].update(hits=0), "evidence[0].statistics.true_positives"),
+            (lambda a: a["document"]["mechanism"].update(epsilon=0.5), "digest"),
+            (lambda a: a.update(digest="0" * 64), "digest"),
+            (lambda a: a["trials"][1].update(key="0" * 64), "trials[1].key"),
+            (lambda a: a["facts"].update(records=11), "facts.records"),
+            (lambda a: a["conformance"].update(status="deviates"), "conformance.status"),
+        ],
+    )
+    def test_an_edited_number_is_named(self, load: Load, store: Store, edit: Callable[..., None], named: str) -> None:
+        data = json.loads(codec.dump(audited(load(), store)))
+        edit(data["audits"][0])
+        mismatches = verify(codec.load(json.dumps(data)), counting.catalog())
+        assert named in [m.what for m in mismatches]
+
+    def test_a_document_that_is_no_spec_is_named(self, load: Load, store: Store) -> None:
+        data = json.loads(codec.dump(audited(load(), store)))
+        data["audits"][0]["document"]["claims"][0].pop("epsilon")
+        (mismatch,) = verify(codec.load(json.dumps(data)), counting.catalog())
+        assert "epsilon" in mismatch.recomputed
+
+
+def test_a_trial_sees_its_inputs_and_nothing_of_the_claims(load: Load) -> None:
+    (spec,) = load()
+    inputs = counting.CountingAudit().trial_inputs(spec)
+    assert isinstance(inputs, FrozenMap)
+    assert set(inputs) == {"mechanism", "data", "model", "training", "threat_model", "audit"}
+    assert set(inputs["audit"]) == {"method", "seed"}

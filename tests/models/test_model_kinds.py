@@ -1,0 +1,192 @@
+"""Every model kind: parameters are counted right, weights depend on the seed alone, odd data are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract import Facts, FrozenMap, ModelFactory
+from dpspec.models.providers import MODELS
+
+CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("linear", {}, (7,)),
+    ("linear", {"bias": False}, (1, 8, 8)),
+    ("mlp", {}, (1, 8, 8)),
+    ("mlp", {"hidden": [5, 3], "activation": "tanh"}, (30,)),
+    ("cnn-small", {}, (1, 8, 8)),
+    ("cnn-small", {"channels": [4, 6, 5], "activation": "tanh"}, (3, 11, 9)),
+    ("lenet5", {}, (1, 28, 28)),
+    ("lenet5", {"activation": "relu"}, (3, 32, 32)),
+]
+
+
+def _factory(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int = 10) -> ModelFactory:
+    module, name = next(m.factory for m in MODELS if m.kind == kind).split(":")
+    facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape)
+    made: ModelFactory = getattr(import_module(module), name)(FrozenMap(options), facts)
+    return made
+
+
+def _check(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int) -> None:
+    factory = _factory(kind, options, shape, classes)
+    module = factory.build(3)
+    assert factory.parameters() == sum(p.numel() for p in module.parameters())
+    assert all(p.requires_grad and p.dtype == torch.float32 and p.device.type == "cpu" for p in module.parameters())
+    assert not list(module.buffers())
+    scores = module(torch.zeros(4, *shape))
+    assert scores.shape == (4, classes)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_counts_and_shapes(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    _check(kind, options, shape, 10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.one_of(
+        st.tuples(st.integers(1, 20)), st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20))
+    ),
+    classes=st.integers(2, 6),
+    widths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_whatever_is_not_refused_fits(shape: tuple[int, ...], classes: int, widths: list[int]) -> None:
+    _check("linear", {}, shape, classes)
+    _check("mlp", {"hidden": widths}, shape, classes)
+    try:
+        _factory("cnn-small", {"channels": widths}, shape, classes)
+    except ValueError:
+        assert len(shape) != 3 or min(shape[1:]) < max(8, 2 ** len(widths))
+    else:
+        _check("cnn-small", {"channels": widths}, shape, classes)
+
+
+def test_known_sizes() -> None:
+    assert _factory("lenet5", {}, (1, 28, 28)).parameters() == 61_706
+    assert _factory("lenet5", {}, (1, 32, 32)).parameters() == 61_706
+    assert _factory("linear", {}, (1, 8, 8)).parameters() == 650
+    assert _factory("mlp", {"hidden": [64]}, (1, 8, 8)).parameters() == 4810
+
+
+def test_data_without_a_shape_is_flat() -> None:
+    from dpspec.models.linear import Linear
+
+    assert Linear(FrozenMap({}), Facts(records=1, features=5, classes=2)).parameters() == 12
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_weights_depend_on_the_seed_alone(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    factory = _factory(kind, options, shape)
+    state = torch.random.get_rng_state()
+    first = factory.build(2**63 - 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(3)
+    second, other = factory.build(2**63 - 1), factory.build(1)
+    for a, b, c in zip(first.parameters(), second.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+
+def test_weights_do_not_follow_the_default_dtype() -> None:
+    factory, before = _factory("cnn-small", {}, (1, 8, 8)), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert {p.dtype for p in factory.build(0).parameters()} == {torch.float32}
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("mlp", (400,)), ("cnn-small", (4, 20, 20))])
+def test_weights_have_the_law_of_torchs_own(kind: str, shape: tuple[int, ...]) -> None:
+    """Uniform on +-1/sqrt(fan in): the standard deviation is that over sqrt(3)."""
+    module = _factory(kind, {}, shape).build(5)
+    with torch.random.fork_rng(devices=[]):
+        for own in module.children():
+            if not isinstance(own, torch.nn.Linear | torch.nn.Conv2d):
+                continue
+            weight = own.weight.detach().clone()
+            own.reset_parameters()
+            assert weight.abs().max() <= weight[0].numel() ** -0.5
+            assert weight.std() == pytest.approx(float(own.weight.detach().std()), rel=0.1)
+            assert weight.mean().abs() < 0.1 * weight.std()
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """The gradient of a batch is the sum of the records' gradients, taken by vmap as the training does."""
+    module = _factory(kind, options, shape).build(2)
+    x, parameters = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)), dict(module.named_parameters())
+
+    def score(weights: dict[str, torch.Tensor], record: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.func.functional_call(module, weights, (record[None],))
+        return out.square().sum()
+
+    each = torch.func.vmap(torch.func.grad(score), in_dims=(None, 0))(parameters, x)
+    module(x).square().sum().backward()
+    for name, parameter in parameters.items():
+        assert parameter.grad is not None
+        torch.testing.assert_close(each[name].sum(0), parameter.grad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "shape", "message"),
+    [
+        ("lenet5", {}, (1, 8, 8), r"lenet5 needs images .* of 28 x 28 or 32 x 32, got records \(1, 8, 8\)"),
+        ("lenet5", {}, (784,), "lenet5 needs images"),
+        ("lenet5", {}, (28, 28), "lenet5 needs images"),
+        ("lenet5", {}, (1, 28, 32), "lenet5 needs images"),
+        ("cnn-small", {}, (64,), "cnn-small needs images .* of at least 8 x 8"),
+        ("cnn-small", {}, (1, 7, 8), "cnn-small needs images"),
+        ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 cannot be halved once more"),
+    ],
+)
+def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _factory(kind, options, shape)
+
+
+def _properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from schema.get("properties", {}).items()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
+def test_schema_is_valid_described_and_understood(model: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(model.schema)
+    jsonschema.Draft7Validator.check_schema(model.schema)
+    assert model.schema["additionalProperties"] is False
+    for name, inner in _properties(model.schema):
+        assert inner["description"].endswith("."), name
+        jsonschema.validate(inner["default"], inner)
+    defaults = {name: inner["default"] for name, inner in _properties(model.schema)}
+    shape = (1, 28, 28)
+    assert _factory(model.kind, defaults, shape).parameters() == _factory(model.kind, {}, shape).parameters()
+    for kind, options, _ in CASES:
+        if kind == model.kind:
+            jsonschema.validate(options, dict(model.schema))
+
+
+def test_counting_does_not_import_torch() -> None:
+    program = """
+import sys
+from importlib import import_module
+from dpspec.contract import Facts, FrozenMap
+from dpspec.models.providers import MODELS
+facts = Facts(records=5, features=784, classes=10, shape=(1, 28, 28))
+for model in MODELS:
+    module, name = model.factory.split(":")
+    assert getattr(import_module(module), name)(FrozenMap({}), facts).parameters() > 0
+print(sorted({"torch", "scipy", "sklearn", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -1,0 +1,89 @@
+"""JSON and Markdown: complete, redacted, and harmless whatever the names are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from dpspec.engine.codec import load
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult
+from dpspec.reporters import json as json_report
+from dpspec.reporters import markdown
+from dpspec.reporters.limits import ALWAYS, limits
+from dpspec.reporters.reproduce import command
+
+
+@pytest.fixture
+def tame(result):
+    """The result without its lone surrogate, which no encoding of text can hold."""
+    audit = result.audits[0]
+    verdicts = tuple(
+        dataclasses.replace(v, claim=v.claim.replace("\udc80", ""), text="", reason="") for v in audit.verdicts
+    )
+    checks = tuple(dataclasses.replace(c, note="") for c in audit.checks)
+    return dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=verdicts, checks=checks),))
+
+
+def test_json_reads_back(tame):
+    assert load(json_report.render(tame, internal=True)) == tame
+    assert load(json_report.render(tame)) == redact(tame)
+
+
+def test_json_has_no_hidden_value_and_no_bare_infinity(tame):
+    text = json_report.render(tame)
+    json.loads(text, parse_constant=pytest.fail)
+    assert "accuracy" not in text
+    assert "0.7777" not in text
+    assert json.loads(text)["audits"][0]["left_out"] == {"data-dependent": 1, "per-record": 2}
+
+
+def test_markdown_table_has_one_row_a_claim(result):
+    rows = [line for line in markdown.render(result).split("\n") if re.match(r"\| \*\*\w+\*\* \|", line)]
+    assert len(rows) == len(result.audits[0].verdicts)
+    assert {row.count("|") for row in rows} == {7}
+    assert "| **proved** | one-record |" in rows[0]
+    assert "| as expected |" in rows[0]
+
+
+def test_markdown_is_redacted(result):
+    assert "accuracy" not in markdown.render(result)
+    assert "Left out" in markdown.render(result)
+    assert "accuracy = 0.9412" in markdown.render(result, internal=True)
+
+
+def test_markdown_holds_no_foreign_markup(result):
+    text = markdown.render(result)
+    assert "<b>" not in text
+    assert "\x1b" not in text
+    assert "[red]" not in text
+    assert "**CONTRADICTED**" in text
+
+
+def test_a_fence_is_longer_than_what_it_holds(result):
+    environment = {**result.environment, "command": ["dpspec", "run", "```.yaml"]}
+    text = markdown.render(dataclasses.replace(result, environment=environment))
+    assert "````sh\n" in text
+
+
+def test_limits_say_what_is_missing(result):
+    audit: AuditResult = result.audits[0]
+    sentences = limits(result)
+    assert "Nothing in digits-group decides tight, in either direction." in sentences
+    assert sentences[-len(ALWAYS) :] == ALWAYS
+    untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
+    assert any(
+        "Nothing was trained for digits-group" in s for s in limits(dataclasses.replace(result, audits=(untrained,)))
+    )
+
+
+def test_command_falls_back_to_the_sources(result):
+    assert command(result)[:3] == ("dpspec", "run", "specs/quickstart.yaml")
+    assert command(dataclasses.replace(result, environment=redact(result).audits[0].cell)) == (
+        "dpspec",
+        "run",
+        "specs/quickstart.yaml",
+    )

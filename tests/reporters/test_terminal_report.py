@@ -1,0 +1,134 @@
+"""The terminal report: golden at 80 columns, and what must hold at every width."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.result import Conformance
+from dpspec.reporters.terminal import render
+
+GOLDEN = Path(__file__).parent / "golden"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_golden_at_80_columns(result):
+    assert render(result) == (GOLDEN / "report-80.txt").read_text("utf-8")
+
+
+def test_golden_internal(result):
+    assert render(result, internal=True) == (GOLDEN / "report-80-internal.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_and_no_line_is_too_long(result, width):
+    text = render(result, width=width)
+    assert all(cell_len(line) <= width for line in text.split("\n"))
+    squeezed = re.sub(r"\s", "", text)
+    for verdict in result.audits[0].verdicts[:4]:
+        assert re.sub(r"\s", "", f"{verdict.claim}: {verdict.text}") in squeezed
+    assert "…" not in text
+    assert not any(line != line.rstrip() for line in text.split("\n"))
+
+
+def test_color_changes_nothing_but_color(result):
+    colored = render(result, color=True)
+    assert ANSI.search(colored)
+    assert ANSI.sub("", colored) == render(result)
+
+
+def test_without_color_there_is_no_escape_code(result):
+    assert "\x1b" not in render(result, internal=True)
+
+
+def test_hostile_text_is_written_out(result):
+    text = render(result)
+    assert "evil\\x1b[31m\\u202e[red]x[/red]" in text
+    assert "\u202e" not in text
+    assert not any(line.lstrip().startswith("::") for line in text.split("\n"))
+
+
+def test_order_of_sections(result):
+    text = render(result)
+    sections = [
+        "Claims",
+        "Conformance",
+        "Findings",
+        "Assumptions",
+        "Notes",
+        "What this does not show",
+        "How to reproduce",
+    ]
+    places = [text.index(f"\n{section}\n") for section in sections]
+    assert places == sorted(places)
+
+
+def test_contradicted_comes_first(result):
+    assert render(result).startswith("!! CONTRADICTED")
+
+
+def test_hidden_values_are_counted_or_shown(result):
+    without, within = render(result), render(result, internal=True)
+    assert "Left out: 1 data-dependent and 2 per-record values" in without
+    assert "accuracy" not in without
+    assert "0.7777" not in without
+    assert "accuracy = 0.9412" in within
+    assert "0.7777" in within
+    assert "Left out" not in within
+
+
+def test_no_conclusion_is_ever_private_or_safe(result):
+    assert not re.search(r"\b(private|safe)\b", render(result, internal=True), re.IGNORECASE)
+
+
+def test_approximate_never_wears_the_word_bound(result):
+    text = render(result)
+    assert "interval [none, about 2.1]" in text
+    group = text[text.index("upper value: approximate") :].split("upper bound")[0]
+    assert "epsilon ~ 2.1" in group
+    assert "bound" not in group
+
+
+def test_an_infinite_bound_is_said_in_words(result):
+    assert "epsilon <= infinity" in render(result)
+
+
+def test_several_audits_are_named(result):
+    audit = result.audits[0]
+    second = dataclasses.replace(
+        audit,
+        name="digits-group[1.2]",
+        cell=FrozenMap({"mechanism.noise_multiplier": 1.2}),
+        verdicts=(),
+        trials=(),
+        conformance=Conformance(status="deviates", expect="conforms-within", expected=False, reason="no noise"),
+    )
+    text = render(dataclasses.replace(result, audits=(audit, second)))
+    assert "Findings: digits-group[1.2]" in text
+    assert "DEVIATES (NOT AS EXPECTED (expected conforms-within))" not in text
+    assert "DEVIATES, NOT AS EXPECTED (expected conforms-within): no noise" in text
+    assert "INCOMPLETE, trials are missing" in text
+    assert "1 of 1 trials of digits-group[1.2] are missing: a re-run resumes." in text.replace("\n    ", " ")
+
+
+def test_a_command_can_be_copied(result):
+    environment = FrozenMap({"command": ["dpspec", "run", *(f"a b {n}.yaml" for n in range(9))]})
+    lines = render(dataclasses.replace(result, environment=environment)).split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("    dpspec run"))
+    command = []
+    while True:
+        command.append(lines[start].removesuffix("\\").strip())
+        if not lines[start].endswith("\\"):
+            break
+        start += 1
+    assert " ".join(command) == "dpspec run " + " ".join(f"'a b {n}.yaml'" for n in range(9))
+
+
+def test_without_a_command_the_specs_are_named(result):
+    text = render(dataclasses.replace(result, environment=FrozenMap({"python": "3.11.9"})))
+    assert "    dpspec run specs/quickstart.yaml\n" in text

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from dpspec.stats import curves
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 3.0, 20.0])
+def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
+    for epsilon, delta in curves.gaussian(mu):
+        start = epsilon / mu + mu / 2  # where the densities' ratio is e^epsilon
+        area, _ = integrate.quad(
+            lambda x: stats.norm.pdf(x - mu) * -math.expm1(epsilon - mu * x + mu * mu / 2), start, start + 12, epsabs=0
+        )
+        assert delta == pytest.approx(area, rel=1e-6)
+        assert delta >= area * (1 - 1e-8)
+
+
+def test_no_mu_is_perfect_privacy() -> None:
+    assert curves.gaussian(0.0) == ((0.0, 0.0),)
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0, 64.0])
+def test_renyi_points_are_above_a_mechanism_with_that_divergence(mu: float, alpha: float) -> None:
+    for epsilon, delta in curves.renyi(alpha, alpha * mu * mu / 2):
+        true = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+        assert true <= delta
+
+
+def test_renyi_needs_an_order_above_one() -> None:
+    with pytest.raises(ValueError, match="alpha"):
+        curves.renyi(1.0, 0.5)
+
+
+def delta_at(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    return float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+
+
+def most_power(p: np.ndarray, q: np.ndarray, fpr: float) -> float:
+    """The Neyman-Pearson power at a false-positive rate, randomised tests included."""
+    power, left = 0.0, fpr
+    for i in sorted(range(len(p)), key=lambda k: -p[k] / q[k]):
+        share = min(1.0, left / q[i])
+        power, left = power + share * p[i], left - share * q[i]
+    return power
+
+
+weights = st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6)
+
+
+@given(weights, st.data())
+def test_tradeoff_pairs_are_implied_by_the_points(raw: list[float], data: st.DataObject) -> None:
+    p = np.array(raw) / sum(raw)
+    other = data.draw(st.lists(st.floats(0.01, 1.0), min_size=len(raw), max_size=len(raw)))
+    q = np.array(other) / sum(other)
+    rates = data.draw(st.lists(st.floats(1e-3, 0.9), min_size=1, max_size=4))
+    slack = data.draw(st.floats(0.0, 0.2))
+    points = [(f, max(most_power(p, q, f), most_power(q, p, f)) + slack) for f in rates]
+    for epsilon, delta in curves.tradeoff(points):
+        if (epsilon, delta) == (0.0, 0.0):  # a point on or below the diagonal
+            assert any(t <= f for f, t in points) or np.allclose(p, q)
+            continue
+        assert delta_at(p, q, epsilon) <= delta + 1e-9
+        assert delta_at(q, p, epsilon) <= delta + 1e-9
+
+
+def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
+    # R(f) <= 0.01 up to f = 0.001, so R(f) <= 10 f beyond: the hull runs from (0, 0.01) to (0.1, 1).
+    ((epsilon, delta),) = curves.tradeoff([(1e-3, 1e-2)])
+    assert (math.exp(epsilon), delta) == pytest.approx((9.9, 0.01))
+
+
+def test_tradeoff_points_that_say_nothing_or_too_much() -> None:
+    assert curves.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
+    assert curves.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)

@@ -1,0 +1,155 @@
+"""A mechanism small enough to reason about: randomised response, many runs, and a count of how often it ran.
+
+A bit is told truthfully with probability e^epsilon / (1 + e^epsilon).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+
+from dpspec.contract import (
+    Audit,
+    Backend,
+    Cancelled,
+    Catalog,
+    Check,
+    Context,
+    Dataset,
+    Evidence,
+    Facts,
+    Finding,
+    FrozenMap,
+    LoadedData,
+    Mechanism,
+    Offered,
+    Outcome,
+    Plan,
+    Schemas,
+    Scope,
+    Spec,
+    Trial,
+)
+
+#: The indices of all trials that were ever run, in order.
+RAN: list[int] = []
+
+#: Called with the index before each trial; a test may raise here.
+HOOKS: list = []
+
+EXAMPLE = """\
+dpspec: 1
+name: coin
+mechanism: {kind: counting, epsilon: 1.0}
+data: {kind: nothing}
+claims:
+  - {id: held, kind: approx-dp, epsilon: 1.5, delta: 1e-6}
+  - {id: broken, kind: approx-dp, epsilon: 0.2, delta: 1e-6, expect: refuted}
+audit: {method: many-run, runs: 5, confidence: 0.95, seed: 3}
+"""
+
+
+class CountingAudit(Audit):
+    """Knows its epsilon exactly; each trial asks 200 present and 200 absent records."""
+
+    def bound(self, spec: Spec, context: Context) -> Iterator[Finding]:
+        yield Finding(
+            quantity="epsilon",
+            value=float(spec.mechanism["epsilon"]),
+            bound="upper",
+            rigor="theorem",
+            method="closed form",
+            source="Warner 1965",
+            at=FrozenMap({"delta": 0.0}),
+        )
+
+    def plan(self, spec: Spec, facts: Facts) -> Plan:
+        assert spec.audit is not None
+        return Plan(chunks=tuple((i,) for i in range(spec.audit.runs)), seconds=0.0, memory_bytes=0)
+
+    def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterator[Trial]:
+        for index in indices:
+            if context.cancelled():
+                raise Cancelled
+            for hook in HOOKS:
+                hook(index)
+            RAN.append(index)
+            draw = random.Random(context.seed(index, "answers"))
+            epsilon = float(inputs["mechanism"]["epsilon"]) * float(inputs["mechanism"].get("factor", 1.0))
+            truth = 1.0 / (1.0 + math.exp(-epsilon))
+            hits = sum(draw.random() < truth for _ in range(200))
+            alarms = sum(draw.random() >= truth for _ in range(200))
+            yield Trial(index=index, evidence=FrozenMap({"hits": hits, "alarms": alarms}))
+
+    def conclude(self, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
+        counts = {
+            "present": 200 * len(trials),
+            "absent": 200 * len(trials),
+            "true_positives": sum(t.evidence["hits"] for t in trials),
+            "false_positives": sum(t.evidence["alarms"] for t in trials),
+        }
+        yield Evidence(
+            id="answers",
+            kind="many-run",
+            statistics=FrozenMap(counts),
+            scope=Scope(data="this", pipeline="executed"),
+            method="ask",
+            source="here",
+        )
+        yield Check(assumption="asked", test="count", p_value=1.0, observed="measured", detectable=0.0)
+
+
+class Nothing:
+    """A data set of ten records that nobody looks at."""
+
+    def __init__(self, options: FrozenMap, directory: object) -> None:
+        pass
+
+    def facts(self) -> Facts:
+        return Facts(records=10, features=1, classes=2, shape=(1,), digest="nothing")
+
+    def load(self) -> LoadedData:
+        raise AssertionError("no trial reads rows")
+
+
+class NoTrainer:
+    """Trains nothing."""
+
+    def train(self, job: object) -> None:
+        raise AssertionError("no trial trains")
+
+
+def catalog() -> Catalog:
+    """The mechanism, a data set and a backend."""
+    number = {"type": "number", "minimum": 0, "description": "how truthful"}
+    mechanism = Mechanism(
+        kind="counting",
+        summary="randomised response",
+        schemas=Schemas(
+            mechanism={
+                "type": "object",
+                "properties": {"epsilon": number, "factor": number},
+                "required": ["epsilon"],
+                "additionalProperties": False,
+            }
+        ),
+        claims=frozenset({"approx-dp", "pure-dp"}),
+        audit="support.counting:CountingAudit",
+        example=EXAMPLE,
+        steps=False,
+    )
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    dataset = Dataset(kind="nothing", summary="nothing", schema=empty, source="support.counting:Nothing")
+    backend = Backend(
+        kind="native", summary="nobody", schema=empty, capabilities=frozenset(), trainer="support.counting:NoTrainer"
+    )
+
+    def offer(provider: object) -> Offered:
+        return Offered(provider=provider, plugin="support", distribution="support", version="1")
+
+    return Catalog(
+        mechanisms={"counting": offer(mechanism)},
+        datasets={"nothing": offer(dataset)},
+        backends={"native": offer(backend)},
+    )

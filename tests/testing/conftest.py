@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import sys
+import tomllib
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpspec.contract import Catalog
+from dpspec.registry.discover import Candidate
+from dpspec.registry.loader import Registry, build
+from dpspec.templates.scaffold import write_plugin
+
+ROOT = Path(__file__).parents[2]
+OURS = Candidate(distribution="dpspec", version="0", plugin="builtin", value="dpspec.registry.builtin")
+DEMO = Candidate(distribution="dpspec-conformdemo", version="0", plugin="conformdemo", value="dpspec_conformdemo")
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """The scaffolded plugin beside our own providers, importable but not installed."""
+    folder = tmp_path_factory.mktemp("plugin")
+    write_plugin("conformdemo", folder)
+    path = str(folder / "dpspec-conformdemo")
+    sys.path.insert(0, path)
+    yield build([OURS, DEMO])
+    sys.path.remove(path)
+
+
+@pytest.fixture
+def with_audit(demo: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
+    """The scaffolded plugin with another audit class, or with other fields of its descriptor."""
+
+    def make(audit: type | None = None, *, reference: str | None = None, **fields: Any) -> Registry:
+        if audit is not None:
+            module = types.ModuleType("odd_audit")
+            module.Odd = audit  # type: ignore[attr-defined]
+            monkeypatch.setitem(sys.modules, "odd_audit", module)
+            reference = "odd_audit:Odd"
+        if reference is not None:
+            fields["audit"] = reference
+        offered = demo.catalog.mechanisms["conformdemo"]
+        provider = dataclasses.replace(offered.provider, **fields)
+        mechanisms = {"conformdemo": dataclasses.replace(offered, provider=provider)}
+        catalog: Catalog = dataclasses.replace(demo.catalog, mechanisms=mechanisms)
+        return Registry(demo.manager, catalog)
+
+    return make
+
+
+@pytest.fixture
+def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Write a module that other processes can import too."""
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
+    """The environment of a child process that finds dpspec as this one does, and further folders before it.
+
+    Where dpspec runs from a checkout and is not installed, its entry points are read from pyproject.toml.
+    """
+    folders: list[str] = []
+    if not any(d.name == "dpspec" for d in importlib.metadata.distributions()):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        info = tmp_path_factory.mktemp("metadata") / f"dpspec-{project['version']}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dpspec\nVersion: {project['version']}\n")
+        entries = "".join(f"{k} = {v}\n" for k, v in project["entry-points"]["dpspec"].items())
+        (info / "entry_points.txt").write_text(f"[dpspec]\n{entries}")
+        folders.append(str(info.parent))
+
+    def make(*first: Path) -> dict[str, str]:
+        path = [*map(str, first), *folders, *(p for p in sys.path if p)]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+
+    return make

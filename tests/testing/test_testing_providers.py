@@ -1,0 +1,301 @@
+"""The suites for data kinds, models and backends fail on what they are there to find."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Facts, LoadedData, Model
+from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite
+from dpspec.training.native import NativeTrainer, parts_of, train_with
+
+EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def suite(base: type, descriptor: Any, code: Any, **attributes: Any) -> Any:
+    """A suite on code that no plugin offers."""
+    found = {"kind": descriptor.kind, "provider": classmethod(lambda cls: descriptor), **attributes}
+    return type("Suite", (base,), {**found, "code": classmethod(lambda cls: code)})()
+
+
+def refuses(bad: Any, test: str, match: str, *arguments: Any) -> None:
+    with pytest.raises((AssertionError, ValueError), match=match):
+        getattr(bad, test)(*arguments)
+
+
+class Rows:
+    """A good source of six records."""
+
+    def __init__(self, options, directory: Path) -> None:
+        self.directory = directory
+
+    def facts(self) -> Facts:
+        return Facts(records=6, features=4, classes=2, shape=(2, 2), digest="d")
+
+    def load(self) -> LoadedData:
+        x = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
+        y = np.arange(6, dtype=np.int64) % 2
+        return LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
+
+
+def dataset_suite(source: type) -> Any:
+    return suite(DatasetSuite, Dataset(kind="rows", summary=".", schema=EMPTY, source="a:B"), source)
+
+
+DATASET_TESTS = ("test_facts_equal_the_rows", "test_facts_are_stable", "test_rows_are_finite")
+
+
+def changed(**arrays: Any) -> type:
+    class Odd(Rows):
+        def load(self):
+            return dataclasses.replace(super().load(), **arrays)
+
+    return Odd
+
+
+def stating(**facts: Any) -> type:
+    class Odd(Rows):
+        def facts(self):
+            return dataclasses.replace(super().facts(), **facts)
+
+    return Odd
+
+
+class FolderInDigest(Rows):
+    def facts(self):
+        return dataclasses.replace(super().facts(), digest=str(self.directory))
+
+
+class Shared(Rows):
+    rows = Rows(None, Path()).load()
+
+    def load(self):
+        return self.rows
+
+
+@pytest.mark.parametrize(
+    ("source", "test", "match"),
+    [
+        (stating(records=7), "test_facts_equal_the_rows", r"train_x has shape \(6, 2, 2\), not \(7, 2, 2\)"),
+        (stating(features=5), "test_facts_equal_the_rows", "5 features do not fill shape"),
+        (stating(classes=1), "test_facts_equal_the_rows", r"train_y runs over 0\.\.1 of 1 classes"),
+        (stating(digest=None), "test_facts_equal_the_rows", "must state their digest"),
+        (stating(test_records=2), "test_facts_equal_the_rows", "test_x has shape"),
+        (changed(train_x=np.zeros((6, 2, 2))), "test_facts_equal_the_rows", "train_x is float64, not float32"),
+        (changed(train_y=np.zeros(6, np.int32)), "test_facts_equal_the_rows", "train_y is int32, not int64"),
+        (changed(train_x=np.full((6, 2, 2), np.nan)), "test_rows_are_finite", "train_x holds values that are not"),
+        (FolderInDigest, "test_facts_are_stable", "different facts|depend on the folder"),
+        (Shared, "test_rows_are_the_same_every_time", "loading twice gives different rows"),
+    ],
+)
+def test_bad_data_is_refused(tmp_path, source, test, match):
+    refuses(dataset_suite(source), test, match, tmp_path)
+
+
+def test_good_data_passes(tmp_path):
+    good = dataset_suite(Rows)
+    for i, test in enumerate([*DATASET_TESTS, "test_rows_are_the_same_every_time", "test_options_fit_the_schema"]):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        getattr(good, test)(folder)
+
+
+def test_declared_data_must_refuse_to_load(tmp_path):
+    bad = dataset_suite(stating(digest=None))
+    type(bad).rows = False
+    refuses(bad, "test_facts_equal_the_rows", r"must refuse to load\(\)", tmp_path)
+
+
+def test_slow_facts_are_refused(tmp_path, module_file):
+    module_file("slow_rows", "class Rows:\n    def __init__(s, o, d): pass\n    def facts(s): import scipy\n")
+    bad = suite(DatasetSuite, Dataset(kind="rows", summary=".", schema=EMPTY, source="slow_rows:Rows"), Rows)
+    refuses(bad, "test_facts_are_light", r"facts\(\) imports scipy", tmp_path)
+
+
+class Net:
+    """A good factory of two dense layers."""
+
+    def __init__(self, options, facts) -> None:
+        self.facts = facts
+
+    def layers(self, inputs: int, classes: int) -> list[nn.Module]:
+        return [nn.Flatten(), nn.Linear(inputs, 8), nn.Tanh(), nn.Linear(8, classes)]
+
+    def parameters(self) -> int:
+        return (prod(self.facts.shape) + 1) * 8 + 9 * self.facts.classes
+
+    def build(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.Sequential(*self.layers(prod(self.facts.shape), self.facts.classes))
+
+
+class Global(Net):
+    def build(self, seed):
+        return nn.Sequential(*self.layers(prod(self.facts.shape), self.facts.classes))
+
+
+class Uncounted(Net):
+    def parameters(self):
+        return 7
+
+
+class Double(Net):
+    def build(self, seed):
+        return super().build(seed).double()
+
+
+class Normalised(Net):
+    def layers(self, inputs, classes):
+        return [nn.Flatten(), nn.BatchNorm1d(inputs, affine=False), *super().layers(inputs, classes)]
+
+
+class Scores(Net):
+    def layers(self, inputs, classes):
+        return [*super().layers(inputs, classes), nn.Flatten(0)]
+
+
+@pytest.mark.parametrize(
+    ("factory", "test", "match"),
+    [
+        (Global, "test_building_is_reproducible_by_seed", "draws from the global generator of torch"),
+        (Uncounted, "test_parameters_are_those_of_the_built_module", r"says 7, the module has \d+"),
+        (Double, "test_module_is_float32_on_the_cpu", "torch.float64"),
+        (Normalised, "test_records_do_not_see_each_other", "depends on the other records"),
+        (Normalised, "test_nothing_but_parameters_remembers_records", "changes the buffers 1.running_mean"),
+        (Scores, "test_outputs_are_one_score_per_class", r"not \(4, 10\)"),
+        (Normalised, "test_per_example_gradients_are_those_of_each_record_alone", "no per-example gradients"),
+    ],
+)
+def test_bad_models_are_refused(factory, test, match):
+    refuses(suite(ModelSuite, Model(kind="net", summary=".", schema=EMPTY, factory="a:B"), factory), test, match)
+
+
+def test_a_good_model_passes():
+    good = suite(ModelSuite, Model(kind="net", summary=".", schema=EMPTY, factory="a:B"), Net)
+    for test in [n for n in dir(good) if n.startswith("test_") and n not in dir(ModelSuite.__mro__[1])]:
+        if test != "test_counting_parameters_is_light":
+            getattr(good, test)()
+
+
+BACKEND = Backend(kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B")
+
+
+def training(change) -> type:
+    """The native backend with its parts, or its job, changed."""
+
+    class Odd:
+        def train(self, job):
+            if "job" in inspect.signature(change).parameters:
+                NativeTrainer().train(change(job=job))
+            else:
+                train_with(job, change(parts_of(job)))
+
+    return Odd
+
+
+def doubled_noise(parts):
+    return dataclasses.replace(parts, noise=lambda total, deviation, source: parts.noise(total, 2 * deviation, source))
+
+
+def frozen_noise(parts):
+    first: list[torch.Tensor] = []
+
+    def noise(total, deviation, source):
+        first.append(parts.noise(total, deviation, source))
+        return first[0]
+
+    return dataclasses.replace(parts, noise=noise)
+
+
+def no_clipping(parts):
+    return dataclasses.replace(parts, contributions=lambda state, i, clip: parts.contributions(state, i, 1e9))
+
+
+def always_noisy(parts):
+    return dataclasses.replace(parts, noise=lambda total, _, source: parts.noise(total, 1.0, source))
+
+
+def no_noise_when_empty(parts):
+    def noise(total, deviation, source):
+        return parts.noise(total, deviation, source) * float(bool(total.any()))
+
+    return dataclasses.replace(parts, noise=noise)
+
+
+def ascent(parts):
+    return dataclasses.replace(parts, update=lambda state, noisy: 2 * state - parts.update(state, noisy))
+
+
+def same_batches(parts):
+    class Sampler:
+        def draw(self, source):
+            return torch.arange(10)
+
+    phases = tuple(dataclasses.replace(p, sampler=Sampler()) for p in parts.schedule.phases)
+    return dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, phases=phases))
+
+
+def seedless(job):
+    return dataclasses.replace(job, seed=0)
+
+
+def lucky(job):
+    return dataclasses.replace(job, seed=int(torch.randint(1 << 30, (1,))))
+
+
+def deaf(job):
+    return dataclasses.replace(job, cancelled=None)
+
+
+def blind(job):
+    return dataclasses.replace(job, observers=())
+
+
+def without_canaries(job):
+    return dataclasses.replace(job, canaries=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "test", "match"),
+    [
+        (doubled_noise, "test_noise_is_fresh_and_of_the_declared_size", "declared 1.5"),
+        (frozen_noise, "test_noise_is_fresh_and_of_the_declared_size", "same noise|declared 1.5"),
+        (always_noisy, "test_without_noise_nothing_is_random_but_the_batches", "noise was added where none"),
+        (no_clipping, "test_contributions_are_clipped", "above the clip norm"),
+        (no_clipping, "test_gradient_canaries_appear_in_the_update", "the canary is not clipped"),
+        (no_noise_when_empty, "test_empty_batches_survive", "must add its noise"),
+        (ascent, "test_training_lowers_the_loss", "thirty steps moved the loss"),
+        (same_batches, "test_batches_are_drawn_as_declared", "fixed sampling drew 10 records, not 7"),
+        (seedless, "test_same_seed_gives_the_same_bytes", "the seed does not decide the run"),
+        (lucky, "test_same_seed_gives_the_same_bytes", "two runs of one seed differ"),
+        (lucky, "test_global_generators_are_left_alone", "draws from the global generator of torch"),
+        (deaf, "test_a_cancelled_job_stops", "a cancelled job ran to its end"),
+        (blind, "test_declared_capabilities_are_delivered_in_order", r"released \(capability iterates\)"),
+        (without_canaries, "test_gradient_canaries_appear_in_the_update", "not in the update"),
+    ],
+)
+def test_bad_backends_are_refused(change, test, match):
+    refuses(suite(BackendSuite, BACKEND, training(change)), test, match)
+
+
+def test_a_backend_that_shows_nothing_and_says_so_passes():
+    modest = dataclasses.replace(BACKEND, capabilities=frozenset())
+    quiet = suite(BackendSuite, modest, training(lambda job: dataclasses.replace(job, observers=())))
+    for test in ("test_declared_capabilities_are_delivered_in_order", "test_the_last_state_is_the_trained_model"):
+        getattr(quiet, test)()
+
+
+def test_schema_problems_of_any_provider(tmp_path):
+    schema = json.loads(json.dumps(EMPTY)) | {"properties": {"a": {"oneOf": [{"type": "string"}]}}}
+    bad = suite(ModelSuite, Model(kind="net", summary=".", schema=schema, factory="a:B"), Net)
+    refuses(bad, "test_schemas_are_valid_and_every_property_is_described", "oneOf gives misleading messages")

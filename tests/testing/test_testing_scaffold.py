@@ -1,0 +1,177 @@
+"""A scaffolded plugin works as soon as it is installed, and broken plugins leave every other command working."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpspec.errors import UsageError
+from dpspec.templates.scaffold import write_plugin
+
+Environment = Callable[..., dict[str, str]]
+
+
+def execute(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scaffold")
+    written = write_plugin("noisy-count", folder)
+    assert all(path.is_file() for path in written)
+    return folder / "dpspec-noisy-count"
+
+
+@pytest.fixture(scope="module")
+def site(project: Path, tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
+    """A folder into which the plugin was installed by pip, without a network."""
+    pytest.importorskip("pip")
+    target = tmp_path_factory.mktemp("site")
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
+    done = execute("pip", "install", *options, "--target", str(target), str(project), env=environment(), cwd=target)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def test_its_own_tests_pass(site, project, environment, tmp_path):
+    done = execute("pytest", "-q", "-p", "no:cacheprovider", str(project), env=environment(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed, *_ = re.search(r"(\d+) passed", done.stdout).groups()
+    assert int(passed) >= 20
+    assert "skipped" not in done.stdout
+
+
+def test_its_example_runs(site, environment, tmp_path):
+    example = site / "dpspec_noisy_count" / "example.yaml"
+    done = execute("dpspec", "run", str(example), env=environment(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "noisy-count-example" in done.stdout
+    assert "PROVED" in done.stdout
+    assert "REFUTED" in done.stdout
+    claim = execute(
+        "dpspec", "run", "--set", "claims.too-good.expect=proved", str(example), env=environment(site), cwd=tmp_path
+    )
+    assert claim.returncode == 1, claim.stdout + claim.stderr
+
+
+def test_it_is_listed(site, environment, tmp_path):
+    done = execute("dpspec", "plugins", "--json", env=environment(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    (entry,) = [m for m in listed["mechanisms"] if m["name"] == "noisy-count"]
+    assert (entry["distribution"], entry["version"], entry["plugin"]) == ("dpspec-noisy-count", "0.1.0", "noisy-count")
+    assert listed["broken"] == []
+
+
+HEAD = "import dpspec.contract as dps\nDPSPEC_API = 1\n"
+FIVE = {
+    "cannot-import": "import a_library_that_nobody_has\n",
+    "other-api": HEAD + "DPSPEC_API = 99\n",
+    "misspelt": HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
+    "raising": HEAD + "@dps.hookimpl\ndef dpspec_models(): raise RuntimeError('no licence')\n",
+    "wrong-thing": HEAD + "@dps.hookimpl\ndef dpspec_mechanisms(): return ['group']\n",
+}
+REASONS = {
+    "cannot-import": "ModuleNotFoundError: No module named 'a_library_that_nobody_has'",
+    "other-api": "it speaks plugin API 99; this dpspec speaks 1",
+    "misspelt": "did you mean 'dpspec_mechanisms'?",
+    "raising": "dpspec_models: RuntimeError: no licence",
+    "wrong-thing": "dpspec_mechanisms offers a str, not a Mechanism",
+    "rival": "dataset 'digits' is also offered by dpspec",
+}
+RIVAL = """
+@dps.hookimpl
+def dpspec_datasets():
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    yield dps.Dataset(kind="digits", summary="Other digits.", schema=schema, source="rival:Rows")
+"""
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with six installed plugins, each broken in a way of its own."""
+    folder = tmp_path_factory.mktemp("broken")
+    for name, text in {**FIVE, "rival": HEAD + RIVAL}.items():
+        module = "odd_" + name.replace("-", "_")
+        (folder / f"{module}.py").write_text(text)
+        info = folder / f"dpspec_{module}-2.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dpspec-{name}\nVersion: 2.0\n")
+        (info / "entry_points.txt").write_text(f"[dpspec]\n{name} = {module}\n")
+    return folder
+
+
+def test_broken_plugins_are_listed_with_their_reasons(broken, environment, tmp_path):
+    done = execute("dpspec", "plugins", "--json", env=environment(broken), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listed = json.loads(done.stdout)
+    assert {b["plugin"] for b in listed["broken"]} == set(REASONS)
+    for plugin in listed["broken"]:
+        assert REASONS[plugin["plugin"]] in plugin["reason"]
+        assert plugin["distribution"] == f"dpspec-{plugin['plugin']}"
+        assert plugin["version"] == "2.0"
+    (digits,) = [d for d in listed["datasets"] if d["name"] == "digits"]
+    assert digits["distribution"] == "dpspec"
+
+
+def test_broken_plugins_leave_other_commands_working(site, broken, environment, tmp_path):
+    example = str(site / "dpspec_noisy_count" / "example.yaml")
+    env = environment(site, broken)
+    for arguments in (["validate", example], ["plan", example], ["show", example], ["schema"], ["run", example]):
+        done = execute("dpspec", *arguments, env=env, cwd=tmp_path)
+        assert done.returncode == 0, (arguments, done.stdout + done.stderr)
+    named = tmp_path / "needs.yaml"
+    named.write_text(Path(example).read_text().replace("kind: noisy-count", "kind: misspelt"))
+    done = execute("dpspec", "validate", str(named), env=env, cwd=tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("", "is no name"),
+        ("Demo", "is no name"),
+        ("1demo", "is no name"),
+        ("de_mo", "is no name"),
+        ("a--b", "is no name"),
+        ("../up", "is no name"),
+        ("x" * 41, "at most 40 characters"),
+        ("dpspec-demo", "leave out the prefix: the plugin 'demo' is packaged as 'dpspec-demo'"),
+        ("group", "a package 'dpspec_group' is already installed"),
+    ],
+)
+def test_bad_names_are_refused(tmp_path, name, match):
+    with pytest.raises(UsageError, match=re.escape(match)):
+        write_plugin(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path):
+    write_plugin("twice", tmp_path)
+    readme = tmp_path / "dpspec-twice" / "README.md"
+    readme.write_text("mine")
+    with pytest.raises(UsageError, match="dpspec-twice is already there; nothing was written"):
+        write_plugin("twice", tmp_path)
+    assert readme.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_a_usage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write"):
+        write_plugin("demo", tmp_path / "file")
+
+
+def test_no_placeholder_is_left(project):
+    for path in project.rglob("*"):
+        if path.is_file():
+            assert "$" not in path.read_text().replace("$schema", ""), path
+            assert "\r" not in path.read_text()

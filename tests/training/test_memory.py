@@ -1,0 +1,46 @@
+"""Chunk sizes: from bytes that are measured, steady against what else the machine does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpspec.training import memory
+
+
+def test_free_memory_is_positive_and_below_the_sky():
+    assert 2**20 < memory.free_bytes("cpu") < 2**50
+
+
+@pytest.mark.parametrize(
+    ("record", "budget", "expected"), [(100, 1, 1), (100, 399, 2), (100, 400, 4), (0, 10, 8), (10**12, 10**9, 1)]
+)
+def test_powers_of_two_within_the_budget(record, budget, expected):
+    assert memory.chunk_size(record, "cpu", budget) == expected
+
+
+def test_little_free_memory_makes_chunks_smaller(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
+    plenty = memory.chunk_size(1000, "cpu")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**41)
+    assert memory.chunk_size(1000, "cpu") == plenty
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 400_000)
+    assert memory.chunk_size(1000, "cpu") == 64
+
+
+def test_containers_have_limits_of_their_own(monkeypatch):
+    monkeypatch.setattr(memory, "_available", lambda: 1000)
+    monkeypatch.setattr(memory, "_container", lambda: 10)
+    assert memory.free_bytes("cpu") == 10
+    monkeypatch.setattr(memory, "_container", lambda: None)
+    assert memory.free_bytes("cpu") == 1000
+    monkeypatch.setattr(memory, "_available", lambda: None)
+    assert memory.free_bytes("cpu") == 2**30
+
+
+def test_activations_are_counted_once_and_not_the_data_set():
+    rows = torch.randn(1000, 64)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    kept = memory.activation_bytes(model, rows[:1])
+    assert 4 * (64 + 32) <= kept <= 4 * (64 + 32 + 32 + 10)

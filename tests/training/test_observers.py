@@ -1,0 +1,156 @@
+"""What auditors keep is right for a right run. Statistical tests reject at 1e-6, with fixed seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from dpspec.contract import FrozenMap
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import NoiseLog, NormLog, ProjectionObserver, SamplingLog
+
+
+def audited(job, directions):
+    seen = ProjectionObserver(job, directions)
+    logs = SamplingLog(len(job.x) + (job.canaries.count if job.canaries else 0)), NoiseLog(), NormLog()
+    NativeTrainer().train(replace(job, observers=(seen, *logs)))
+    return seen, *logs
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_without_canaries_projections_are_noise(make_job, reduction):
+    """At full batches nothing but the noise is left: each projection is standard normal times sigma."""
+    directions = SignBlocks(63, 20, seed=0)
+    options = FrozenMap({"learning_rate": 0.01, "reduction": reduction})
+    job = make_job(steps=300, noise_multiplier=2.0, clip_norm=0.5, options=options, sampling={"scheme": "full"})
+    seen, *_ = audited(job, directions)
+    assert seen.steps == 300
+    assert seen.projections.shape == (300, 20)
+    scaled = seen.projections.double() / 2.0
+    assert chi2.ppf(1e-6, 6000) < float(scaled.square().sum()) < chi2.ppf(1 - 1e-6, 6000)
+    assert abs(float(scaled.mean())) < 4.9 / 6000**0.5
+    total = float(seen.squares.sum()) / 4.0
+    assert chi2.ppf(1e-6, 300 * 63) < total < chi2.ppf(1 - 1e-6, 300 * 63)
+
+
+def test_residual_is_the_noise_that_was_added(make_job):
+    directions = SignBlocks(63, 63, seed=0)
+    job = make_job(steps=20, sampling={"scheme": "full"}, clip_norm=0.5)
+    seen, _, noise, _ = audited(job, directions)
+    assert torch.allclose(seen.squares.sqrt() * 0.5, torch.tensor(noise.squares, dtype=torch.float64).sqrt(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
+def test_noise_scale_from_outside(make_job, sampling):
+    """With sampling and canaries the noise is still measured where no canary speaks, and what sampling adds known."""
+    directions = SignBlocks(63, 20, seed=0)
+    groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
+    seen, *_ = audited(make_job(canaries=groups, steps=400, noise_multiplier=1.5, sampling=sampling), directions)
+    scale = seen.noise_scale()
+    assert scale.degrees == 43 * 400
+    assert scale.statistic > chi2.ppf(1e-6, scale.degrees)
+    assert scale.excess > 0
+    assert scale.ratio == pytest.approx(1.0, abs=5 / (2 * scale.degrees) ** 0.5 + 0.1 * scale.excess / scale.degrees)
+    # The planted directions do carry the groups: their mean is members * inclusion, in clip norms.
+    inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
+    planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
+    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (400 * 10) ** 0.5
+    assert float(planted) == pytest.approx(3 * inclusion, abs=5 * deviation)
+    assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
+
+
+def test_phases_are_measured_each_in_its_own_units(make_job):
+    quiet = {"steps": 100, "noise_multiplier": 0.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
+    loud = {"steps": 100, "noise_multiplier": 4.0, "clip_norm": 0.1, "sampling": {"scheme": "full"}}
+    seen, *_ = audited(make_job(phases=(FrozenMap(quiet), FrozenMap(loud))), SignBlocks(63, 3, seed=0))
+    scale = seen.noise_scale()
+    assert scale.degrees == 60 * 100
+    assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
+    assert float(seen.squares[:100].max()) < 1e-4
+
+
+def test_what_sampling_adds_is_predicted(make_job):
+    """With next to no noise, sampling alone is left: over random directions it adds what is predicted, on average."""
+    shares = []
+    for seed in range(20):
+        job = make_job(noise_multiplier=1e-3, clip_norm=0.2, steps=20)
+        seen, *_ = audited(job, SignBlocks(63, 40, seed=seed))
+        scale = seen.noise_scale()
+        shares.append((scale.statistic - scale.degrees) / scale.excess)
+    assert sum(shares) / len(shares) == pytest.approx(1.0, abs=0.15)
+
+
+def test_all_directions_leave_nothing_to_measure(make_job):
+    seen, *_ = audited(make_job(), SignBlocks(63, 63, seed=0))
+    assert seen.noise_scale().degrees == 0
+    assert isnan(seen.noise_scale().ratio)
+
+
+def test_steps_beyond_the_declared_ones_are_counted(make_job):
+    directions = SignBlocks(63, 5, seed=0)
+    seen = ProjectionObserver(make_job(steps=3), directions)
+    NativeTrainer().train(make_job(steps=5, observers=(seen,)))
+    assert seen.steps == 5
+    assert seen.projections.shape == (3, 5)
+    assert seen.noise_scale().degrees == 58 * 3
+    short = ProjectionObserver(make_job(steps=9), directions)
+    NativeTrainer().train(make_job(steps=5, observers=(short,)))
+    assert short.steps == 5
+    assert short.noise_scale().degrees == 58 * 5
+
+
+def test_missing_steps_are_refused(make_job):
+    seen = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))
+    seen.released(0, torch.zeros(63))
+    with pytest.raises(ValueError, match="step 2 came after step 0"):
+        seen.released(2, torch.zeros(63))
+
+
+def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, make_model):
+    """Other backends may change the module while the observer looks on."""
+    job = make_job()
+    seen = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
+    plain = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            parameter.fill_(7.0)
+    job.model.register_forward_hook(lambda *_: pytest.fail("the observer runs the backend's module"))
+    NativeTrainer().train(make_job(observers=(seen, plain)))
+    assert torch.equal(seen.projections, plain.projections)
+
+
+def test_logs(make_job):
+    groups = CanaryGroups.planted(SignBlocks(63, 5, seed=0), torch.ones(5, dtype=torch.bool), 2, 10.0)
+    _, sampling, noise, norms = audited(make_job(canaries=groups, steps=30), SignBlocks(63, 5, seed=0))
+    assert sampling.inclusions.shape == (50,)
+    assert int(sampling.inclusions.sum()) == sum(sampling.sizes)
+    assert len(sampling.sizes) == 30
+    assert int(sampling.inclusions[40:].sum()) > 0
+    assert noise.count == 63
+    assert chi2.ppf(1e-6, 63 * 30) < noise.sum_of_squares < chi2.ppf(1 - 1e-6, 63 * 30)
+    assert len(noise.products) == 29
+    assert abs(sum(noise.products)) < 4.9 * (29 * 63) ** 0.5
+    assert 0.5 < max(norms.largest) <= 1.0
+
+
+def test_reused_noise_shows_in_the_products():
+    log = NoiseLog()
+    same = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    log.noised(1, same)
+    log.noised(2, same)
+    assert log.products == pytest.approx([log.squares[0]])
+
+
+def test_an_empty_batch_in_the_logs():
+    sampling, norms = SamplingLog(3), NormLog()
+    sampling.sampled(1, torch.zeros(0, dtype=torch.int64))
+    norms.clipped(1, torch.zeros(0, dtype=torch.float64))
+    assert sampling.sizes == [0]
+    assert norms.largest == [0.0]
+    with pytest.raises(IndexError):
+        sampling.sampled(2, torch.tensor([3]))
