@@ -13,12 +13,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--run-slow"):
         skip = pytest.mark.skip(reason="takes minutes; run with --run-slow")
         for item in items:
-            if "slow" in item.keywords:
+            if item.get_closest_marker("slow"):
                 item.add_marker(skip)
-    if any("gpu" in item.keywords for item in items):
+    needy = [item for item in items if item.get_closest_marker("gpu")]
+    if needy:
         import torch
 
         if not torch.cuda.is_available():
-            for item in items:
-                if "gpu" in item.keywords:
-                    item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            for item in needy:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

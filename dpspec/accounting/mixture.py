@@ -11,17 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
 
 from dpspec.accounting import weights
 from dpspec.accounting.checks import Direction, Floats, inside, one_direction, positive, whole
+from dpspec.accounting.masses import mixture_mass, normal_mass
 from dpspec.accounting.ratio import Ratio
 
 #: How far given probabilities may sum from one (they are then divided by their sum).
 _SUM_TOLERANCE = 1e-9
-
-#: Elements of a component-by-point table that are held at once.
-_CHUNK = 1 << 20
 
 
 class Mixture:
@@ -115,7 +112,7 @@ class Mixture:
         z_low, z_high = np.broadcast_arrays(
             np.asarray(low, dtype=np.float64) / self.sigma, np.asarray(high, dtype=np.float64) / self.sigma
         )
-        return _log_mixture_mass(self.ratio, z_low, z_high), log_normal_mass(z_low, z_high)
+        return _mixture(self.ratio, z_low, z_high), normal_mass(z_low, z_high)[0]
 
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
         """ln delta(epsilon) of one step, any real epsilon; -inf where delta is 0.
@@ -129,7 +126,7 @@ class Mixture:
         z = self.ratio.inverse(eps if present else -eps)
         ends = (z, np.full(z.shape, np.inf)) if present else (np.full(z.shape, -np.inf), z)
         with np.errstate(divide="ignore", invalid="ignore"):
-            group, none = _log_mixture_mass(self.ratio, *ends), log_normal_mass(*ends)
+            group, none = _mixture(self.ratio, *ends), normal_mass(*ends)[0]
             first, second = (group, none) if present else (none, group)
             inner = first + np.log(-np.expm1(np.minimum(eps + second - first, 0.0)))
             # 1 - e^epsilon only matters at negative epsilon; elsewhere its logarithm is not taken
@@ -141,30 +138,19 @@ class Mixture:
         return np.asarray(np.exp(self.log_delta(epsilon, direction)), dtype=np.float64)
 
 
-def log_normal_mass(low: Floats, high: Floats) -> Floats:
-    """ln(Phi(high) - Phi(low)) for low <= high, always differencing the smaller tails."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        flip = low + high > 0.0
-        a, b = np.where(flip, -high, low), np.where(flip, -low, high)
-        top = log_ndtr(b)
-        mass = top + np.log(-np.expm1(np.minimum(log_ndtr(a) - top, 0.0)))
-    return np.asarray(np.where(a >= b, -np.inf, mass), dtype=np.float64)
-
-
-def _log_mixture_mass(ratio: Ratio, low: Floats, high: Floats) -> Floats:
-    """ln of the mixture's probability of [low, high], in units of sigma."""
+def _mixture(ratio: Ratio, low: Floats, high: Floats) -> Floats:
+    """``mixture_mass`` for intervals of any shape and order."""
+    if low.size == 0:
+        return np.empty(low.shape)
     flat_low, flat_high = np.ravel(low), np.ravel(high)
+    order = np.lexsort((flat_low, flat_high))
+    wide = np.minimum.accumulate(flat_low[order][::-1])[::-1]
     result = np.empty(flat_low.shape)
-    rows = max(1, _CHUNK // len(ratio.shifts))
-    for start in range(0, len(result), rows):
-        block = slice(start, start + rows)
-        terms = ratio.log_weights[:, None] + log_normal_mass(
-            flat_low[None, block] - ratio.shifts[:, None], flat_high[None, block] - ratio.shifts[:, None]
-        )
-        top = terms.max(axis=0)
-        safe = np.where(np.isneginf(top), 0.0, top)
-        with np.errstate(divide="ignore"):
-            result[block] = safe + np.log(np.exp(terms - safe).sum(axis=0))
+    if np.all(wide == flat_low[order]):
+        result[order] = mixture_mass(ratio, flat_low[order], flat_high[order])[0]
+    else:  # nested intervals cannot be put in order: one at a time
+        for i in range(len(result)):
+            result[i] = mixture_mass(ratio, flat_low[i : i + 1], flat_high[i : i + 1])[0][0]
     return result.reshape(np.shape(low))
 
 

@@ -133,7 +133,7 @@ class Ratio:
         rows = max(256, _BLOCK // len(self.shifts))
         for start in range(0, len(z), rows):
             block = slice(start, start + rows)
-            part = self._relevant(z[start], z[min(start + rows, len(z)) - 1])
+            part = self.relevant(z[block], z[block])
             values[block], slopes[block] = part._block(z[block], slope=slope)
         return values, slopes
 
@@ -147,18 +147,21 @@ class Ratio:
         total = exponents.sum(axis=0)
         return top + np.log(total), (self.shifts @ exponents) / total if slope else total
 
-    def _relevant(self, first: float, last: float) -> Ratio:
-        """The components that matter for every z in [first, last].
+    def relevant(self, low: Floats, high: Floats) -> Ratio:
+        """The components that matter for every z from ``low[0]`` to ``high[-1]``; both ascending.
 
         The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at
-        ``first``, its upper tail at ``last``. What is cut off is below ``_NEGLIGIBLE`` of the whole in all of it.
+        the first point, its upper tail at the last. What is cut off is below 1e-19 of the whole in all of it.
         """
-        if len(self.shifts) < _MANY or not (math.isfinite(first) and math.isfinite(last)):
+        first, last = float(low[0]), float(high[-1])
+        if len(self.shifts) < _MANY:
             return self
-        low, high = self._posterior(first), self._posterior(last)
-        begin = int(np.searchsorted(np.cumsum(low), _NEGLIGIBLE))
-        end = len(high) - int(np.searchsorted(np.cumsum(high[::-1]), _NEGLIGIBLE))
-        begin = min(begin, len(low) - 1)
+        begin, end = 0, len(self.shifts)
+        if math.isfinite(first):
+            begin = int(np.searchsorted(np.cumsum(self._posterior(first)), _NEGLIGIBLE))
+        if math.isfinite(last):
+            end -= int(np.searchsorted(np.cumsum(self._posterior(last)[::-1]), _NEGLIGIBLE))
+        begin = min(begin, len(self.shifts) - 1)
         return Ratio(self.shifts[begin : max(end, begin + 1)], self.log_weights[begin : max(end, begin + 1)])
 
     def _posterior(self, z: float) -> Floats:

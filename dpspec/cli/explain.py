@@ -30,14 +30,14 @@ def explain(
     """Explain a diagnostic code, a key of a spec, or a kind of mechanism, data, model or backend."""
     from dpspec.cli.keys import find, keys
     from dpspec.registry.loader import load_catalog
-    from dpspec.spec.bundle import bundle
+    from dpspec.spec.bundle import reference
     from dpspec.spec.explain import CODES
     from dpspec.spec.explain import explain as explain_code
 
     catalog = load_catalog()
-    known = list(keys(bundle(catalog)))
+    known = list(keys(reference(catalog)))
     code = explain_code(what)
-    blocks = [code.rstrip()] if code is not None else []
+    blocks = [_code(code)] if code is not None else []
     blocks += [
         _kind(family, what, getattr(catalog, name)[what]) for name, family in _FAMILIES if _has(catalog, name, what)
     ]
@@ -46,13 +46,24 @@ def explain(
     blocks += [_key(key) for key in find(what, known)]
     if not blocks:
         kinds = [kind for name, _ in _FAMILIES for kind in getattr(catalog, name)]
-        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *(key.path for key in known)]))
+        paths = [key.path for key in known]
+        lasts = [path.rpartition(".")[2] for path in paths]
+        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *lasts, *paths]))
     emit("\n\n".join(blocks))
     return ExitCode.OK
 
 
 def _has(catalog: Catalog, family: str, kind: str) -> bool:
     return kind in getattr(catalog, family)
+
+
+def _code(text: str) -> str:
+    """An explanation with its paragraphs folded; examples, which are indented, stay as they are."""
+    import textwrap
+
+    width = page_width()
+    lines = text.rstrip().split("\n")
+    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
 
 
 def _kind(family: str, kind: str, offered: Offered) -> str:

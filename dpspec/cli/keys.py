@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from dpspec.reporters.words import value
 
 Node = Mapping[str, Any]
 
@@ -90,14 +92,14 @@ def _resolved(root: Node, node: Node) -> Node:
 
 
 def _condition(test: Node, path: str) -> Iterator[str]:
-    for name, value in test.get("properties", {}).items():
+    for name, part in test.get("properties", {}).items():
         place = f"{path}.{name}" if path else name
-        if "const" in value:
-            yield f"{place} is {value['const']}"
-        elif "enum" in value:
-            yield f"{place} is {' or '.join(str(v) for v in value['enum'])}"
+        if "const" in part:
+            yield f"{place} is {part['const']}"
+        elif "enum" in part:
+            yield f"{place} is {' or '.join(str(choice) for choice in part['enum'])}"
         else:
-            yield from _condition(value, place)
+            yield from _condition(part, place)
 
 
 def _description(outer: Node, inner: Node) -> str:
@@ -107,18 +109,18 @@ def _description(outer: Node, inner: Node) -> str:
 def type_of(root: Node, node: Node, *, required: bool = False) -> str:
     """What a value must be, in words: ``number, above 0, at most 1; required``."""
     parts = [_shape(root, node)]
-    parts += [f"{words} {node[keyword]}" for keyword, words in _LIMITS.items() if keyword in node]
+    parts += [f"{words} {value(node[keyword])}" for keyword, words in _LIMITS.items() if keyword in node]
     text = ", ".join(parts)
     if required:
         return f"{text}; required"
-    return f"{text}; default {_value(node['default'])}" if "default" in node else f"{text}; optional"
+    return f"{text}; default {value(node['default'])}" if "default" in node else text
 
 
 def _shape(root: Node, node: Node) -> str:
     if "const" in node:
-        return f"always {_value(node['const'])}"
+        return f"always {value(node['const'])}"
     if "enum" in node:
-        return " | ".join(_value(choice) for choice in node["enum"])
+        return " | ".join(value(choice) for choice in node["enum"])
     alternatives = node.get("anyOf") or node.get("oneOf")
     if alternatives:
         return " or ".join(dict.fromkeys(_shape(root, _resolved(root, part)) for part in alternatives))
@@ -128,11 +130,3 @@ def _shape(root: Node, node: Node) -> str:
     if name == "list" and isinstance(node.get("items"), Mapping):
         return f"list of {_shape(root, _resolved(root, node['items']))}"
     return name
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return f"[{', '.join(_value(part) for part in value)}]"
-    return str(value)

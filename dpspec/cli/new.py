@@ -37,6 +37,22 @@ def new_spec(
     return ExitCode.OK
 
 
+@app.command("plugin")
+def new_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
+) -> int:
+    """Write the package dpspec-NAME: a small mechanism whose own tests pass once it is installed."""
+    from dpspec.templates.scaffold import write_plugin
+
+    written = write_plugin(name, folder)
+    for path in written:
+        emit(f"wrote {path}")
+    root = folder / f"dpspec-{name}"
+    emit(f"\nNext:\n  pip install -e {root}\n  pytest {root}\n  dpspec explain {name}")
+    return ExitCode.OK
+
+
 def _root_of(folder: Path) -> Path:
     """The nearest folder from here upwards that was initialised, or this one."""
     from dpspec.cli.init import SCHEMA

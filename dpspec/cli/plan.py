@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dpspec.cli.options import Overrides, SpecFiles
 from dpspec.cli.output import emit, page_width
-from dpspec.errors import ExitCode, NothingToRunError
+from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
     from dpspec.contract import Plan, Spec
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
 
 def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
     """Say how many trials specs need, what they cost and what they could show; nothing is trained."""
-    from dpspec.cli.specs import load
+    from dpspec.cli.specs import loaded_specs
     from dpspec.engine.prepare import plan as make_plan
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import Page
     from dpspec.reporters.numbers import duration
 
     catalog = load_catalog()
-    loaded = load(specs, catalog, overrides)
-    if not loaded:
-        raise NothingToRunError("no spec to plan")
-    plans = [make_plan(spec, catalog) for spec in loaded]
     page = Page(page_width())
-    for spec, its_plan in zip(loaded, plans, strict=True):
-        _describe(page, spec, its_plan)
+    with loaded_specs(specs, catalog, overrides) as loaded:
+        plans = [make_plan(spec, catalog) for spec in loaded]
+        for spec, its_plan in zip(loaded, plans, strict=True):
+            _describe(page, spec, its_plan)
     if len(plans) > 1:
         page.heading(
             f"Together: {sum(p.trials for p in plans)} trials, about {duration(sum(p.seconds for p in plans))}"

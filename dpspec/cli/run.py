@@ -47,7 +47,7 @@ def run(
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
     from dpspec.cli.reports import parse_reports, show_on_terminal, write_reports
-    from dpspec.cli.specs import load
+    from dpspec.cli.specs import loaded_specs
     from dpspec.engine import runner
     from dpspec.engine.store import Store
     from dpspec.registry.loader import load_catalog, notify
@@ -57,8 +57,7 @@ def run(
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     catalog = load_catalog()
     wanted = parse_reports(reports, catalog)
-    loaded = load(specs, catalog, overrides)
-    with Progress(sys.stderr) as progress:
+    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
         result = runner.run(
             loaded,
             catalog,

@@ -9,7 +9,7 @@ import typer
 from dpspec.cli.options import Overrides, SpecFiles
 from dpspec.cli.output import emit
 from dpspec.contract import Path
-from dpspec.errors import ExitCode, NothingToRunError
+from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
     from dpspec.contract import Spec
@@ -21,13 +21,11 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Say behind each value where it was written.")] = False,
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
-    from dpspec.cli.specs import load
+    from dpspec.cli.specs import loaded_specs
     from dpspec.registry.loader import load_catalog
 
-    loaded = load(specs, load_catalog(), overrides)
-    if not loaded:
-        raise NothingToRunError("no spec to show")
-    emit("---\n".join(_document(spec, origin=origin) for spec in loaded))
+    with loaded_specs(specs, load_catalog(), overrides) as loaded:
+        emit("---\n".join(_document(spec, origin=origin) for spec in loaded))
     return ExitCode.OK
 
 

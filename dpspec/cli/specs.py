@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import typer
 
 from dpspec.cli.output import note, wants_color
 from dpspec.contract import Catalog, Diagnostic, Spec
-from dpspec.errors import PluginError, SpecError
+from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
 
 
-def load(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> tuple[Spec, ...]:
-    """The specs; raises ``SpecError`` or ``PluginError`` with all diagnostics, and prints warnings on stderr."""
+@contextmanager
+def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[tuple[Spec, ...]]:
+    """The specs of some files, for as long as they are worked with.
+
+    Diagnostics go to stderr, with the lines that they speak of, whether loading finds them or the work does. Errors
+    end the command with their exit code, warnings do not.
+    """
     from dpspec.spec.load import load_specs
 
     loaded = load_specs(paths, catalog, overrides)
-    stop_at_errors(loaded.diagnostics, missing_plugins=loaded.missing_plugins)
-    warn(loaded.diagnostics)
-    return loaded.specs
+    if loaded.diagnostics:
+        show(loaded.diagnostics, loaded.sources)
+    if not loaded.ok:
+        raise typer.Exit(ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC)
+    if not loaded.specs:
+        raise NothingToRunError("the given files hold no spec")
+    try:
+        yield loaded.specs
+    except (SpecError, PluginError) as error:
+        if not error.diagnostics:
+            raise
+        show(error.diagnostics, loaded.sources)
+        raise typer.Exit(error.exit_code) from None
 
 
-def stop_at_errors(diagnostics: Sequence[Diagnostic], *, missing_plugins: bool) -> None:
-    """Raise what the errors among the diagnostics call for; warnings come along, so that nothing is shown twice."""
-    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
-        if missing_plugins:
-            raise PluginError("a plugin that a spec needs is missing or broken", diagnostics)
-        raise SpecError(diagnostics)
+def show(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
+    """Print diagnostics on stderr."""
+    from dpspec.spec.render import render
 
-
-def warn(diagnostics: Sequence[Diagnostic]) -> None:
-    """Print warnings on stderr."""
-    if diagnostics:
-        from dpspec.spec.render import render
-
-        note(render(diagnostics, color=wants_color(sys.stderr)))
+    note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))

@@ -25,7 +25,7 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
     if diagnostics:
         from dpspec.spec.render import render
 
-        emit(render(diagnostics, color=wants_color(sys.stdout)))
+        emit(render(diagnostics, color=wants_color(sys.stdout), sources=loaded.sources))
     if any(diagnostic.severity == "error" for diagnostic in diagnostics):
         return ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
     audits = len(loaded.specs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dpspec.contract import Json, Path
 
 #: Text that needs no quotes, unless it would be read as a number or the like.
-_PLAIN = re.compile(r"[A-Za-z0-9_./<>=][A-Za-z0-9_./<>=+ -]*(?<! )")
+_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./<>=+ -]*(?<! )")
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 

@@ -19,7 +19,7 @@ def contradicted(attack: str, epsilon: float, delta: float, p_value: float, devi
 
 def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
     """The attack, or the measurement, rejects what the claim says."""
-    text = f"{method} rejects the claim at family-wise confidence {exact(confidence)}: p = {up(p_value)} over the invocation."
+    text = f"{method} rejects the claim: p = {up(p_value)}, family-wise at confidence {exact(confidence)}."
     return text + (" A proved bound is within the claim all the same: one of the two is wrong." if clash else "")
 
 

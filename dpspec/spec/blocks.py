@@ -54,12 +54,19 @@ def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
     return merged
 
 
-def mechanism_block(provider: Mechanism) -> Plain:
-    """The whole mechanism block. With ``phases``, what the block lacks may stand in each of them."""
+def mechanism_block(provider: Mechanism, *, demanding: bool = False) -> Plain:
+    """The whole mechanism block. With ``phases``, what the block lacks may stand in each of them.
+
+    demanding: leave that out, and demand what a block without phases must have.
+    """
     schema = combine(core("mechanism"), provider.schemas.mechanism)
     if not provider.steps:
         return _named(schema, provider.kind, provider.summary)
     iterative = thaw(core("iterative"))
+    if demanding:
+        plain = {"properties": iterative["properties"], "required": iterative["else"]["required"]}
+        plain["properties"]["phases"]["items"] = phase_block(provider)
+        return _named(combine(schema, plain), provider.kind, provider.summary)
     # The block's own demands hold where there are no phases; with phases, each phase is held to them.
     demands = [key for key in schema["required"] if key != "kind"]
     iterative["else"]["required"] = [*iterative["else"]["required"], *demands]
@@ -93,6 +100,7 @@ def training_block(provider: Backend | None) -> Plain:
     if provider is None:
         return core("training")
     schema = combine(core("training"), provider.schema)
+    schema["properties"]["backend"] = {"const": provider.kind}
     schema["description"] = core("spec")["properties"]["training"]["description"]
     return schema
 
@@ -116,6 +124,7 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
         schema = combine(schema, further)
         schema["description"] = own_words or schema.get("description", "")
     schema["additionalProperties"] = False
+    schema["properties"]["kind"] = {"const": kind}
     return schema
 
 

@@ -6,6 +6,7 @@ or has a matrix, nothing is demanded of the file alone: the parent or the cells 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from dpspec.contract import Catalog, Json, Mechanism
@@ -17,7 +18,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
     """The schema of everything that a spec may hold, given what is installed."""
-    whole = strict(catalog)
+    whole = _whole(catalog, blocks.mechanism_block)
     inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
     top = {key: whole[key] for key in ("title", "description", "type")}
     names = {key: {"description": value["description"]} for key, value in whole["properties"].items()}
@@ -32,12 +33,17 @@ def bundle(catalog: Catalog) -> dict[str, Json]:
     }
 
 
-def strict(catalog: Catalog) -> Plain:
-    """The schema of a spec without parent and matrix, each key once: what references are made from."""
+def reference(catalog: Catalog) -> dict[str, Json]:
+    """The same without cases for parents, matrix and phases: what a page of reference is made from."""
+    return _whole(catalog, functools.partial(blocks.mechanism_block, demanding=True))
+
+
+def _whole(catalog: Catalog, mechanism_block: Json) -> Plain:
+    """The schema of a spec that has no parent."""
     schema = dict(blocks.core("spec"))
     mechanisms = _providers(catalog.mechanisms)
     properties = dict(schema["properties"])
-    properties["mechanism"] = _by_kind("mechanism", "kind", mechanisms, blocks.mechanism_block)
+    properties["mechanism"] = _by_kind("mechanism", "kind", mechanisms, mechanism_block)
     properties["data"] = _by_kind("data", "kind", _providers(catalog.datasets), blocks.data_block)
     properties["model"] = _by_kind("model", "kind", _providers(catalog.models), blocks.model_block)
     properties["training"] = _training(catalog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path
-from dpspec.spec.blocks import claim_block, claim_kinds, core, known_claim_kinds
+from dpspec.spec.blocks import claim_block, core, known_claim_kinds
 from dpspec.spec.normalise import cast, fill
 from dpspec.spec.problems import problems
 from dpspec.spec.words import did_you_mean, listed, quoted, shown
@@ -74,10 +74,12 @@ def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tup
 
 def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
     """Rates that no claim can mean: guessing at random reaches a true-positive rate equal to the false-positive one."""
-    points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim.get("points", ()))]
-    if claim["kind"] == "membership" and "tpr" in claim:
-        points.append(((*path, "tpr"), claim))
-    for place, point in points if claim["kind"] in claim_kinds() else ():
+    points: list[tuple[Path, Mapping[str, Json]]] = []
+    if claim["kind"] == "tradeoff":
+        points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]
+    elif claim["kind"] == "membership" and "tpr" in claim:
+        points = [((*path, "tpr"), claim)]
+    for place, point in points:
         if point["tpr"] < point["fpr"]:
             message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
             yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr of at least the fpr")

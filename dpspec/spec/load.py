@@ -14,7 +14,7 @@ from dpspec.spec.build import build
 from dpspec.spec.compose import Composed, compose
 from dpspec.spec.inherit import read_family
 from dpspec.spec.kinds import PLUGIN_CODES
-from dpspec.spec.tree import from_plain, locate, origin, plain
+from dpspec.spec.tree import from_plain, locate, not_json, origin, plain
 from dpspec.spec.validate import check
 
 #: How many errors of one file are told.
@@ -70,6 +70,9 @@ def from_document(
     name: the spec's name with its cell, where it differs from the document's.
     Raises ``SpecError`` where the document is not valid, ``PluginError`` where only a plugin is missing or broken.
     """
+    unusable = not_json(document)
+    if unusable is not None:
+        raise SpecError([unusable])
     checked = check(thaw(document), catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
     if errors and _plugins_only(errors):

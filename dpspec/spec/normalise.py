@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpspec.contract import Json, thaw
@@ -13,9 +14,15 @@ from dpspec.spec.blocks import Plain
 @functools.cache
 def validator_class() -> Any:
     """The validator of JSON Schema 2020-12, imported when first needed."""
-    from jsonschema.validators import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import Draft202012Validator, extend
 
-    return Draft202012Validator
+    def pattern(validator: Any, wanted: str, value: Json, schema: Json) -> Iterator[ValidationError]:
+        # By the standard ``$`` is the end of the text. Python's also stands before a last line break.
+        if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", wanted), value):
+            yield ValidationError(f"{value!r} does not match {wanted!r}")
+
+    return extend(Draft202012Validator, {"pattern": pattern})
 
 
 def accepts(schema: Plain, value: Json) -> bool:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from typing import TYPE_CHECKING
+
 from dpspec.contract import Diagnostic, Json
 from dpspec.spec.words import clipped, quoted
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 
 def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
@@ -21,22 +26,29 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             wanted = Requirement(text)
         except InvalidRequirement:
             wanted = None
-        if wanted is None or wanted.url:
+        if wanted is None or wanted.url or wanted.marker or wanted.extras:
             message = f"{quoted(text)} is not a requirement"
             hint = "write a distribution and versions, such as dpspec>=0.1"
             yield Diagnostic(code="bad-requirement", message=message, path=("requires", i), help=hint)
             continue
-        if wanted.marker is not None and not wanted.marker.evaluate():
-            continue
         version = _installed(wanted.name)
         if version is None:
             message = f"this spec requires {clipped(text)}, and {clipped(wanted.name)} is not installed"
-        elif not wanted.specifier.contains(version, prereleases=True):
+        elif not _within(wanted, version):
             message = f"this spec requires {clipped(text)}, and {clipped(wanted.name)} {version} is installed"
         else:
             continue
-        hint = f"python -m pip install '{clipped(text)}'"
+        hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
         yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
+
+
+def _within(wanted: Requirement, version: str) -> bool:
+    from packaging.version import InvalidVersion
+
+    try:
+        return wanted.specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def _installed(name: str) -> str | None:

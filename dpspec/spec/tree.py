@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -71,6 +72,24 @@ def from_plain(value: Json) -> Node:
     if isinstance(value, list | tuple):
         return Node([from_plain(v) for v in value])
     return Node(value)
+
+
+def not_json(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None:
+    """What keeps a value that no file of ours held from being a document: depth, keys, NaN and infinities."""
+    if depth == 0:
+        return Diagnostic(code="too-deep", message="values are nested too deeply", path=path)
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            return Diagnostic(code="bad-key", message="keys must be text", path=path)
+        inner: list[tuple[str | int, Json]] = list(value.items())
+    elif isinstance(value, list | tuple):
+        inner = list(enumerate(value))
+    elif value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return None
+    else:
+        return Diagnostic(code="bad-number", message="every number must be finite", path=path)
+    found = (not_json(item, (*path, key), depth - 1) for key, item in inner)
+    return next((diagnostic for diagnostic in found if diagnostic is not None), None)
 
 
 def origin(root: Node) -> Origin:

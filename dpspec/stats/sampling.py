@@ -8,6 +8,7 @@ the spread of the sizes.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -73,9 +74,8 @@ def _detectable_rate(chances: int, rate: float) -> float:
     """The larger relative distance from ``rate`` to a rate that is rejected with the stated power, either way."""
     if rate in (0.0, 1.0):
         return 0.0
-    low = int(stats.binom.ppf(0.5 * LEVEL, chances, rate)) - 1
-    high = int(stats.binom.isf(0.5 * LEVEL, chances, rate)) + 1
     # Rejected at ``low`` or fewer and at ``high`` or more; the rates at which that has probability POWER:
+    low, high = _tails(chances, rate, 0.5 * LEVEL)
     down = float(special.betainccinv(low + 1, chances - low, POWER)) if low >= 0 else 0.0
     up = float(special.betaincinv(high, chances - high + 1, POWER)) if high <= chances else 1.0
     return max(1.0 - down / rate, up / rate - 1.0)
@@ -93,6 +93,14 @@ def _detectable_variance(steps: int, variance: float, rate: float) -> float | No
     return max(down, up) if down < 1.0 else None
 
 
+def _tails(trials: int, rate: float, level: float) -> tuple[int, int]:
+    """The largest count with P[Bin <= count] <= level, -1 if none, and the smallest with P[Bin >= count] <= level."""
+    counts = range(trials + 1)
+    low = bisect_left(counts, True, key=lambda count: binomial.at_most(count, trials, rate) > level) - 1
+    high = bisect_left(counts, True, key=lambda count: binomial.at_least(count, trials, rate) <= level)
+    return low, high
+
+
 def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     """An upper bound on the probability that S lies as far from its mean, on the same side, as ``statistic``.
 
@@ -101,9 +109,8 @@ def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     """
     mean, variance = records * rate, records * rate * (1.0 - rate)
     outside = 0.5 * _OUTSIDE / steps
-    low = int(stats.binom.ppf(outside, records, rate))
-    high = int(stats.binom.isf(outside, records, rate))
-    sizes = np.arange(low, high + 1, dtype=np.float64)
+    low, high = _tails(records, rate, outside)
+    sizes = np.arange(low + 1, high, dtype=np.float64)
     log_mass = stats.binom.logpmf(sizes, records, rate)
     squares = (sizes - mean) ** 2 / variance
     sign = -1.0 if statistic < steps else 1.0

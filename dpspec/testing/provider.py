@@ -78,6 +78,7 @@ class ProviderSuite:
         """Importing the plugin and asking it what it offers imports nothing heavy and prints nothing."""
         offered = self.offered()
         plugin = self.registry().module(offered.distribution, offered.plugin)
+        require(plugin is not None, f"{offered.distribution}:{offered.plugin} is not among the registry's plugins")
         module = plugin.__name__ if hasattr(plugin, "__file__") else type(plugin).__module__
         statements = f"""
             import importlib

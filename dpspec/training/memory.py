@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-#: Bytes that one chunk aims at. On a CPU smaller chunks stay in the cache: for 5,000 parameters, chunks of 5 MB of
-#: gradients are four times as fast as all records at once. A GPU wants enough work to be busy.
+#: Bytes that one chunk aims at. On a CPU, chunks that fit into its cache are two to three times as fast as all records
+#: at once. A GPU wants enough work to be busy.
 _PREFERRED = {"cpu": 16 * 2**20, "cuda": 2**30}
 
 #: Where the system tells nothing about its memory.

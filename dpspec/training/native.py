@@ -13,7 +13,6 @@ from dpspec.training import flat
 from dpspec.training.contributions import RecordsAndCanaries
 from dpspec.training.dpsgd import GaussianNoise, Parts, Sgd, run
 from dpspec.training.persample import FlatModel
-from dpspec.training.providers import LEARNING_RATE, REDUCTION
 from dpspec.training.schedule import Schedule
 
 
@@ -47,11 +46,11 @@ def train_with(job: TrainingJob, parts: Parts) -> None:
 
 def update_of(options: FrozenMap, expected_batch_size: float) -> Sgd:
     """The update of a spec's training options."""
-    reduction = options.get("reduction", REDUCTION)
+    reduction = options["reduction"]
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be sum or mean, got {reduction!r}")
     divisor = expected_batch_size if reduction == "mean" else 1.0
-    return Sgd(learning_rate=float(options.get("learning_rate", LEARNING_RATE)), divisor=divisor)
+    return Sgd(learning_rate=float(options["learning_rate"]), divisor=divisor)
 
 
 def tensors(

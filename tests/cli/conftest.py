@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support import counting as support
 
 from dpspec.cli.app import main
+from dpspec.registry import loader
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,16 @@ def process(tmp_path: Path) -> Callable[..., Ended]:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The spec file of a mechanism whose trials take no time and are counted, beside our own report formats."""
+    ours = loader.load_catalog()
+    catalog = dataclasses.replace(support.catalog(), reporters=ours.reporters)
+    monkeypatch.setattr(loader, "load_catalog", lambda: catalog)
+    monkeypatch.setattr(support, "RAN", [])
+    monkeypatch.setattr(support, "HOOKS", [])
+    path = tmp_path / "coin.yaml"
+    path.write_text(support.EXAMPLE, encoding="utf-8")
+    return path

@@ -7,11 +7,11 @@ import os
 
 import numpy as np
 import pytest
+from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.codec import dump
 from dpspec.engine.store import Store
-from support.results import audit, result, verdict
 
 
 @pytest.fixture

@@ -50,7 +50,9 @@ def test_help_imports_no_library_of_numbers_or_of_terminals(process):
     assert not loaded_after(process, "--help") & {*HEAVY, "numpy", "rich", "yaml", "jsonschema", "mpmath"}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["validate", str(ROOT / "specs" / "quickstart.yaml")]], ids=["help", "validate"])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["validate", str(ROOT / "specs" / "quickstart.yaml")]], ids=["help", "validate"]
+)
 def test_quick_commands_are_quick(process, arguments):
     """The promise is 0.6 s; the best of three is held against a limit that a busy machine can keep."""
     times = []
@@ -62,7 +64,9 @@ def test_quick_commands_are_quick(process, arguments):
 
 
 def test_importing_the_package_imports_nothing_else(process):
-    code = "import sys\nimport dpspec\nprint(*[m for m in sys.modules if m.startswith('dpspec.')], 'numpy' in sys.modules)"
+    code = (
+        "import sys\nimport dpspec\nprint(*[m for m in sys.modules if m.startswith('dpspec.')], 'numpy' in sys.modules)"
+    )
     assert process(python=code).out == "False\n"
 
 

@@ -101,7 +101,8 @@ def test_a_failure_ends_the_bar_too():
         with listener:
             raise RuntimeError("x")
 
-    pytest.raises(RuntimeError, fail)
+    with pytest.raises(RuntimeError):
+        fail()
 
 
 def test_a_stream_that_fails_stops_nothing():

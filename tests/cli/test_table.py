@@ -10,7 +10,10 @@ ROWS = [("short", "a summary that is long enough to be folded at forty columns",
 def test_folds_the_middle_column():
     text = table(ROWS, 44)
     assert all(len(line) <= 44 for line in text.split("\n"))
-    assert " ".join(text.split()) == "short a summary that is long x 1 enough to be folded at forty columns longer-name y 2"
+    assert (
+        " ".join(text.split())
+        == "short a summary that is long x 1 enough to be folded at forty columns longer-name y 2"
+    )
 
 
 def test_wide_enough_is_one_line_a_row():

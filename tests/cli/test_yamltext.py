@@ -17,7 +17,9 @@ SCALARS = st.one_of(
     st.integers(-(2**63) + 1, 2**63 - 1),
     st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False).map(lambda x: x + 0.0),
     TEXTS,
-    st.sampled_from(["no", "null", "1e-6", "1e5", "010", "0x1f", "~", "true", "-", "- a", "a: b", "#", "<<", ".5", "=", ""]),
+    st.sampled_from(
+        ["no", "null", "1e-6", "1e5", "010", "0x1f", "~", "true", "-", "- a", "a: b", "#", "<<", ".5", "=", ""]
+    ),
 )
 VALUES = st.recursive(
     SCALARS,
@@ -56,7 +58,7 @@ def test_layout():
         "claims:\n"
         "  - id: a\n"
         "    delta: 1e-06\n"
-        '  - id: no\n'
+        "  - id: no\n"
         "    points:\n"
         "      - [1, 2]\n"
         "      - []\n"

@@ -45,7 +45,7 @@ def test_two_sided_interval_agrees_with_scipy() -> None:
         assert binomial.clopper_pearson(successes, 12, 0.95) == pytest.approx((theirs.low, theirs.high), rel=1e-9)
 
 
-@pytest.mark.parametrize(("successes", "trials", "confidence"), [(-1, 3, 0.9), (4, 3, 0.9), (1, 3, 1.0), (1, 3, 0.0)])
+@pytest.mark.parametrize(("successes", "trials", "confidence"), [(-1, 3, 0.9), (4, 3, 0.9), (1, 3, 1.0), (1, 3, -1.0)])
 def test_impossible_arguments_are_refused(successes: int, trials: int, confidence: float) -> None:
     with pytest.raises(ValueError, match="must lie"):
         binomial.clopper_pearson(successes, trials, confidence)

@@ -15,9 +15,11 @@ from dpspec.stats import curves
 def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
     for epsilon, delta in curves.gaussian(mu):
         start = epsilon / mu + mu / 2  # where the densities' ratio is e^epsilon
-        area, _ = integrate.quad(
-            lambda x: stats.norm.pdf(x - mu) * -math.expm1(epsilon - mu * x + mu * mu / 2), start, start + 12, epsabs=0
-        )
+
+        def excess(x: float, epsilon: float = epsilon) -> float:
+            return float(stats.norm.pdf(x - mu)) * -math.expm1(epsilon - mu * x + mu * mu / 2)
+
+        area, _ = integrate.quad(excess, start, start + 12, epsabs=0)
         assert delta == pytest.approx(area, rel=1e-6)
         assert delta >= area * (1 - 1e-8)
 

@@ -67,7 +67,7 @@ def test_a_detectable_spread_is_detected(steps: int) -> None:
     assert detectable is not None
     mean, variance = records * rate, records * rate * (1 - rate)
     rng = np.random.default_rng(4)
-    for ratio in (1 - detectable, 1 + detectable):
+    for ratio in (max(0.0, 1 - detectable), 1 + detectable):
         rejected = 0
         for _ in range(100):
             sizes = np.rint(mean + math.sqrt(variance * ratio) * rng.standard_normal(steps)).astype(int)

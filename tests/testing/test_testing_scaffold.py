@@ -24,10 +24,11 @@ def execute(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.Compl
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
+    """What the command line writes."""
     folder = tmp_path_factory.mktemp("scaffold")
-    written = write_plugin("noisy-count", folder)
-    assert all(path.is_file() for path in written)
+    done = execute("dpspec", "new", "plugin", "noisy-count", env=environment(), cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder / "dpspec-noisy-count"
 
 
@@ -156,7 +157,8 @@ def test_bad_names_are_refused(tmp_path, name, match):
 
 
 def test_nothing_is_overwritten(tmp_path):
-    write_plugin("twice", tmp_path)
+    written = write_plugin("twice", tmp_path)
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
     readme = tmp_path / "dpspec-twice" / "README.md"
     readme.write_text("mine")
     with pytest.raises(UsageError, match="dpspec-twice is already there; nothing was written"):

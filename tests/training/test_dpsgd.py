@@ -216,7 +216,7 @@ def test_noise_of_no_deviation_is_nothing():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"options": FrozenMap({"learning_rate": 0.0})}, "learning_rate"),
+        ({"options": FrozenMap({"learning_rate": 0.0, "reduction": "sum"})}, "learning_rate"),
         ({"options": FrozenMap({"reduction": "median"})}, "reduction"),
         ({"expected_batch_size": 0.0}, "expected batch size"),
         ({"y": np.zeros(3, dtype=np.int64)}, "40 records but 3 labels"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: Who finds it: the spec language alone, the check of mechanism, data and model together, or nobody for whom a file
-#: alone could show it.
-Stage: TypeAlias = Literal["spec", "check", "environment"]
+#: What it takes to find it: the spec language alone, the check of mechanism, data and model together, more than a
+#: file (a plugin that is broken, say), or nothing, as it is a remark on a valid spec.
+Stage: TypeAlias = Literal["spec", "check", "environment", "remark"]
 
 
 @dataclass(frozen=True, kw_only=True)

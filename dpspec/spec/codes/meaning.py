@@ -12,6 +12,7 @@ CODES = (
         "rate, a batch larger than the data set.",
         example="sampling: {scheme: fixed, batch_size: 5000}     # of 1437 records",
         mend="change one of the values as the message says.",
+        stage="check",
     ),
     Code(
         name="unsupported",
@@ -30,7 +31,7 @@ CODES = (
         "The attack needs one that it does not have.",
         example="training: {backend: mine}\naudit: {canary: {space: gradient, count: 1000}}",
         mend="choose an attack that needs less (canary.space: input), or another backend.",
-        stage="check",
+        stage="environment",
     ),
     Code(
         name="data-unreadable",
@@ -80,6 +81,6 @@ CODES = (
         "so this is a warning.",
         example="mechanism: {kind: group, noise_multiplier: 0}",
         mend="give a noise multiplier above 0, unless the spec is such a control.",
-        stage="check",
+        stage="remark",
     ),
 )

@@ -15,8 +15,8 @@ CODES = (
     Code(
         name="too-large",
         summary="a file is larger than any spec",
-        meaning="A spec may have 128 KiB and 20,000 YAML events (values, and the beginnings and ends of lists and maps). The "
-        "limits keep a hostile file from occupying the machine.",
+        meaning="A spec may have 128 KiB and 20,000 YAML events (values, and the beginnings and ends of lists and "
+        "maps). The limits keep a hostile file from occupying the machine.",
         example="$ dpspec validate dataset.yaml     # 50 MB",
         mend="keep data in data files (data kinds npz, csv, idx) and name them in the spec.",
     ),

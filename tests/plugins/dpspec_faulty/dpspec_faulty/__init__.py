@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import dpspec.contract as dps
-from dpspec.training.providers import NATIVE_OPTIONS
 
 DPSPEC_API = 1
 
@@ -32,6 +31,6 @@ def _backend(kind: str, summary: str, properties: Mapping[str, dps.Json], traine
 @dps.hookimpl
 def dpspec_backends() -> Iterable[dps.Backend]:
     """One backend per fault, and one whose options choose it."""
-    yield _backend("faulty", "native, broken as `fault` says", {**NATIVE_OPTIONS, "fault": _FAULT}, "FaultyTrainer")
-    yield _backend("faulty-no-noise", "native without its noise", NATIVE_OPTIONS, "NoNoiseTrainer")
-    yield _backend("faulty-tenth-noise", "native with a tenth of its noise", NATIVE_OPTIONS, "TenthNoiseTrainer")
+    yield _backend("faulty", "native, broken as `fault` says", {"fault": _FAULT}, "FaultyTrainer")
+    yield _backend("faulty-no-noise", "native without its noise", {}, "NoNoiseTrainer")
+    yield _backend("faulty-tenth-noise", "native with a tenth of its noise", {}, "TenthNoiseTrainer")

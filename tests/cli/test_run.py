@@ -1,0 +1,165 @@
+"""``dpspec run``: verdicts on stdout, everything else on stderr, and an exit code that a pipeline can act on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+from support import counting as support
+
+from dpspec.engine.codec import load
+
+
+def test_claims_as_expected(dpspec, counting):
+    ended = dpspec("run", counting)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("Claims\n")
+    assert "PROVED        held" in ended.out
+    assert "REFUTED       broken" in ended.out
+    assert "2 claims: all as expected" in ended.out
+    assert "5 of 5 trials to train" in ended.err
+    assert support.RAN == [0, 1, 2, 3, 4]
+
+
+def test_a_claim_that_comes_out_otherwise(dpspec, counting):
+    ended = dpspec("run", counting, "--set", "claims.held.epsilon=0.3")
+    assert ended.code == 1
+    assert "NOT AS EXPECTED (expected proved)" in " ".join(ended.out.split())
+
+
+def test_output_without_a_terminal_has_no_escape_codes(dpspec, counting):
+    ended = dpspec("run", counting)
+    assert "\x1b" not in ended.out + ended.err
+    assert all(len(line) <= 80 for line in ended.out.split("\n"))
+
+
+def test_a_second_run_trains_nothing(dpspec, counting):
+    assert dpspec("run", counting).code == 0
+    ended = dpspec("run", counting, "--set", "claims.held.epsilon=1.4", "--set", "audit.confidence=0.9")
+    assert ended.code == 0
+    assert len(support.RAN) == 5
+    assert "to train" not in ended.err
+
+
+def test_a_time_limit_leaves_an_incomplete_run_that_resumes(dpspec, counting):
+    ended = dpspec("run", counting, "--max-minutes", "0")
+    assert ended.code == 6
+    assert support.RAN == []
+    assert "INCOMPLETE" in ended.out
+    assert "Running the same command again resumes" in ended.err
+    assert dpspec("run", counting).code == 0
+
+
+def test_bounds_only_trains_nothing(dpspec, counting):
+    ended = dpspec("run", counting, "--bounds-only", "--set", "claims.broken.expect=open")
+    assert ended.code == 0, ended.err
+    assert support.RAN == []
+    assert "Nothing was trained for coin" in ended.out
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT])
+def test_an_interrupt_keeps_what_was_trained(dpspec, counting, sent):
+    def stop(index: int) -> None:
+        if index == 2 and len(support.RAN) == 2:
+            os.kill(os.getpid(), sent)
+
+    support.HOOKS.append(stop)
+    ended = dpspec("run", counting)
+    assert ended.code == 130
+    assert ended.out == ""
+    assert "running the same command again resumes" in ended.err
+    kept = len(support.RAN)
+    support.HOOKS.clear()
+    assert dpspec("run", counting).code == 0
+    assert len(support.RAN) <= 5 + (kept - 2)
+
+
+def test_an_invalid_spec_runs_nothing(dpspec, counting, tmp_path):
+    (tmp_path / "bad.yaml").write_text(support.EXAMPLE.replace("epsilon: 1.0", "epsilno: 1.0"), encoding="utf-8")
+    ended = dpspec("run", counting, "bad.yaml")
+    assert (ended.code, ended.out) == (3, "")
+    assert "bad.yaml:3:" in ended.err
+    assert "did you mean 'epsilon'?" in ended.err
+    assert support.RAN == []
+
+
+def test_a_missing_plugin_is_named(dpspec, counting):
+    counting.write_text(support.EXAMPLE.replace("kind: counting", "kind: grop"), encoding="utf-8")
+    ended = dpspec("run", counting)
+    assert ended.code == 4
+    assert "no installed plugin audits kind 'grop'" in ended.err
+
+
+def test_a_bug_in_an_audit_is_no_verdict(dpspec, counting, monkeypatch, tmp_path):
+    def fail(index: int) -> None:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    support.HOOKS.append(fail)
+    ended = dpspec("run", counting)
+    assert (ended.code, ended.out) == (70, "")
+    assert "ZeroDivisionError: of all things" in ended.err
+
+
+def test_reports_are_written(dpspec, counting, tmp_path):
+    ended = dpspec("run", counting, "--report", "json=out.json", "--report", "markdown=out.md")
+    assert ended.code == 0
+    result = load((tmp_path / "out.json").read_text("utf-8"))
+    assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "refuted"]
+    assert list(result.environment["command"]) == ["dpspec", "run", str(counting)]
+    assert (tmp_path / "out.md").read_text("utf-8").startswith("# dpspec")
+    assert "wrote out.json (json)" in ended.err
+    assert (tmp_path / "out.json").stat().st_mode & 0o044
+
+
+def test_a_report_on_stdout_takes_the_place_of_the_terminals(dpspec, counting):
+    ended = dpspec("run", counting, "--report", "json=-")
+    assert json.loads(ended.out)["schema"] == "dpspec/result/v1"
+
+
+def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting):
+    ended = dpspec("run", counting, "--set", "audit.seed=4", "--device", "cpu", "--store", "kept", "--report", "json=-")
+    command = json.loads(ended.out)["environment"]["command"]
+    assert command == ["dpspec", "run", str(counting), "--set", "audit.seed=4", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--report", "json"], "--report takes FORMAT=PATH, got 'json'"),
+        (["--report", "jsno=x"], "no report format 'jsno'; did you mean 'json'?"),
+        (["--report", "json=no/such/folder/x.json"], "there is no folder no/such/folder"),
+        (["--report", "json=."], "it is a folder"),
+        (["--report", "json=x", "--report", "text=x"], "two reports would be written to x"),
+        (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
+        (["--max-minutes", "-1"], "--max-minutes"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_bad_options_fail_before_any_work(dpspec, counting, options, says):
+    ended = dpspec("run", counting, *options)
+    assert (ended.code, ended.out) == (2, "")
+    assert says in ended.err
+    assert support.RAN == []
+
+
+def test_verify_accepts_what_run_wrote_and_names_what_was_edited(dpspec, counting, tmp_path):
+    assert dpspec("run", counting, "--report", "json=r.json").code == 0
+    ended = dpspec("verify", "r.json")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "r.json: every recomputed value is as recorded (2 claims)\n"
+    text = (tmp_path / "r.json").read_text("utf-8")
+    (tmp_path / "edited.json").write_text(text.replace('"value": 1.0', '"value": 0.9'), encoding="utf-8")
+    ended = dpspec("verify", "edited.json")
+    assert ended.code == 1
+    assert "coin: findings[0].value\n    recorded:   0.9\n    recomputed: 1.0\n" in ended.out
+    assert "1 value of edited.json did not come out again" in ended.out
+
+
+def test_plan_says_what_a_run_costs_and_trains_nothing(dpspec, counting):
+    ended = dpspec("plan", counting)
+    assert ended.code == 0
+    assert "coin\n  2 claims; 5 trials in 5 chunks" in ended.out
+    assert support.RAN == []
