@@ -138,24 +138,19 @@ def _convex(nodes: Floats, spacing: float) -> Floats:
 def _collapse(nodes: Floats, spacing: float) -> int:
     """End the grid earlier where the curve has become negative near its upper end; returns the new last node.
 
-    Lowering the curve by its value at node l, and ending it there, keeps it convex and below; all second
-    distribution's mass from l on ends at l.
+    Lowering the curve by its value at some node, and ending it there, keeps it below the true one; the second
+    distribution's mass from that node on ends there. The first node, from the top, at which this leaves no negative
+    value is taken.
     """
-    first = second = 0.0
     shrink = math.exp(-spacing)
-    for i in range(len(nodes) - 1, 0, -1):
-        second += float(nodes[i]) if first == 0.0 and second == 0.0 else 0.0
-    return _collapse_from_top(nodes, shrink)
-
-
-def _collapse_from_top(nodes: Floats, shrink: float) -> int:
-    first = second = 0.0  # masses over node i, the second scaled by e^(node i)
+    first = second = 0.0  # masses over node i: the first distribution's, and the second's times e^(node i)
     for i in range(len(nodes) - 1, -1, -1):
-        if first >= second and float(nodes[i]) + second >= 0.0 and first > 0.0:
-            nodes[i] += second
+        value = float(nodes[i])
+        if first >= second and value + second >= 0.0:
+            nodes[i] = value + second
             nodes[i + 1 :] = 0.0
             return i
-        first += float(nodes[i])
-        second = (second + float(nodes[i])) * shrink
+        first += value
+        second = (second + value) * shrink
     nodes[:] = 0.0
     return 0

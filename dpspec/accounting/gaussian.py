@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from dpspec.accounting.checks import EPS, Floats, inside
+from dpspec.accounting.checks import EPS, Floats
 from dpspec.accounting.interval import Interval
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -93,13 +93,11 @@ def delta_interval(epsilon: float, mu: float) -> Interval:
     return Interval(max(0.0, value * (1.0 - error)), min(1.0, value * (1.0 + error) + 5e-324))
 
 
-def epsilon_interval(delta: float, mu: float) -> Interval:
-    """``epsilon`` with its rounding error on both sides."""
-    inside("delta", delta)
-    goal = math.log(delta)
-    error = relative_error(float(log_epsilon(goal, mu)), mu) + 4.0 * EPS * abs(goal)
-    upper = float(log_epsilon(goal - error, mu))
-    lower = float(log_epsilon(goal + error, mu))
+def epsilon_interval(log_target: float, mu: float) -> Interval:
+    """``epsilon`` at delta = e^``log_target`` < 1, with its rounding error on both sides."""
+    error = relative_error(float(log_epsilon(log_target, mu)), mu) + 4.0 * EPS * abs(log_target)
+    upper = float(log_epsilon(log_target - error, mu))
+    lower = float(log_epsilon(log_target + error, mu))
     return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
 
 

@@ -16,9 +16,11 @@ _MARK = {"better": "+", "worse": "-", "other": "~"}
 def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A result (JSON).", show_default=False)],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="A later result (JSON).", show_default=False)],
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 where anything got worse.")] = False,
 ) -> int:
-    """Show which verdicts, bounds and claims differ between two results (+ better, - worse, ~ other)."""
+    """Show which verdicts, bounds and claims differ between two results (+ better, - worse, ~ other).
+
+    Ends with 1 where anything got worse.
+    """
     from dpspec.cli.results import read_result
     from dpspec.engine.diff import diff as compare
     from dpspec.reporters.escape import plain
@@ -30,4 +32,4 @@ def diff(
     if not changes:
         emit("no change")
     worse = any(change.trend == "worse" for change in changes)
-    return ExitCode.UNEXPECTED if check and worse else ExitCode.OK
+    return ExitCode.UNEXPECTED if worse else ExitCode.OK

@@ -68,7 +68,8 @@ def _code(text: str) -> str:
 
 def _kind(family: str, kind: str, offered: Offered) -> str:
     provider = offered.provider
-    lines = [f"{family} kind {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    what = family if family == "report format" else f"{family} kind"
+    lines = [f"{what} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
     if hasattr(provider, "claims"):
         lines.append(_folded(f"Claims that it can judge: {', '.join(sorted(provider.claims))}"))
     if hasattr(provider, "capabilities"):

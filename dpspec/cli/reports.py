@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dpspec.cli.output import emit, note, page_width, wants_color
 from dpspec.contract import Catalog
@@ -61,8 +61,7 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
         close = get_close_matches(name, catalog.reporters, 1)
         suggestion = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"no report format {name!r}{suggestion} (valid: {', '.join(sorted(catalog.reporters))})")
-    render: Callable[..., str] = resolve(catalog.reporters[name].provider.render)
-    return render
+    return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 
 def show_on_terminal(result: Result, *, internal: bool) -> None:

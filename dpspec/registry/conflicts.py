@@ -56,10 +56,10 @@ def _table(family: Family, offers: Sequence[Offers], lost: list[BrokenPlugin]) -
                 distribution=candidate.distribution,
                 version=candidate.version,
             )
-        held = {candidate for candidate, _ in holders}
+        held = [candidate for candidate, _ in holders]
         for candidate, _ in claims:
             if candidate not in held:
-                others = [other for other, _ in claims if other != candidate]
+                others = held or [other for other, _ in claims if other != candidate]
                 lost.append(candidate.broken(_conflict(family, kind, others, bool(held)), (kind,)))
     return MappingProxyType(table)
 

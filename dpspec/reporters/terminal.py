@@ -8,6 +8,7 @@ from dpspec.contract import Assumption, Check, Finding
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import numbers, words
+from dpspec.reporters.grid import grid
 from dpspec.reporters.layout import Page
 from dpspec.reporters.limits import limits
 from dpspec.reporters.reproduce import command, facts
@@ -154,11 +155,18 @@ def _group(page: Page, group: list[Finding]) -> None:
         state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
         reason = f": {first.printed.reason}" if first.printed.reason else ""
         page.line((f"the formula as printed, {state}{reason}", "yellow"), indent=4, hang=2)
+    table = grid(group, page.width - 6)
+    if table is not None:
+        privacy = "" if first.privacy == "public" else f"  [{first.privacy}]"
+        page.line((table.title, "cyan"), privacy, indent=6, hang=2)
+        for line in table.lines():
+            page.line(line, indent=6)
+        return
     for finding in group:
+        tight = "" if finding.lower is None else f" (true value >= {numbers.lower(finding.lower)})"
         at = f"  at {words.conditions(finding.at)}" if finding.at else ""
         privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-        tight = "" if finding.lower is None else f"  (true value at least {numbers.lower(finding.lower)})"
-        page.line((words.statement(finding), "cyan"), at, tight, privacy, indent=6, hang=2)
+        page.line((words.statement(finding), "cyan"), tight, at, privacy, indent=6, hang=2)
 
 
 def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:

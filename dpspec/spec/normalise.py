@@ -22,7 +22,7 @@ def validator_class() -> Any:
         if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", wanted), value):
             yield ValidationError(f"{value!r} does not match {wanted!r}")
 
-    return extend(Draft202012Validator, {"pattern": pattern})
+    return extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call]
 
 
 def accepts(schema: Plain, value: Json) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpspec.contract import Cancelled, Json, TrainingJob
+from dpspec.contract import Cancelled, FrozenMap, Json, TrainingJob
+from dpspec.spec.blocks import training_block
 from dpspec.testing.jobs import RECORDS, Canary, Log, loss, parameters, small_job
 from dpspec.testing.provider import ProviderSuite, filled, require
 from dpspec.testing.purity import impurities
@@ -17,7 +18,7 @@ _STEPS = 6
 
 
 class BackendSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the schema's defaults."""
+    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the defaults."""
 
     family: ClassVar[str] = "backend"
     options: ClassVar[Mapping[str, Json]] = {}
@@ -25,7 +26,8 @@ class BackendSuite(ProviderSuite):
     @classmethod
     def job(cls, **changes: Any) -> TrainingJob:
         """A small job: six Poisson steps of a linear model on twenty records, unless changed."""
-        options = filled(cls.provider().schema, cls.options)
+        given = filled(training_block(cls.provider()), cls.options)
+        options = FrozenMap({key: value for key, value in given.items() if key != "backend"})
         return small_job(**{"options": options, "steps": _STEPS, **changes})
 
     @classmethod

@@ -44,9 +44,7 @@ def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Tr
         raise ValueError("the attack plants gradients, so it needs a model")
     sizes = layout(inputs)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
-    directions = SignBlocks(
-        parameters, len(sizes), seed=context.seed(index, "directions"), device=context.device
-    )
+    directions = SignBlocks(parameters, len(sizes), seed=context.seed(index, "directions"), device=context.device)
     owner = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes * coins))
 
     job = _job(inputs, context, context.seed(index, "training"), share=(0.0, 0.6))
@@ -97,9 +95,7 @@ class _Ends(dps.Observer):
         return self._first - self._last
 
 
-def _job(
-    inputs: dps.FrozenMap, context: dps.Context, seed: int, *, share: tuple[float, float]
-) -> dps.TrainingJob:
+def _job(inputs: dps.FrozenMap, context: dps.Context, seed: int, *, share: tuple[float, float]) -> dps.TrainingJob:
     """The declared run without canaries; ``share`` is the piece of the trial's progress bar that it fills."""
     phases, records = dps.phases_of(inputs["mechanism"]), context.facts.records
     start, end = share
@@ -187,5 +183,3 @@ def _logs(phases: Sequence[dps.FrozenMap], sampling: Any, noise: Any, norms: Any
     if len(norms.largest) == len(clip_norms):
         logs["norm_log"] = {"largest": float(np.max(np.asarray(norms.largest) / clip_norms))}
     return logs
-
-

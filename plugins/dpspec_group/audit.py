@@ -55,9 +55,7 @@ class GroupAudit(dps.Audit):
             power=tuple(power),
         )
 
-    def trials(
-        self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]
-    ) -> Iterator[dps.Trial]:
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries and without, once per index."""
         from dpspec_group.attack import run_trial
 

@@ -15,7 +15,9 @@ _ASSUMPTIONS = (
     dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
     dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
     dps.Assumption(name="clipping", status="declared", text="every record's gradient is clipped to the clip norm"),
-    dps.Assumption(name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"),
+    dps.Assumption(
+        name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"
+    ),
     dps.Assumption(name="steps", status="declared", text="exactly the declared number of updates is made"),
     dps.Assumption(name="public-constants", status="declared", text="rate, divisor and schedule do not depend on rows"),
 )
@@ -23,9 +25,7 @@ _ASSUMPTIONS = (
 
 def claimed_deltas(spec: dps.Spec, group_size: int) -> list[float]:
     """The deltas that claims about groups of this size name, smallest first."""
-    return sorted(
-        {float(c["delta"]) for c in spec.claims if c.kind == "approx-dp" and c.group_size == group_size}
-    )
+    return sorted({float(c["delta"]) for c in spec.claims if c.kind == "approx-dp" and c.group_size == group_size})
 
 
 def group_sizes(spec: dps.Spec) -> list[int]:

@@ -80,9 +80,7 @@ def pooled(
     return np.asarray(scores, dtype=np.float64), np.asarray(coins, dtype=np.int64)
 
 
-def lower_bounds(
-    spec: dps.Spec, trials: Sequence[dps.Trial]
-) -> Iterator[dps.Evidence | dps.Finding]:
+def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence for each group size and guess count, and the lower bound that follows from it."""
     assert spec.audit is not None
     scope = dps.Scope(
@@ -109,9 +107,7 @@ def lower_bounds(
             yield dps.Evidence(
                 id=f"one-run/k={size}/{'designed' if number == 0 and len(tried) == 2 else 'all'}",
                 kind="one-run",
-                statistics=dps.FrozenMap(
-                    {"canaries": seen.canaries, "guesses": seen.guesses, "correct": seen.correct}
-                ),
+                statistics=dps.FrozenMap({"canaries": seen.canaries, "guesses": seen.guesses, "correct": seen.correct}),
                 scope=scope,
                 at=at,
                 method=f"one-run, {spec.threat_model.access}",
@@ -130,10 +126,14 @@ def lower_bounds(
             confidence=confidence,
             assumptions=(
                 dps.Assumption(
-                    name="coins", status="by-construction", text="each canary group is planted by an independent fair coin"
+                    name="coins",
+                    status="by-construction",
+                    text="each canary group is planted by an independent fair coin",
                 ),
                 dps.Assumption(
-                    name="guess-count", status="by-construction", text="how many guesses count was fixed before any coin"
+                    name="guess-count",
+                    status="by-construction",
+                    text="how many guesses count was fixed before any coin",
                 ),
             ),
         )

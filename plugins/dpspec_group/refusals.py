@@ -47,6 +47,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     phases = spec.mechanism.get("phases")
     for i, phase in enumerate(spec.phases):
+
         def at(*keys: str, i: int = i) -> dps.Path:
             here = phases is not None and keys[0] in phases[i]
             return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)

@@ -170,13 +170,14 @@ def test_a_conflict_names_both_and_takes_only_the_contested_kind(install):
 
 def test_what_dpspec_itself_offers_cannot_be_taken_over(install):
     install("dpspec-rival", {"rival": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    install("dpspec-third", {"third": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
     install("DPspec", {"ours": GOOD})
     candidates, _ = discover()
-    registry = build([c for c in candidates if c.plugin in ("ours", "rival")])
+    registry = build([c for c in candidates if c.plugin in ("ours", "rival", "third")])
     assert registry.catalog.datasets["good-rows"].plugin == "ours"
-    (rival,) = registry.catalog.broken
-    assert rival.distribution == "dpspec-rival"
-    assert "DPspec 1.0 (ours), which keeps it" in rival.reason
+    assert [b.distribution for b in registry.catalog.broken] == ["dpspec-rival", "dpspec-third"]
+    for broken in registry.catalog.broken:
+        assert broken.reason == "dataset 'good-rows' is also offered by DPspec 1.0 (ours), which keeps it"
 
 
 def test_the_same_kind_in_two_families_is_no_conflict(install):

@@ -34,7 +34,7 @@ def test_a_detectable_rate_is_detected(chances: int, rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
 def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
-    steps, records = 4, 5
+    steps, records = 3, 5
     mass = stats.binom.pmf(range(records + 1), records, rate)
     outcomes = []
     for sizes in product(range(records + 1), repeat=steps):

@@ -1,0 +1,78 @@
+"""Findings that differ in two conditions only, as a table: one row a group size, one column a delta, say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpspec.contract import Finding, Json
+from dpspec.reporters import words
+
+#: Fewer findings than this read better one a line.
+_LEAST = 6
+
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of texts: a head and rows, all as long, and what stands above it."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """The head and the rows with aligned columns."""
+        table = (self.head, *self.rows)
+        widths = [max(len(row[column]) for row in table) for column in range(len(self.head))]
+        return tuple(
+            (" " * _GAP).join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in table
+        )
+
+
+def grid(findings: Sequence[Finding], room: int) -> Grid | None:
+    """The table of findings that share everything but two conditions; None where they do not, or it does not fit.
+
+    The lower ends beside upper values stay out of it: they say how tight those are and are in the JSON.
+    """
+    first = findings[0]
+    alike = all(f.quantity == first.quantity and f.bound == first.bound and set(f.at) == set(first.at) for f in findings)
+    if len(findings) < _LEAST or not alike or any(f.privacy != first.privacy for f in findings):
+        return None
+    varying = [key for key in first.at if len({f.at[key] for f in findings}) > 1]
+    if len(varying) != 2:
+        return None
+    by_place = {(f.at[varying[0]], f.at[varying[1]]): f for f in findings}
+    tables = [_table(first, by_place, *keys) for keys in (varying, varying[::-1])]
+    if len(by_place) != len(findings) or None in tables:
+        return None
+    fitting = [table for table in tables if table is not None and len(table.lines()[0]) <= room]
+    return min(fitting, key=lambda table: len(table.rows), default=None)
+
+
+def _table(
+    first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str
+) -> Grid | None:
+    """The table with ``one`` down the side and ``other`` across; None where a place is empty."""
+    swapped = one != next(iter(k for k in first.at if k in (one, other)))
+    placed = {((b, a) if swapped else (a, b)): finding for (a, b), finding in by_place.items()}
+    down, across = sorted({a for a, _ in placed}, key=_order), sorted({b for _, b in placed}, key=_order)
+    if len(placed) != len(down) * len(across):
+        return None
+    fixed = words.conditions({key: item for key, item in first.at.items() if key not in (one, other)})
+    sign = words.statement(first).removesuffix(words.number(first)).strip()
+    return Grid(
+        title=f"{sign} at {fixed}" if fixed else sign,
+        head=("", *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
+        rows=tuple(
+            (f"{one} {words.value(a)}", *(words.number(placed[a, b]) for b in across)) for a in down
+        ),
+    )
+
+
+def _order(value: Json) -> tuple[bool, float, str]:
+    """Numbers by size, then everything else by its text."""
+    number = isinstance(value, int | float)
+    return (not number, float(value) if number else 0.0, str(value))

@@ -1,0 +1,72 @@
+"""Every command that the README and the docs show is run, in order, in one folder per page.
+
+In a ``console`` block a line that begins with ``$`` is a command. A comment before a block says what else holds:
+``<!-- exit: 1 -->`` the exit code expected of its last command, ``<!-- not run: why -->`` that it is only shown, and
+``<!-- file: a.yaml -->`` before a ``yaml`` or ``python`` block that it is the content of that file. Lines of output
+that are shown need not be printed exactly (numbers differ between machines), except those after ``<!-- exact -->``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NOTE = re.compile(r"<!-- (exit|file|not run|exact)(?:: (.*?))? -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    notes: dict[str, str]
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for comments, language, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        yield Block(notes=dict(_NOTE.findall(comments)), language=language, text=text)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One trial store for all pages: what one page trained, another need not."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, store: Path) -> None:
+    if not any("$ " in b.text and b.language == "console" for b in blocks(page)):
+        return
+    shutil.copytree(ROOT / "specs", tmp_path / "specs")
+    (tmp_path / ".dpspec").mkdir()
+    (tmp_path / ".dpspec" / "store").symlink_to(store, target_is_directory=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1"}
+    for block in blocks(page):
+        if "file" in block.notes:
+            file = tmp_path / block.notes["file"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+        if block.language != "console" or "not run" in block.notes:
+            continue
+        commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+        output, code = "", 0
+        for command in commands:
+            done = subprocess.run(
+                command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            )
+            output, code = output + done.stdout + done.stderr, done.returncode
+        assert code == int(block.notes.get("exit", "0")), f"{commands[-1]!r} ended with {code}:\n{output}"
+        if "exact" in block.notes:
+            for line in (x for x in block.text.splitlines() if x.strip() and not x.startswith("$ ")):
+                assert line in output, f"{line!r} is not in:\n{output}"

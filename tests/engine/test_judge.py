@@ -1,0 +1,299 @@
+"""Each verdict, and which comes first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import audits
+from support.audits import HERE, approx, attack, bound, verdict
+
+from dpspec.contract import Assumption, Printed, Scope
+from dpspec.engine.judge import as_expected, judge
+from dpspec.engine.result import VerdictName
+
+#: Guesses that reject epsilon = 3 overwhelmingly (1000 of 1000), a little (p about 0.002), and not at all.
+OVERWHELMING = attack(1000, 1000, 1000)
+CLEAR = attack(1000, 1000, 972)
+NOTHING = attack(1000, 1000, 520)
+
+
+def test_proved_by_a_bound_within_the_claim() -> None:
+    for rigor in ("certified", "theorem"):
+        found = verdict(approx(3.0), bound(2.99, rigor=rigor))
+        assert (found.verdict, found.expected) == ("proved", True)
+        assert (found.upper, found.upper_finding, found.provable) == (2.99, 0, 2.99)
+    assert verdict(approx(3.0), bound(3.0)).verdict == "proved"
+    assert verdict(approx(3.0), bound(math.nextafter(3.0, 4.0))).verdict == "open"
+
+
+def test_contradicted_when_the_bound_itself_is_rejected() -> None:
+    found = verdict(approx(3.0), bound(2.9), OVERWHELMING)
+    assert found.verdict == "contradicted"
+    assert "theory, implementation or attack is wrong" in found.reason
+    assert found.provable is None  # a rejected bound proves nothing any more
+
+
+def test_refuted_when_only_the_claim_is_rejected() -> None:
+    found = verdict(approx(1.0), bound(4.9), CLEAR)
+    assert found.verdict == "refuted"
+    assert found.p_value is not None
+    assert found.p_value <= 0.05
+    assert "one-run guesses" in found.reason
+
+
+def test_refuted_comes_before_proved() -> None:
+    found = verdict(approx(3.0), bound(2.9), CLEAR)
+    assert found.verdict == "refuted"
+    assert "one of the two is wrong" in found.reason
+
+
+def test_contradicted_comes_before_refuted() -> None:
+    assert verdict(approx(1.0), bound(2.9), OVERWHELMING).verdict == "contradicted"
+    assert verdict(approx(1.0), bound(20.0), OVERWHELMING).verdict == "refuted"
+
+
+def test_proved_comes_before_supported() -> None:
+    weaker = bound(0.5, rigor="approximate")
+    found = verdict(approx(3.0), weaker, bound(2.9))
+    assert (found.verdict, found.upper, found.upper_finding) == ("proved", 2.9, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rigor": "statistical", "confidence": 0.99}, "statistical, at confidence 0.99"),
+        ({"rigor": "approximate"}, "the approximate value 2.5 (an accountant) is within the claim; it carries no"),
+        ({"bound": "estimate"}, "approximate value"),
+        ({"assumptions": (Assumption(name="convex", status="unchecked"),)}, "given convex, which nobody checked"),
+        ({"scope": Scope(data="collection")}, "only for the declared collection of data sets"),
+        ({"scope": Scope(data="this")}, "only for this data set"),
+    ],
+)
+def test_supported_by_anything_weaker(changes: dict[str, object], words: str) -> None:
+    found = verdict(approx(3.0), dataclasses.replace(bound(2.5), **changes))  # type: ignore[arg-type]
+    assert (found.verdict, found.expected) == ("supported", False)
+    assert words in found.reason
+    assert found.provable is None
+
+
+def test_open_says_what_could_have_been_shown() -> None:
+    found = verdict(approx(3.0), bound(3.21234), NOTHING)
+    assert found.verdict == "open"
+    assert found.provable == 3.21234
+    assert found.refutable is not None
+    assert 5.5 < found.refutable < 6.0
+    assert found.reason.startswith("Nothing decides it: the least value that could be proved is 3.213; the largest")
+    alone = verdict(approx(3.0))
+    assert alone.reason == (
+        "Nothing decides it: no proved upper bound is in scope; no evidence in scope can refute it."
+    )
+    assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        bound(1.0, printed=Printed(refuted=True, reason="wrong constant")),
+        bound(1.0, assumptions=(Assumption(name="a", status="false"),)),
+        bound(math.nan),
+        bound(math.inf),
+        bound(1.0, delta=1e-6),
+        bound(1.0, quantity="mu"),
+        bound(1.0, at={"delta": 1e-9, "group_size": 1, "step": 100}),
+        bound(1.0, at={"alpha": 8.0}),
+        bound(1.0, bound="lower"),
+        bound(1.0, scope=Scope(access="final-model")),
+        bound(1.0, scope=Scope(direction="add")),
+        bound(1.0, scope=Scope(adjacency="zero-out")),
+        bound(1.0, scope=Scope(record=3)),
+        bound(1.0, scope=Scope(data="this"), bound="estimate"),
+    ],
+)
+def test_findings_that_back_no_verdict(useless: object) -> None:
+    assert verdict(approx(3.0), useless).verdict == "open"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "enough",
+    [
+        bound(1.0, delta=1e-12),
+        bound(1.0, delta=0.0),
+        bound(1.0, delta=None),
+        bound(1.0, group_size=8),
+        bound(1.0, printed=Printed(refuted=False)),
+        bound(1.0, assumptions=(Assumption(name="a", status="declared"), Assumption(name="b", status="reported"))),
+        bound(1.0, scope=Scope(pipeline="executed")),
+    ],
+)
+def test_findings_that_prove_more_than_is_claimed(enough: object) -> None:
+    assert verdict(approx(3.0), enough).verdict == "proved"  # type: ignore[arg-type]
+
+
+def test_a_bound_for_a_narrower_claim_proves_it_where_it_is_made() -> None:
+    narrow = bound(1.0, scope=Scope(access="final-model", direction="add", record=3, data="collection"))
+    claims = {"access": "final-model", "direction": "add", "record": 3, "over": "collection"}
+    assert verdict(approx(3.0, **claims), narrow).verdict == "proved"
+    for key in ("access", "direction", "record"):
+        wider = {k: v for k, v in claims.items() if k != key}
+        assert verdict(approx(3.0, **wider), narrow).verdict == "open"
+    wider = {k: v for k, v in claims.items() if k != "over"}
+    assert verdict(approx(3.0, **wider), narrow).verdict == "supported"
+
+
+def test_a_bound_for_smaller_groups_proves_nothing_of_larger_ones() -> None:
+    assert verdict(approx(3.0, group_size=8), bound(1.0, group_size=4)).verdict == "open"
+    assert verdict(approx(3.0, group_size=8), bound(1.0, group_size=8)).verdict == "proved"
+
+
+def test_an_accountants_lower_end_never_refutes() -> None:
+    tight = bound(5.0, lower=4.999)
+    assert verdict(approx(3.0), tight).verdict == "open"
+    assert verdict(approx(3.0), tight).lower is None
+    assert verdict(approx(3.0, access="final-model"), tight).verdict == "open"
+
+
+def test_a_certified_lower_bound_in_scope_refutes_and_weaker_ones_do_not() -> None:
+    beyond = bound(3.5, bound="lower", scope=HERE)
+    found = verdict(approx(3.0), beyond)
+    assert (found.verdict, found.lower, found.lower_finding) == ("refuted", 3.5, 0)
+    for weaker in (
+        dataclasses.replace(beyond, rigor="theorem"),
+        dataclasses.replace(beyond, rigor="statistical", confidence=0.95),
+        dataclasses.replace(beyond, rigor="approximate"),
+        dataclasses.replace(beyond, value=3.0),
+        dataclasses.replace(beyond, assumptions=(Assumption(name="a", status="unchecked"),)),
+    ):
+        found = verdict(approx(3.0), weaker)
+        assert found.verdict == "open"
+        assert found.lower == weaker.value
+    # Out of scope: a larger group, a smaller delta, all iterates where the claim is about the final model.
+    for outside in (dataclasses.replace(beyond, at={"delta": 1e-9, "group_size": 2}), bound(3.5, 1e-12, bound="lower")):
+        assert verdict(approx(3.0), outside).verdict == "open"
+    assert verdict(approx(3.0, access="final-model"), beyond).verdict == "open"
+
+
+def test_attacks_out_of_scope_refute_nothing() -> None:
+    for outside in (
+        dataclasses.replace(OVERWHELMING, at={"group_size": 2}),
+        dataclasses.replace(OVERWHELMING, scope=dataclasses.replace(HERE, adjacency="zero-out")),
+        dataclasses.replace(OVERWHELMING, quantity="accuracy"),
+        dataclasses.replace(OVERWHELMING, assumptions=(Assumption(name="coins", status="unchecked"),)),
+    ):
+        found = verdict(approx(3.0), bound(2.0, scope=Scope(adjacency="add-remove")), outside)
+        assert found.verdict == "proved"
+    assert verdict(approx(1.0, access="final-model"), OVERWHELMING).verdict == "open"
+    assert verdict(approx(1.0, direction="add"), OVERWHELMING).verdict == "open"
+    assert verdict(approx(1.0, record=5), OVERWHELMING).verdict == "open"
+
+
+def test_an_attack_on_less_counts_for_a_claim_about_more() -> None:
+    narrow = dataclasses.replace(HERE, access="final-model", adversary="record", direction="add", record=3)
+    found = verdict(approx(1.0, group_size=8), dataclasses.replace(OVERWHELMING, scope=narrow))
+    assert found.verdict == "refuted"
+
+
+def test_many_runs_refute_too() -> None:
+    runs = attack(
+        1,
+        1,
+        1,
+        kind="many-run",
+        statistics={"present": 500, "absent": 500, "true_positives": 490, "false_positives": 1},
+    )
+    assert verdict(approx(1.0), runs).verdict == "refuted"
+    assert verdict(approx(1.0), runs, bound(1.0)).verdict == "contradicted"
+
+
+def test_an_unknown_kind_of_evidence_is_an_error() -> None:
+    with pytest.raises(ValueError, match="oracle"):
+        verdict(approx(1.0), attack(1, 1, 1, kind="oracle"))
+
+
+@pytest.mark.parametrize(
+    ("verdict_name", "expect", "expected"),
+    [
+        ("proved", ("proved",), True),
+        ("proved", ("supported",), True),
+        ("supported", ("proved",), False),
+        ("contradicted", ("refuted",), True),
+        ("refuted", ("contradicted",), False),
+        ("open", ("open", "supported"), True),
+        ("refuted", ("open", "supported"), False),
+        ("contradicted", ("open", "refuted"), True),
+        ("proved", ("refuted", "open"), False),
+    ],
+)
+def test_the_expect_rule(verdict_name: VerdictName, expect: tuple[str, ...], expected: bool) -> None:
+    assert as_expected(verdict_name, expect) == expected
+
+
+def test_a_negative_control_is_refuted_beside_a_proved_claim() -> None:
+    claims = (approx(3.0, id="one"), approx(0.01, id="too-good", expect=("refuted",)))
+    found = audits.verdicts(audits.spec(*claims), bound(2.9), attack(1000, 1000, 700))
+    assert [(v.verdict, v.expected) for v in found] == [("proved", True), ("refuted", True)]
+    assert [v.claim for v in found] == ["one", "too-good"]
+
+
+def test_verdicts_of_extreme_numbers_are_finite_json() -> None:
+    for outcome in (bound(math.inf), bound(math.inf, bound="lower"), OVERWHELMING, bound(1e300)):
+        found = verdict(approx(3.0), outcome, attack(1000, 0, 0))
+        json.dumps(dataclasses.asdict(found), allow_nan=False)
+
+
+def test_a_deviating_pipeline_is_named_beside_a_contradiction() -> None:
+    found = verdict(approx(3.0), bound(2.9), OVERWHELMING, audits.check(0.0))
+    assert found.verdict == "contradicted"
+    assert "What ran was not what was declared" in found.reason
+
+
+def test_a_deviating_pipeline_leaves_what_is_proved_of_the_declared_mechanism() -> None:
+    declared = bound(2.9, assumptions=(Assumption(name="noise-scale", status="declared"),))
+    executed = dataclasses.replace(declared, scope=Scope(pipeline="executed"))
+    spec = audits.spec(approx(3.0))
+    judged = judge([audits.unjudged(spec, declared, audits.check(0.0))])[0]
+    assert judged.verdicts[0].verdict == "proved"
+    assert judged.conformance.status == "deviates"
+    assert judge([audits.unjudged(spec, executed, audits.check(0.0))])[0].verdicts[0].verdict == "open"
+
+
+def test_a_measured_check_turns_an_unchecked_assumption_into_a_tested_one() -> None:
+    unchecked = bound(2.9, assumptions=(Assumption(name="noise-scale", status="unchecked"),))
+    assert verdict(approx(3.0), unchecked).verdict == "supported"
+    judged = judge([audits.unjudged(audits.spec(approx(3.0)), unchecked, audits.check(0.4))])[0]
+    assert judged.verdicts[0].verdict == "proved"
+    assert judged.findings[0].assumptions[0].status == "not-rejected"
+
+
+counts = st.integers(1, 400).flatmap(lambda r: st.tuples(st.integers(r, 500), st.just(r), st.integers(0, r)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(counts, st.floats(0.0, 8.0), st.floats(0.0, 4.0), st.sampled_from([0.0, 1e-12, 1e-9, 1e-6, 1e-3]))
+def test_never_proved_and_refuted_when_the_attack_agrees_with_the_bound(
+    drawn: tuple[int, int, int], upper: float, slack: float, delta: float
+) -> None:
+    evidence = attack(*drawn)
+    found = verdict(approx(upper + slack, delta=1e-3), bound(upper, delta=delta), evidence)
+    own = verdict(approx(upper, delta=delta), evidence)
+    if own.verdict != "refuted":
+        assert found.verdict == "proved"
+    else:
+        assert found.verdict in ("proved", "refuted", "contradicted")
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, st.lists(st.floats(0.0, 8.0), min_size=2, max_size=5, unique=True), st.floats(0.0, 8.0))
+def test_a_larger_claim_is_never_refuted_before_a_smaller_one(
+    drawn: tuple[int, int, int], claimed: list[float], upper: float
+) -> None:
+    claims = [approx(epsilon, id=str(i)) for i, epsilon in enumerate(sorted(claimed))]
+    found = audits.verdicts(audits.spec(*claims), bound(upper), attack(*drawn))
+    names = [v.verdict for v in found]
+    assert all(b != "refuted" or a in ("refuted", "contradicted") for a, b in pairwise(names))
+    assert ("contradicted" in names) == all(n == "contradicted" for n in names)

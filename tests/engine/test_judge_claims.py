@@ -1,0 +1,206 @@
+"""Every claim kind: what it says, what proves it, what refutes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from support import audits
+from support.audits import approx, attack, bound, claim, counts, spec, verdict, verdicts
+
+from dpspec.contract import Claim, Finding, Scope
+from dpspec.engine.claims import statement
+
+STRONG = attack(1000, 1000, 990)
+
+
+def finding(quantity: str, value: float, side: str = "upper", scope: Scope | None = None, **at: Any) -> Finding:
+    return bound(value, quantity=quantity, bound=side, at=at, scope=scope or Scope())
+
+
+CASES = [
+    (claim("pure-dp", epsilon=2.0), "epsilon <= 2 at delta = 0", finding("epsilon", 2.0, delta=0.0)),
+    (
+        claim("renyi-dp", alpha=8.0, epsilon=1.5, group_size=4),
+        "Renyi epsilon <= 1.5 at order 8 for groups of 4",
+        finding("epsilon", 1.5, alpha=16.0, group_size=4),
+    ),
+    (claim("gdp", mu=1.0), "mu <= 1", finding("mu", 0.9, group_size=1)),
+    (
+        claim("rero", kappa=0.01, gamma=0.2),
+        "reconstruction gamma <= 0.2 at kappa = 0.01",
+        finding("gamma", 0.19, kappa=0.02),
+    ),
+    (
+        claim("per-instance-dp", epsilon=1.0, delta=1e-5, record=7),
+        "epsilon <= 1 at delta = 1e-05 for record 7",
+        finding("epsilon", 0.5, delta=1e-6, scope=Scope(data="this", record=7)),
+    ),
+    (
+        claim("per-instance-dp", epsilon=1.0, delta=1e-5, fraction=0.9, population="train"),
+        "epsilon <= 1 at delta = 1e-05 for 90% of train",
+        finding("epsilon", 0.5, delta=1e-5, fraction=0.95, population="train", scope=Scope(data="this")),
+    ),
+    (claim("membership", tpr=0.1, fpr=0.01), "membership tpr <= 0.1 at fpr = 0.01", finding("tpr", 0.1, fpr=0.01)),
+    (claim("membership", advantage=0.3), "membership advantage <= 0.3", finding("advantage", 0.3)),
+    (
+        approx(40.0, group_size=8, over="collection"),
+        "epsilon <= 40 at delta = 1e-09 for groups of 8 over collection",
+        finding("epsilon", 39.0, delta=1e-9, group_size=8, scope=Scope(data="collection")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("stated", "text", "proof"), CASES)
+def test_each_kind_is_said_and_proved(stated: Claim, text: str, proof: Finding) -> None:
+    found = verdict(stated, proof)
+    assert (found.text, found.verdict, found.kind) == (text, "proved", stated.kind)
+    assert found.claimed is not None
+    assert verdict(stated, dataclasses.replace(proof, value=found.claimed * 1.001)).verdict == "open"
+    assert verdict(stated, dataclasses.replace(proof, at={**proof.at, "step": 3})).verdict == "open"
+    beyond = dataclasses.replace(proof, bound="lower", value=found.claimed * 1.001, at=_same_or_weaker(proof))
+    assert verdict(stated, beyond).verdict == "refuted"
+    assert verdict(stated).verdict == "open"
+
+
+def _same_or_weaker(proof: Finding) -> dict[str, Any]:
+    """Conditions under which a lower bound tells against the claims above."""
+    weaker = {"alpha": 4.0, "kappa": 0.005, "delta": 1e-5, "fraction": 0.9}
+    return {key: weaker.get(key, value) if value != 0.0 else value for key, value in proof.at.items()}
+
+
+def test_conditions_count_only_in_their_direction() -> None:
+    renyi = claim("renyi-dp", alpha=8.0, epsilon=1.5)
+    assert verdict(renyi, finding("epsilon", 1.0, alpha=4.0)).verdict == "open"
+    assert verdict(claim("rero", kappa=0.01, gamma=0.2), finding("gamma", 0.1, kappa=0.005)).verdict == "open"
+    record = claim("per-instance-dp", epsilon=1.0, delta=1e-5, record=7)
+    other = finding("epsilon", 0.5, delta=1e-6, scope=Scope(data="this", record=8))
+    assert verdict(record, other).verdict == "open"
+    fraction = claim("per-instance-dp", epsilon=1.0, delta=1e-5, fraction=0.9, population="train")
+    for at in ({"fraction": 0.8, "population": "train"}, {"fraction": 0.95, "population": "test"}):
+        few = finding("epsilon", 0.5, delta=1e-5, scope=Scope(data="this"), **at)
+        assert verdict(fraction, few).verdict == "open"
+    assert verdict(claim("pure-dp", epsilon=1.0), bound(0.5, 1e-12)).verdict == "open"
+    assert verdict(approx(1.0), finding("epsilon", 0.5, alpha=8.0)).verdict == "open"
+
+
+@pytest.mark.parametrize(
+    ("weak", "strong"),
+    [
+        (claim("pure-dp", epsilon=9.0), claim("pure-dp", epsilon=1.0)),
+        (claim("gdp", mu=4.0), claim("gdp", mu=0.5)),
+        (claim("renyi-dp", alpha=8.0, epsilon=9.0), claim("renyi-dp", alpha=8.0, epsilon=0.5)),
+        (
+            claim("tradeoff", points=[{"fpr": 1e-9, "tpr": 0.01}]),
+            claim("tradeoff", points=[{"fpr": 0.001, "tpr": 0.002}]),
+        ),
+    ],
+)
+def test_curves_are_refuted_by_the_points_that_they_imply(weak: Claim, strong: Claim) -> None:
+    assert verdict(strong, STRONG).verdict == "refuted"
+    assert verdict(weak, STRONG).verdict == "open"
+    assert verdict(weak, STRONG).p_value == 1.0
+
+
+def test_what_could_be_refuted_is_said_in_the_claims_own_terms() -> None:
+    for stated in (claim("gdp", mu=9.0), claim("renyi-dp", alpha=8.0, epsilon=99.0), claim("pure-dp", epsilon=99.0)):
+        largest = verdict(stated, STRONG).refutable
+        assert largest is not None
+        key = "mu" if stated.kind == "gdp" else "epsilon"
+        perfect = attack(1000, 1000, 1000)
+        for factor, expected in ((0.999, "refuted"), (1.001, "open")):
+            options = {**stated.options, key: factor * largest}
+            assert verdict(claim(stated.kind, **options), perfect).verdict == expected
+
+
+def test_a_tradeoff_claim_needs_every_point_proved_and_one_refuted() -> None:
+    stated = claim("tradeoff", points=[{"fpr": 0.01, "tpr": 0.1}, {"fpr": 0.1, "tpr": 0.4}])
+    first, second = finding("tpr", 0.09, fpr=0.01), finding("tpr", 0.39, fpr=0.1)
+    assert verdict(stated, first).verdict == "open"
+    assert verdict(stated, first, second).verdict == "proved"
+    weak = dataclasses.replace(second, rigor="approximate")
+    found = verdict(stated, first, weak)
+    assert (found.verdict, found.claimed, found.upper) == ("supported", 0.4, 0.39)
+    assert verdict(stated, first, finding("tpr", 0.5, "lower", fpr=0.1)).verdict == "refuted"
+    assert found.text == "tpr <= 0.1 at fpr = 0.01, 0.4 at fpr = 0.1"
+
+
+def test_kinds_without_a_test_of_their_own_are_not_refuted_by_attacks() -> None:
+    for stated in (claim("rero", kappa=0.01, gamma=0.02), claim("membership", advantage=0.01)):
+        assert verdict(stated, STRONG).verdict == "open"
+        assert verdict(stated, STRONG).p_value is None
+
+
+AT_LEAST = claim("metric", name="accuracy", at_least=0.9)
+AT_MOST = claim("metric", name="accuracy", at_most=0.9)
+
+
+@pytest.mark.parametrize(
+    ("stated", "outcome", "expected"),
+    [
+        (AT_LEAST, finding("accuracy", 0.93, "lower"), "proved"),
+        (AT_LEAST, finding("accuracy", 0.87, "lower"), "open"),
+        (AT_LEAST, finding("accuracy", 0.93, "estimate"), "supported"),
+        (AT_LEAST, finding("accuracy", 0.93, "estimate", split="test"), "supported"),
+        (AT_LEAST, finding("accuracy", 0.93, "estimate", split="train"), "open"),
+        (AT_LEAST, finding("accuracy", 0.89, "estimate"), "open"),
+        (AT_LEAST, finding("accuracy", 0.5, "upper"), "refuted"),
+        (AT_LEAST, finding("loss", 0.93, "lower"), "open"),
+        (AT_LEAST, counts(800, 1000), "refuted"),
+        (AT_LEAST, counts(890, 1000), "open"),
+        (AT_LEAST, counts(800, 1000, at={"split": "train"}), "open"),
+        (AT_MOST, finding("accuracy", 0.87, "upper"), "proved"),
+        (AT_MOST, finding("accuracy", 0.93, "upper"), "open"),
+        (AT_MOST, finding("accuracy", 0.87, "estimate"), "supported"),
+        (AT_MOST, counts(950, 1000), "refuted"),
+        (AT_MOST, counts(910, 1000), "open"),
+        (AT_MOST, counts(800, 1000), "open"),
+    ],
+)
+def test_metrics_on_both_sides(stated: Claim, outcome: Any, expected: str) -> None:
+    assert verdict(stated, outcome).verdict == expected
+
+
+def test_a_metric_is_measured_whatever_the_scope_of_privacy() -> None:
+    measured = finding("accuracy", 0.93, "estimate", Scope(data="this", adversary="none", access="final-model"))
+    assert verdict(AT_LEAST, measured).verdict == "supported"
+
+
+def test_a_metrics_numbers_stand_on_their_own_sides() -> None:
+    statistical = dataclasses.replace(finding("accuracy", 0.91, "lower"), rigor="statistical", confidence=0.95)
+    found = verdict(AT_LEAST, finding("accuracy", 0.97), statistical, counts(930, 1000))
+    assert (found.verdict, found.lower, found.upper) == ("supported", 0.91, 0.97)
+    assert found.refutable is not None
+    assert 0.002 < found.refutable < 0.004  # with no success at all
+    open_ = verdict(AT_LEAST, finding("accuracy", 0.85432, "lower"))
+    assert "the largest value that could be proved is 0.8543" in open_.reason
+
+
+def test_a_metric_between_two_limits_needs_both() -> None:
+    stated = claim("metric", name="accuracy", at_least=0.8, at_most=0.95)
+    assert statement(stated).text == "accuracy >= 0.8 and accuracy <= 0.95"
+    assert verdict(stated, finding("accuracy", 0.9, "estimate")).verdict == "supported"
+    assert verdict(stated, finding("accuracy", 0.97, "estimate")).verdict == "open"
+    assert verdict(stated, counts(700, 1000)).verdict == "refuted"
+    assert verdict(stated, counts(990, 1000)).verdict == "refuted"
+
+
+def test_metrics_and_privacy_share_one_family() -> None:
+    near = counts(880, 1000)  # p = 0.022 against at_least 0.9
+    assert verdict(AT_LEAST, near).verdict == "refuted"
+    both = verdicts(spec(AT_LEAST, approx(5.0, id="p")), near, attack(100, 100, 50))
+    assert [v.verdict for v in both] == ["refuted", "open"]
+    three = (AT_LEAST, approx(5.0, id="p"), approx(6.0, id="q"))
+    assert verdicts(spec(*three), near, attack(100, 100, 50))[0].verdict == "open"
+
+
+def test_an_unknown_kind_is_an_error() -> None:
+    with pytest.raises(ValueError, match="kind 'oath'"):
+        verdict(claim("oath", strength=1.0))
+
+
+def test_the_judge_reads_a_group_claim_as_attacks_on_groups() -> None:
+    small, large = attack(1000, 1000, 990, group_size=2), attack(1000, 1000, 990, group_size=8)
+    assert audits.verdict(approx(1.0, group_size=4), small).verdict == "refuted"
+    assert audits.verdict(approx(1.0, group_size=4), large).verdict == "open"

@@ -1,0 +1,149 @@
+"""Multiplicity, and which claims a contradiction attaches to."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from support import audits
+from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
+
+from dpspec.contract import Scope
+from dpspec.engine.judge import judge
+from dpspec.stats import nulls, onerun
+
+#: p = 0.030 against epsilon = 1 at delta = 0.
+WEAK = attack(500, 500, 385)
+PURE = {"delta": 0.0}
+
+
+def test_holm_runs_over_all_claims_of_all_specs() -> None:
+    raw = nulls.p_value(WEAK, 1.0, 0.0)
+    assert 0.025 < raw < 0.05
+    alone = verdict(approx(1.0, **PURE), WEAK)
+    assert (alone.verdict, alone.p_value) == ("refuted", raw)
+    pair = judge([unjudged(spec(approx(1.0, **PURE)), WEAK), unjudged(spec(approx(5.0, **PURE)), WEAK)])
+    assert [j.verdicts[0].verdict for j in pair] == ["open", "open"]
+    assert pair[0].verdicts[0].p_value == 2 * raw
+
+
+def test_holm_steps_down_past_what_is_rejected_first() -> None:
+    found = verdicts(spec(approx(0.1, id="a", **PURE), approx(1.0, id="b", **PURE)), WEAK)
+    assert [v.verdict for v in found] == ["refuted", "refuted"]  # 0.1 is rejected first, then 1.0 at the full level
+
+
+def test_the_same_hypothesis_is_tested_once() -> None:
+    claims = [approx(1.0, id=str(i), group_size=1 + i, **PURE) for i in range(3)]
+    assert [v.verdict for v in verdicts(spec(*claims), WEAK)] == ["refuted"] * 3
+
+
+def test_two_attacks_are_two_tests_even_when_their_counts_agree() -> None:
+    assert verdict(approx(1.0, **PURE), WEAK, dataclasses.replace(WEAK, id="again")).verdict == "open"
+
+
+def test_the_strictest_confidence_holds_for_the_whole_invocation() -> None:
+    easy = unjudged(spec(approx(1.0, **PURE)), WEAK)
+    strict = unjudged(spec(confidence=0.99))
+    assert judge([easy])[0].verdicts[0].verdict == "refuted"
+    assert judge([easy, strict])[0].verdicts[0].verdict == "open"
+
+
+def test_a_spec_without_an_audit_states_no_confidence() -> None:
+    bounds_only = dataclasses.replace(spec(approx(1.0, **PURE)), audit=None)
+    judged = judge([unjudged(bounds_only, bound(0.9, 0.0))])[0]
+    assert judged.verdicts[0].verdict == "proved"
+    assert (judged.conformance.status, judged.conformance.expected) == ("not-run", True)
+
+
+def test_nothing_to_judge_is_nothing_judged() -> None:
+    assert judge([]) == ()
+    assert judge([unjudged(spec())])[0].verdicts == ()
+
+
+def test_what_could_be_refuted_shrinks_with_the_family() -> None:
+    alone = verdict(approx(3.0), WEAK).refutable
+    among = verdicts(spec(*(approx(3.0 + i, id=str(i)) for i in range(10))), WEAK)[0].refutable
+    assert alone is not None
+    assert among is not None
+    assert among < alone <= onerun.largest(500, 500, 1e-9, 0.95) < 1.0001 * alone
+
+
+def test_the_whole_curve_of_a_bound_is_tested() -> None:
+    # At delta = 0.1 the attack shows nothing; the same bound's value at 1e-9 is rejected outright.
+    curve = (bound(4.0, 0.1), bound(4.1, 1e-9))
+    assert verdict(approx(4.0, delta=0.1), curve[0], attack(1000, 1000, 1000)).verdict == "proved"
+    assert verdict(approx(4.0, delta=0.1), *curve, attack(1000, 1000, 1000)).verdict == "contradicted"
+
+
+def test_bound_tests_are_adjusted_over_the_invocation() -> None:
+    close = attack(1000, 1000, 983)  # against epsilon = 3 at delta = 0
+    p = nulls.p_value(close, 3.0, 0.0)
+    assert 5e-8 < p < 1e-6
+    one = unjudged(spec(approx(3.0, **PURE)), bound(3.0, 0.0), close)
+    idle = unjudged(spec(approx(9.0, **PURE)), bound(9.0, 0.0), attack(1000, 1000, 500))
+    assert judge([one])[0].verdicts[0].verdict == "contradicted"
+    many = judge([one, *([idle] * 20)])
+    assert many[0].verdicts[0].verdict == "refuted"
+    assert {j.verdicts[0].verdict for j in many[1:]} == {"proved"}
+
+
+def test_a_contradiction_reaches_every_claim_that_the_attack_speaks_of() -> None:
+    claims = (
+        approx(3.0, id="one"),
+        approx(50.0, id="family", group_size=8),
+        approx(3.0, id="final", access="final-model"),
+        audits.claim("gdp", id="gdp", mu=9.0),
+        audits.claim("metric", id="accuracy", name="accuracy", at_least=0.5),
+    )
+    found = verdicts(
+        spec(*claims),
+        bound(2.9),
+        bound(40.0, group_size=8),
+        bound(9.0, None, quantity="mu"),
+        bound(0.9, quantity="accuracy", bound="lower", at={}),
+        attack(1000, 1000, 1000),
+    )
+    by_id = {v.claim: v.verdict for v in found}
+    # The attack sees all iterates: of the final model it says nothing, but the bound it rejects proves nothing either.
+    assert by_id == {
+        "one": "contradicted",
+        "family": "contradicted",
+        "final": "contradicted",
+        "gdp": "contradicted",
+        "accuracy": "proved",
+    }
+
+
+def test_a_contradiction_of_large_groups_leaves_small_ones() -> None:
+    claims = (approx(3.0, id="one"), approx(50.0, id="family", group_size=8))
+    bounds = (bound(2.9), bound(3.5, group_size=8))
+    found = verdicts(spec(*claims), *bounds, attack(1000, 1000, 1000, group_size=8))
+    assert [v.verdict for v in found] == ["proved", "contradicted"]
+    # Without a bound of its own the small group would rest on the rejected one.
+    assert verdict(approx(6.0), bound(3.5, group_size=8), attack(1000, 1000, 1000, group_size=8)).verdict == (
+        "contradicted"
+    )
+
+
+def test_a_rejected_bound_for_a_narrower_scope_leaves_wider_claims() -> None:
+    narrow = bound(1.0, scope=Scope(access="final-model"))
+    final = attack(1000, 1000, 990, scope=dataclasses.replace(HERE, access="final-model"))
+    claims = (approx(6.0, id="all"), approx(6.0, id="final", access="final-model"))
+    found = verdicts(spec(*claims), narrow, bound(5.9), final)
+    assert [v.verdict for v in found] == ["proved", "contradicted"]
+
+
+def test_only_proved_bounds_can_be_contradicted() -> None:
+    overwhelming = attack(1000, 1000, 1000)
+    for weak in (
+        bound(2.9, rigor="approximate"),
+        bound(2.9, rigor="statistical", confidence=0.9),
+        bound(2.9, bound="estimate"),
+    ):
+        assert verdict(approx(20.0), weak, bound(19.0), overwhelming).verdict == "proved"
+
+
+def test_a_tighter_bound_that_stands_still_proves() -> None:
+    # The rejected bound holds for a wider scope; its narrower, looser sibling is not rejected.
+    loose = bound(9.0, scope=Scope(access="final-model"))
+    found = verdict(approx(10.0, access="final-model"), bound(2.9), loose, attack(1000, 1000, 1000))
+    assert (found.verdict, found.upper) == ("proved", 9.0)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+from itertools import product
+
+import pytest
+from support import audits
+
+from dpspec.contract import Scope
+from dpspec.engine.scope import claim_scope, covers
+
+#: Every part of a scope with its values from strong to weak, and what does not compare.
+CHAINS = {
+    "access": ("all-iterates", "final-model"),
+    "adversary": ("gradient", "record", "none"),
+    "data": ("all", "collection", "this"),
+}
+APART = {"adjacency": ("add-remove", "replace-one", "zero-out"), "unit": ("record", "user")}
+WHOLE = {"direction": ("both", "add", "remove"), "record": ("all", 3, 4)}
+
+
+def all_scopes() -> list[Scope]:
+    parts = {
+        "adjacency": APART["adjacency"][:2],
+        "unit": APART["unit"],
+        **{key: values[:2] for key, values in WHOLE.items()},
+        **CHAINS,
+        "pipeline": ("declared", "executed"),
+    }
+    return [Scope(**dict(zip(parts, values, strict=True))) for values in product(*parts.values())]
+
+
+@pytest.mark.parametrize(("part", "values"), CHAINS.items())
+def test_the_stronger_value_covers_the_weaker(part: str, values: tuple[str, ...]) -> None:
+    for (i, one), (j, other) in product(enumerate(values), repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (i <= j)
+
+
+@pytest.mark.parametrize(("part", "values"), APART.items())
+def test_what_does_not_compare_must_be_equal(part: str, values: tuple[str, ...]) -> None:
+    for one, other in product(values, repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (one == other)
+
+
+@pytest.mark.parametrize(("part", "values"), WHOLE.items())
+def test_the_whole_covers_each_case_and_a_case_only_itself(part: str, values: tuple[str, ...]) -> None:
+    for one, other in product(values, repeat=2):
+        assert covers(Scope(**{part: one}), Scope(**{part: other})) == (one in (values[0], other))
+
+
+def test_covering_is_an_order_made_of_its_parts() -> None:
+    scopes = all_scopes()
+    parts = [f.name for f in dataclasses.fields(Scope)]
+    one_part = {
+        (part, a, b): covers(Scope(**{part: a}), Scope(**{part: b}))
+        for part in parts
+        for a, b in product({getattr(s, part) for s in scopes}, repeat=2)
+    }
+    for upper, claim in product(scopes[::3], scopes[::2]):
+        expected = all(one_part[part, getattr(upper, part), getattr(claim, part)] for part in parts)
+        assert covers(upper, claim) == expected
+    assert all(covers(s, s) for s in scopes)
+    few = scopes[::7]
+    for a, b, c in product(few, repeat=3):
+        assert not (covers(a, b) and covers(b, c)) or covers(a, c)
+
+
+def test_pipeline_is_not_compared() -> None:
+    assert covers(Scope(pipeline="executed"), Scope(pipeline="declared"))
+    assert covers(Scope(pipeline="declared"), Scope(pipeline="executed"))
+
+
+def test_a_value_outside_the_orders_covers_itself_alone() -> None:
+    assert covers(Scope(access="weekly"), Scope(access="weekly"))
+    assert not covers(Scope(access="weekly"), Scope(access="final-model"))
+    assert not covers(Scope(access="all-iterates"), Scope(access="weekly"))
+
+
+def test_a_claim_speaks_of_the_threat_model_narrowed_by_its_own_keys() -> None:
+    spec = audits.spec(unit="user", options={"adversary": "record"})
+    assert claim_scope(spec, audits.approx()) == Scope(unit="user", adversary="record")
+    narrow = audits.approx(adjacency="zero-out", access="final-model", direction="add", record=7, over="collection")
+    assert claim_scope(spec, narrow) == Scope(
+        adjacency="zero-out",
+        unit="user",
+        direction="add",
+        access="final-model",
+        adversary="record",
+        data="collection",
+        record=7,
+    )
+
+
+def test_a_per_instance_claim_speaks_of_this_data_set_unless_it_says_over() -> None:
+    one = audits.claim("per-instance-dp", epsilon=1.0, delta=1e-6, record=2)
+    assert claim_scope(audits.spec(), one) == Scope(data="this", record=2)
+    assert claim_scope(audits.spec(), dataclasses.replace(one, over="collection")).data == "collection"

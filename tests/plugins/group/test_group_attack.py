@@ -1,0 +1,183 @@
+"""The attack against what theory says of it: scores, guesses, and the bounds that follow."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dpspec_group import evidence, theory
+from dpspec_group.audit import GroupAudit
+from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
+
+from dpspec.accounting.mixture import Mixture
+from dpspec.contract import Evidence, Finding, FrozenMap, Spec, Trial
+from dpspec.engine.context import RunContext
+from dpspec.engine.prepare import prepare
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+
+TEXT = """\
+dpspec: 1
+name: small
+mechanism:
+  kind: group
+  noise_multiplier: 1.5
+  clip_norm: 0.5
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 40
+data: {kind: synthetic, records: 120, features: 40, classes: 10, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {group_size: [1, 4]}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5}
+  - {id: four, kind: approx-dp, epsilon: 90.0, delta: 1e-5, group_size: 4}
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}, seed: 11}
+"""
+
+
+def spec_of(tmp_path: Path, *overrides: str) -> Spec:
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return loaded.specs[0]
+
+
+def trials_of(spec: Spec, *indices: int) -> list[Trial]:
+    prepared = prepare(spec, load_catalog())
+    inputs = prepared.audit.trial_inputs(spec)
+    context = RunContext(prepared, load_catalog(), inputs, device="cpu")
+    return list(prepared.audit.trials(inputs, context, indices))
+
+
+@pytest.fixture(scope="module")
+def one_trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, list[Trial]]:
+    spec = spec_of(tmp_path_factory.mktemp("small"))
+    return spec, trials_of(spec, 0)
+
+
+def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, list[Trial]]) -> None:
+    """Mean scores within 4.5 standard errors of theory: a correct attack fails this about once in 10^5 runs."""
+    spec, trials = one_trial
+    for size in (1, 4):
+        scores, coins = evidence.pooled(trials, size)
+        assert len(scores) == 200
+        pairs = [(theory.planted_mixture(p, size, 120), int(p["steps"])) for p in spec.phases]
+        law = score_law(pairs)
+        absent, present = scores[coins == 0], scores[coins == 1]
+        # What sampling leaves of the real gradients widens the scores a little: a tenth of a deviation is allowed.
+        assert abs(absent.mean() - law.absent_mean) < law.absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
+        assert abs(present.mean() - law.present_mean) < law.present_std * (4.5 / len(present) ** 0.5 + 0.1)
+        assert 0.7 < absent.std() / law.absent_std < 1.4
+
+
+def test_a_trial_is_reproducible_and_its_seed_matters(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
+    spec, (first,) = one_trial
+    assert trials_of(spec, 0)[0].evidence == first.evidence
+    assert trials_of(spec, 1)[0].evidence["coins"] != first.evidence["coins"]
+    assert trials_of(spec_of(tmp_path, "audit.seed=12"), 0)[0].evidence["coins"] != first.evidence["coins"]
+
+
+def test_lower_bounds_stay_below_the_upper_ones_and_rise_with_the_group(
+    one_trial: tuple[Spec, list[Trial]],
+) -> None:
+    spec, trials = one_trial
+    outcomes = list(GroupAudit().conclude(spec, trials))
+    lower = {o.at["group_size"]: o.value for o in outcomes if isinstance(o, Finding) and o.bound == "lower"}
+    assert 0.0 <= lower[1] < lower[4]
+    phases = spec.phases
+    for size, value in lower.items():
+        (upper,) = theory.group_epsilons(phases, size, 120, [1e-5], "remove")
+        assert value < upper.upper
+
+
+def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
+    _, white_box = one_trial
+    spec = spec_of(tmp_path, "threat_model.access=final-model")
+    trials = trials_of(spec, 0)
+    scores, coins = evidence.pooled(trials, 4)
+    white_scores, white_coins = evidence.pooled(white_box, 4)
+    separation = (scores[coins == 1].mean() - scores[coins == 0].mean()) / scores.std()
+    white = (white_scores[white_coins == 1].mean() - white_scores[white_coins == 0].mean()) / white_scores.std()
+    assert 0.0 < separation < white
+    evidences = [o for o in GroupAudit().conclude(spec, trials) if isinstance(o, Evidence) and o.kind == "one-run"]
+    assert {e.scope.access for e in evidences} == {"final-model"}
+
+
+def test_guesses_are_counted_as_by_hand() -> None:
+    scores = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0]
+    coins = "101011"
+    trial = Trial(index=0, evidence=FrozenMap({"groups": [[2, 6]], "scores": scores, "coins": coins, "records": 10}))
+    for guesses in (2, 4, 6):
+        half = guesses // 2
+        order = sorted(range(6), key=lambda i: scores[i])
+        right = sum(coins[i] == "0" for i in order[:half]) + sum(coins[i] == "1" for i in order[-half:])
+        assert evidence.count([trial], 2, guesses).correct == right
+    assert evidence.count([trial, trial], 2, 4).canaries == 12
+
+
+def test_score_law_against_simulation() -> None:
+    """Moments of 4000 simulated scores, within five standard errors."""
+    rng = np.random.default_rng(0)
+    mixture, steps = Mixture.poisson(3, 0.2, 1.3), 25
+    law = score_law([(mixture, steps)])
+    for present, mean, std in ((0, law.absent_mean, law.absent_std), (1, law.present_mean, law.present_std)):
+        drawn = rng.binomial(3, 0.2, size=(steps, 4000)) * present
+        scores = mixture.log_ratio(drawn + 1.3 * rng.standard_normal((steps, 4000))).sum(axis=0)
+        assert abs(scores.mean() - mean) < 5 * std / 4000**0.5
+        assert abs(scores.std() / std - 1) < 0.1
+
+
+def test_end_to_end_law_against_simulation() -> None:
+    rng = np.random.default_rng(1)
+    mixture, steps = Mixture.poisson(3, 0.2, 1.3), 25
+    law = end_to_end_law([(mixture, steps)])
+    drawn = rng.binomial(3, 0.2, size=(steps, 8000))
+    total = (drawn + 1.3 * rng.standard_normal((steps, 8000))).sum(axis=0)
+    assert abs(total.mean() - law.present_mean) < 5 * law.present_std / 8000**0.5
+    assert abs(total.std() / law.present_std - 1) < 0.05
+
+
+def test_accuracy_of_extreme_guesses_against_simulation() -> None:
+    rng = np.random.default_rng(2)
+    law = ScoreLaw(absent_mean=-1.0, absent_std=1.0, present_mean=1.5, present_std=2.0)
+    coins = rng.integers(0, 2, 200_000)
+    scores = np.where(coins, 1.5 + 2.0 * rng.standard_normal(200_000), -1.0 + rng.standard_normal(200_000))
+    order = np.argsort(scores)
+    for guesses in (2_000, 40_000, 200_000):
+        half = guesses // 2
+        right = (coins[order[:half]] == 0).sum() + (coins[order[-half:]] == 1).sum()
+        assert abs(right / guesses - law.accuracy(guesses, 200_000)) < 5 / guesses**0.5
+
+
+def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
+    law = ScoreLaw(absent_mean=-2.0, absent_std=2.0, present_mean=2.0, present_std=2.0)
+    few = design(law, 400, 1e-5, 0.95)
+    many = design(law, 4000, 1e-5, 0.95)
+    assert few.guesses < 400
+    assert few.expected_epsilon < few.largest_epsilon
+    assert few.expected_epsilon < many.expected_epsilon
+
+
+@pytest.mark.parametrize("scheme", ["{scheme: fixed, batch_size: 12}", "{scheme: full}"])
+def test_other_sampling_schemes_run_end_to_end(tmp_path: Path, scheme: str) -> None:
+    spec = spec_of(tmp_path, f"mechanism.sampling={scheme}", "mechanism.steps=5", "audit.canary.count=40")
+    trials = trials_of(spec, 0)
+    checks = [o for o in GroupAudit().conclude(spec, trials) if type(o).__name__ == "Check"]
+    assert {c.assumption for c in checks} >= {"steps", "noise-scale", "sampling", "clipping"}
+    assert all(c.p_value > 1e-9 for c in checks)
+
+
+def test_phases_are_scored_with_their_own_parameters(tmp_path: Path) -> None:
+    phases = "[{steps: 10, noise_multiplier: 1.0}, {steps: 10, noise_multiplier: 3.0, clip_norm: 0.25}]"
+    spec = spec_of(tmp_path, "mechanism.steps=null", f"mechanism.phases={phases}", "audit.canary.count=40")
+    trials = trials_of(spec, 0)
+    assert trials[0].evidence["steps"] == 20
+    assert len(trials[0].evidence["sampling_log"]["batches"]) == 2
+    checks = [o for o in GroupAudit().conclude(spec, trials) if type(o).__name__ == "Check"]
+    assert all(c.p_value > 1e-9 for c in checks)
+    for first, second in itertools.pairwise(evidence.designs(spec, 120, 20, 1)):
+        assert first.guesses <= second.guesses

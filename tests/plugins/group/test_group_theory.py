@@ -1,0 +1,62 @@
+"""Epsilon of the plugin against published and independently computed values (relative 1e-4 or better)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from dpspec_group import theory
+
+from dpspec.contract import FrozenMap
+
+
+def phase(sampling: dict[str, object], sigma: float, steps: int) -> FrozenMap:
+    return FrozenMap({"sampling": sampling, "noise_multiplier": sigma, "clip_norm": 1.0, "steps": steps})
+
+
+POISSON = {"scheme": "poisson", "rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("k", "sigma", "remove", "add"),
+    [
+        (1, 1.0, 2.9552459109, 2.3961206512),
+        (4, 1.0, 14.5349763823, 11.2870815198),
+        (8, 2.0, 10.7159368737, 9.8717406933),
+        (16, 1.0, 90.901207932, 62.399090983),
+    ],
+)
+def test_poisson_groups(k: int, sigma: float, remove: float, add: float) -> None:
+    for direction, exact in (("remove", remove), ("add", add)):
+        (epsilon,) = theory.group_epsilons([phase(POISSON, sigma, 2000)], k, 50_000, [1e-6], direction)
+        assert epsilon.upper == pytest.approx(exact, rel=1e-4)
+        assert epsilon.lower <= exact * (1 + 1e-9)
+        assert epsilon.upper >= exact * (1 - 1e-7)
+
+
+def test_fixed_size_batches_count_the_records_that_are_left_without_the_group() -> None:
+    fixed = phase({"scheme": "fixed", "batch_size": 500}, 2.0, 2000)
+    (epsilon,) = theory.group_epsilons([fixed], 8, 50_008, [1e-6], "remove")
+    assert epsilon.upper == pytest.approx(34.8769954796, rel=1e-4)
+    (full,) = theory.group_epsilons([fixed], 8, 50_000, [1e-6], "remove")
+    assert full.upper == pytest.approx(34.8842759, rel=1e-4)
+    assert full.upper > epsilon.upper
+
+
+def test_phases_compose() -> None:
+    both = [phase(POISSON, 1.0, 1000), phase(POISSON, 2.0, 1000)]
+    (remove,) = theory.group_epsilons(both, 3, 50_000, [1e-6], "remove")
+    (add,) = theory.group_epsilons(both, 3, 50_000, [1e-6], "add")
+    assert remove.upper == pytest.approx(7.6726601398, rel=1e-4)
+    assert add.upper == pytest.approx(5.9190418734, rel=1e-4)
+
+
+def test_full_batches_are_the_gaussian_mechanism() -> None:
+    (epsilon,) = theory.group_epsilons([phase({"scheme": "full"}, 40.0, 100)], 4, 1000, [1e-6], "remove")
+    assert epsilon.upper == pytest.approx(4.88655411746, rel=1e-4)
+
+
+def test_without_noise_epsilon_is_infinite() -> None:
+    (epsilon,) = theory.group_epsilons([phase(POISSON, 0.0, 10)], 1, 100, [1e-6], "add")
+    assert math.isinf(epsilon.upper)
+    assert math.isinf(epsilon.lower)
