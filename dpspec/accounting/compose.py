@@ -32,7 +32,10 @@ _OUTSIDE = 1e-15
 _FFT = 8.0
 
 #: Nodes whose weight would exceed e^this are not needed by any epsilon near the reference.
-_REACH = 300.0
+_REACH = 500.0
+
+#: Over this distance e^-x is below any rounding error.
+_FADE = 45.0
 
 
 class TooLongError(Exception):
@@ -44,7 +47,9 @@ class Composed:
     """A composed measure near ``reference``: ln delta as a sum over nodes, with bounds on its error.
 
     least: the least epsilon (less the shift) that may be asked for.
-    zero, one: (n + 1,) sums over the nodes from i on of C e^(-tilt (e - reference)), and the same with 1 + tilt.
+    weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
+    zero, one: (n + 1,) sums of the weights over the nodes from i on, and the same with tilt + 1; ``one`` is None where
+        the nodes span too much for one exponent range.
     """
 
     first: float
@@ -53,8 +58,9 @@ class Composed:
     reference: float
     tilt: float
     log_scale: float
+    weights: Floats
     zero: Floats
-    one: Floats
+    one: Floats | None
     absolute: float
     relative: float
     infinity: float
@@ -74,12 +80,20 @@ class Composed:
         return self.log_scale - self.relative + _log(value - error)
 
     def _sum(self, epsilon: float) -> tuple[float, float]:
+        """The sum over nodes above ``epsilon``, and a bound on its error."""
         i = math.floor((epsilon - self.first) / self.spacing) + 1
-        i = min(max(i, 0), len(self.zero) - 1)
-        zero, one = float(self.zero[i]), float(self.one[i]) * math.exp(epsilon - self.reference)
-        rounding = EPS * (len(self.zero) - i + 16.0) * (zero + one)
-        outside = self.absolute * math.exp(self.tilt * (self.reference - epsilon))
-        return max(zero - one, 0.0), rounding + outside
+        i = min(max(i, 0), len(self.weights))
+        zero = float(self.zero[i])
+        if self.one is not None:
+            one = float(self.one[i]) * math.exp(min(epsilon - self.reference, _REACH))
+            value = zero - one
+        else:
+            one, j = 0.0, min(len(self.weights), i + math.ceil(_FADE / self.spacing))
+            gaps = epsilon - (self.first + self.spacing * np.arange(i, j))
+            value = float(self.zero[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
+        rounding = EPS * (len(self.weights) - i + 16.0) * (zero + one)
+        outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
+        return max(value, 0.0), rounding + outside
 
 
 def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, limit: int) -> Composed:
@@ -101,15 +115,16 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
 
     origin = math.fsum(atoms.lowest * steps for atoms, steps in phases)
     nodes = origin + spacing * (start + np.arange(length))
-    floor = reference - _REACH / (1.0 + tilt)
-    whole = bool(nodes[0] >= floor)
+    narrow = max(spacing * length, float(nodes[-1]) - reference) <= _REACH
+    floor = reference - _REACH / (1.0 + tilt if narrow else tilt)
     keep = nodes >= floor
+    whole = bool(keep[0])
     nodes, total = nodes[keep], total[keep]
     with np.errstate(under="ignore"):
-        zero = total * np.exp(-tilt * (nodes - reference))
-        one = zero * np.exp(-(nodes - reference))
+        weights = total * np.exp(-tilt * (nodes - reference))
+        one = _from_above(weights * np.exp(-(nodes - reference))) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
-    weights = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
+    room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest  # the sum of the weights of errors
     log_mass = math.fsum(steps * part.log_mass for part, (_, steps) in zip(tilted, phases, strict=True))
     log_scale = log_mass - tilt * (reference - origin)
     magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
@@ -121,9 +136,10 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
         reference=reference,
         tilt=tilt,
         log_scale=log_scale,
-        zero=_from_above(zero),
-        one=_from_above(one),
-        absolute=noise * weights + 2.02 * _OUTSIDE * largest,
+        weights=weights,
+        zero=_from_above(weights),
+        one=one,
+        absolute=noise * room + 2.02 * _OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * steps,
         infinity=min(1.0, math.fsum(atoms.infinity * steps for atoms, steps in phases) * (1.0 + 1e-12)),
         shift=math.fsum(atoms.shift * steps for atoms, steps in phases)

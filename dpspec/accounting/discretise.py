@@ -127,7 +127,7 @@ def _convex(nodes: Floats, spacing: float) -> Floats:
             nodes[above] += mass
         else:
             width, rise = (above - i) * spacing, (i - below) * spacing
-            part = math.expm1(-width) / (math.expm1(-width) - math.expm1(rise))
+            part = math.expm1(-width) / (math.expm1(-width) - math.expm1(rise)) if rise < 700.0 else 0.0
             nodes[below] += mass * part
             nodes[above] += mass * (1.0 - part)
         left[above], right[below] = below, above

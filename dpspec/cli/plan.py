@@ -6,31 +6,39 @@ from typing import TYPE_CHECKING
 
 from dpspec.cli.options import Overrides, SpecFiles
 from dpspec.cli.output import emit, page_width
+from dpspec.contract import Plan
 from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
-    from dpspec.contract import Plan, Spec
+    from dpspec.contract import Spec
     from dpspec.reporters.layout import Page
+
+
+#: What a spec without an audit block needs.
+NOTHING = Plan(chunks=(), seconds=0.0, memory_bytes=0)
 
 
 def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
     """Say how many trials specs need, what they cost and what they could show; nothing is trained."""
-    from dpspec.cli.specs import loaded_specs
+    from dpspec.cli.specs import loaded_specs, stop_at_errors
+    from dpspec.engine.prepare import check
     from dpspec.engine.prepare import plan as make_plan
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import Page
     from dpspec.reporters.numbers import duration
+    from dpspec.reporters.words import count
 
     catalog = load_catalog()
     page = Page(page_width())
     with loaded_specs(specs, catalog, overrides) as loaded:
-        plans = [make_plan(spec, catalog) for spec in loaded]
+        for spec in loaded:
+            stop_at_errors(check(spec, catalog))
+        plans = [make_plan(spec, catalog) if spec.audit else NOTHING for spec in loaded]
         for spec, its_plan in zip(loaded, plans, strict=True):
             _describe(page, spec, its_plan)
     if len(plans) > 1:
-        page.heading(
-            f"Together: {sum(p.trials for p in plans)} trials, about {duration(sum(p.seconds for p in plans))}"
-        )
+        trials = count(sum(p.trials for p in plans), "trial")
+        page.heading(f"Together: {trials}, about {duration(sum(p.seconds for p in plans))}")
     emit(page.text())
     return ExitCode.OK
 

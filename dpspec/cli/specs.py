@@ -39,6 +39,12 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
         raise typer.Exit(error.exit_code) from None
 
 
+def stop_at_errors(diagnostics: Sequence[Diagnostic]) -> None:
+    """Raise ``SpecError`` with all diagnostics where any of them is an error."""
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        raise SpecError(diagnostics)
+
+
 def show(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
     """Print diagnostics on stderr."""
     from dpspec.spec.render import render

@@ -52,7 +52,7 @@ def supported(part: Part, standing: Standing) -> str:
 def undecided(part: Part | None, provable: float | None, refutable: float | None, attacked: bool) -> str:
     """Nothing decides the claim: what could have been proved, and what refuted."""
     if part is None:
-        return "Nothing decides it: the claim states no inequality."
+        return "Nothing decides it: claims of this kind state no inequality that findings can be held against."
     least, largest = ("least", "largest") if part.side == "at-most" else ("largest", "least")
     if provable is not None:
         proof = f"the {least} value that could be proved is {_proving(part, provable)[1]}"

@@ -16,7 +16,7 @@ _GAP = 2
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of texts: a head and rows, all as long, and what stands above it."""
+    """A table of texts: a head and rows, all as long; ``title`` says what they share, if anything."""
 
     title: str
     head: tuple[str, ...]
@@ -27,7 +27,9 @@ class Grid:
         table = (self.head, *self.rows)
         widths = [max(len(row[column]) for row in table) for column in range(len(self.head))]
         return tuple(
-            (" " * _GAP).join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            (" " * _GAP).join(
+                [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+            )
             for row in table
         )
 
@@ -38,7 +40,9 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
     The lower ends beside upper values stay out of it: they say how tight those are and are in the JSON.
     """
     first = findings[0]
-    alike = all(f.quantity == first.quantity and f.bound == first.bound and set(f.at) == set(first.at) for f in findings)
+    alike = all(
+        f.quantity == first.quantity and f.bound == first.bound and set(f.at) == set(first.at) for f in findings
+    )
     if len(findings) < _LEAST or not alike or any(f.privacy != first.privacy for f in findings):
         return None
     varying = [key for key in first.at if len({f.at[key] for f in findings}) > 1]
@@ -52,9 +56,7 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
     return min(fitting, key=lambda table: len(table.rows), default=None)
 
 
-def _table(
-    first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str
-) -> Grid | None:
+def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str) -> Grid | None:
     """The table with ``one`` down the side and ``other`` across; None where a place is empty."""
     swapped = one != next(iter(k for k in first.at if k in (one, other)))
     placed = {((b, a) if swapped else (a, b)): finding for (a, b), finding in by_place.items()}
@@ -64,11 +66,9 @@ def _table(
     fixed = words.conditions({key: item for key, item in first.at.items() if key not in (one, other)})
     sign = words.statement(first).removesuffix(words.number(first)).strip()
     return Grid(
-        title=f"{sign} at {fixed}" if fixed else sign,
-        head=("", *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
-        rows=tuple(
-            (f"{one} {words.value(a)}", *(words.number(placed[a, b]) for b in across)) for a in down
-        ),
+        title=f"at {fixed}" if fixed else "",
+        head=(sign, *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
+        rows=tuple((f"{one} {words.value(a)}", *(words.number(placed[a, b]) for b in across)) for a in down),
     )
 
 

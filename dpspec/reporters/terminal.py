@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract import Assumption, Finding
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import numbers, words
@@ -114,20 +114,7 @@ def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
         hang=2,
     )
     for check in audit.checks:
-        page.item(_check(check), indent=4)
-
-
-def _check(check: Check) -> str:
-    text = f"{check.assumption}: {check.test}, p = {numbers.upper(check.p_value, digits=2)}"
-    if check.declared is not None:
-        text += f", declared {numbers.exact(check.declared)}"
-    if check.measured is not None:
-        text += f", {check.observed} {numbers.nearest(check.measured)}"
-    elif check.observed == "reported":
-        text += ", reported by the backend"
-    if check.detectable is not None:
-        text += f", would have seen a deviation of {numbers.upper(100 * check.detectable, digits=2)}%"
-    return f"{text}. {check.note}" if check.note else text
+        page.item(words.check(check), indent=4)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
@@ -140,9 +127,11 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
         groups.setdefault(key, []).append(finding)
     for group in groups.values():
         _group(page, group)
+    if audit.series:
+        page.line(("series, in the JSON", "bold"), indent=2)
     for series in audit.series:
-        about = "; ".join(part for part in (series.rigor, series.source) if part)
-        page.line(f"{series.title}: a series of {', '.join(series.columns)} ({about}), in the JSON", indent=2, hang=2)
+        about = "; ".join(part for part in (", ".join(series.columns), series.rigor, series.source) if part)
+        page.line(f"{series.title}: {about}", indent=4, hang=2)
 
 
 def _group(page: Page, group: list[Finding]) -> None:
@@ -158,9 +147,10 @@ def _group(page: Page, group: list[Finding]) -> None:
     table = grid(group, page.width - 6)
     if table is not None:
         privacy = "" if first.privacy == "public" else f"  [{first.privacy}]"
-        page.line((table.title, "cyan"), privacy, indent=6, hang=2)
+        if table.title or privacy:
+            page.line(table.title, privacy, indent=6, hang=2)
         for line in table.lines():
-            page.line(line, indent=6)
+            page.line((line, "cyan"), indent=6)
         return
     for finding in group:
         tight = "" if finding.lower is None else f" (true value >= {numbers.lower(finding.lower)})"

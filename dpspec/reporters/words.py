@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpspec.contract import Assumption, Finding, Json
+from dpspec.contract import Assumption, Check, Finding, Json
 from dpspec.engine.result import AuditResult, Conformance, Result, Verdict
 from dpspec.reporters import numbers
 
@@ -104,11 +104,30 @@ def assumption(of: Assumption) -> str:
     text = of.text or of.name
     details = [of.test or ""]
     if of.level is not None:
-        details.append(f"level {numbers.exact(of.level)}")
+        details.append(f"level {numbers.nearest(of.level, digits=2)}")
     if of.detectable is not None:
-        details.append(f"would have seen a deviation of {numbers.upper(100 * of.detectable, digits=2)}%")
+        details.append(detectable(of.detectable))
     known = ", ".join(detail for detail in details if detail)
     return f"{text} ({known})" if known else text
+
+
+def check(of: Check) -> str:
+    """One test of the executed pipeline, its outcome and its power."""
+    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {numbers.upper(of.p_value, digits=2)}"
+    if of.declared is not None:
+        text += f", declared {numbers.exact(of.declared)}"
+    if of.measured is not None:
+        text += f", {of.observed} {numbers.nearest(of.measured)}"
+    elif of.observed == "reported":
+        text += ", reported by the backend"
+    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+
+
+def detectable(deviation: float) -> str:
+    """The smallest relative deviation that a test would have seen, rounded up."""
+    if deviation == 0:
+        return "would have seen any deviation"
+    return f"would have seen a deviation of {numbers.upper(100 * deviation, digits=2)}%"
 
 
 def value(item: Json) -> str:

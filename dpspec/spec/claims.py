@@ -52,6 +52,8 @@ def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tup
             return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
         message = f"missing key 'kind' in claims[{path[-1]}]"
         return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
+    if kind not in known and mechanism is None:
+        return claim, []  # it may be the unknown mechanism's own
     if kind not in known:
         near = did_you_mean(kind, judged)
         message = f"{quoted(kind)} is not a kind of claim" + (f"; did you mean {quoted(near)}?" if near else "")
@@ -59,7 +61,7 @@ def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tup
         return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
     schema = claim_block(kind, mechanism)
     filled = fill(schema, claim)
-    wrong = list(problems(schema, filled, path))
+    wrong = [d for d in problems(schema, filled, path) if mechanism is not None or d.code != "unknown-key"]
     if mechanism is not None and kind not in mechanism.claims:
         message = f"mechanism {quoted(mechanism.kind)} cannot judge claims of kind {quoted(kind)}"
         hint = f"it judges: {listed(judged)}"

@@ -53,6 +53,8 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
         specs += found
         diagnostics += wrong
         sources |= texts
+    if len(given) < len(overrides):
+        specs = []  # without one of its overrides, none of them is the spec that was asked for
     unique = tuple(dict.fromkeys(diagnostics))
     return Loaded(specs=tuple(specs), diagnostics=unique, missing_plugins=_plugins_only(unique), sources=sources)
 

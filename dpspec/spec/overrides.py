@@ -47,10 +47,9 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
         # Spaces instead of the path keep the value's columns right; a map or list in flow style may stand there.
         source = read_yaml(" " * (len(place) + 1) + value, FILE, line=line)
         empty = [d.code for d in source.diagnostics] == ["empty-file"]
-        if source.root is None and not empty:
+        if source.diagnostics and not empty:
             diagnostics += source.diagnostics
             continue
-        diagnostics += [] if empty else source.diagnostics
         column = len(place) + 2
         node = source.root or Node(None, Span(FILE, line, column, line, column + len(value)))
         parsed.append(Override(place=place.strip(), value=node, line=line))

@@ -53,7 +53,7 @@ class _Checker:
         self._training()
         threat_model = self._threat_model(mechanism)
         if "audit" in self.document:
-            self._block("audit", _open_without(blocks.audit_block(mechanism), mechanism))
+            self._block("audit", blocks.audit_block(mechanism), open=mechanism is None)
         if "claims" in self.document:
             claims, wrong = check_claims(self.document["claims"], mechanism, threat_model)
             self.document["claims"] = claims
@@ -119,7 +119,7 @@ class _Checker:
 
     def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
         """The threat model where it is valid."""
-        if not self._block("threat_model", _open_without(blocks.threat_model_block(mechanism), mechanism)):
+        if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
             return None
         block: dict[str, Json] = self.document["threat_model"]
         if isinstance(block["group_size"], int):
@@ -136,13 +136,16 @@ class _Checker:
             return None
         return found
 
-    def _block(self, name: str, schema: Plain) -> bool:
-        """Validate and fill in one block; whether it is there and valid."""
+    def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
+        """Validate and fill in one block; whether it is there and valid.
+
+        open: the mechanism is unknown, and with it some of the keys: none can be called unknown.
+        """
         block = self.document.get(name)
         if not isinstance(block, dict):
             return False
         filled = fill(schema, block)
-        wrong = list(problems(schema, filled, (name,)))
+        wrong = [d for d in problems(schema, filled, (name,)) if not (open and d.code == "unknown-key")]
         self.document[name] = filled if wrong else cast(schema, filled)
         self.found += wrong
         return not wrong
@@ -158,11 +161,6 @@ def _top_schema() -> Plain:
         for key, inner in schema["properties"].items()
     }
     return {**schema, "properties": properties}
-
-
-def _open_without(schema: Plain, mechanism: Mechanism | None) -> Plain:
-    """Where the mechanism is unknown, so are its keys: none of them can be called unknown."""
-    return schema if mechanism is not None else {**schema, "additionalProperties": True}
 
 
 def _at_home(diagnostic: Diagnostic, own: dict[str, Json], here: Path) -> Diagnostic:

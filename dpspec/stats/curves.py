@@ -8,8 +8,9 @@ by the data would need a correction that a fixed one does not.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from scipy import special
 
@@ -59,15 +60,21 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     R <= a + s f. By convex duality a line with slope s >= 1 says (ln s, a)-DP, and one with s < 1 says, of the
     reversed pair, (-ln s, (a + s - 1) / s)-DP.
     """
-    known = [(f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0]
+    known = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
+    if not known:
+        return ()
     if any(t <= f for f, t in known):
         return ((0.0, 0.0),)  # a concave curve that touches the diagonal is the diagonal
+    rates = [f for f, _ in known]
+    # Up to rate k the bound is flat at flats[k] at most, from rate k on it lies under the line with slope slopes[k].
+    flats = [*reversed(list(accumulate((t for _, t in reversed(known)), min))), 1.0]
+    slopes = list(accumulate((t / f for f, t in known), min))
 
     def bound(rate: float) -> float:
-        return min([1.0, *(t * max(1.0, rate / f) for f, t in known)])
+        line = bisect_right(rates, rate) - 1
+        return min(flats[bisect_left(rates, rate)], rate * slopes[line] if line >= 0 else 1.0)
 
-    levels = [1.0, *(t for _, t in known)]
-    kinks = {0.0, 1.0, *(min(1.0, f * level / t) for f, t in known for level in levels)}
+    kinks = {0.0, 1.0, *rates, *(min(1.0, flat / slope) for flat, slope in zip(flats[1:], slopes, strict=True))}
     pairs = []
     hull = _upper_hull([(rate, bound(rate)) for rate in sorted(kinks)])
     for (f0, t0), (f1, t1) in pairwise(hull):

@@ -31,6 +31,9 @@ import math
 
 from scipy import special
 
+#: What evidence and bounds of this kind name as their source.
+SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, with the exact correction for delta > 0"
+
 #: gammaln is off by a few units in the last place: this much of its size is added to the correction's logarithm.
 _ROUNDING = 1e-15
 

@@ -25,8 +25,7 @@ class GroupAudit(dps.Audit):
 
         findings = list(upper_bounds(spec, context))
         yield from findings
-        for direction in sorted({f.scope.direction for f in findings}):
-            yield curve_series(findings, direction)
+        yield curve_series(findings)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""

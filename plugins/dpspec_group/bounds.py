@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec.accounting.interval import Interval
@@ -48,28 +49,30 @@ def upper_bounds(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         if len(curves) == 2:
             pairs = zip(curves["remove"], curves["add"], strict=True)
             curves["both"] = [Interval(max(a.lower, b.lower), max(a.upper, b.upper)) for a, b in pairs]
+        whole = "both" if "both" in curves else next(iter(curves))
         for direction, curve in curves.items():
             for delta, epsilon in zip(deltas, curve, strict=True):
-                yield _finding(phases, size, delta, direction, epsilon)
+                if direction == whole or delta in claimed_deltas(spec, size):
+                    yield _finding(phases, size, delta, direction, epsilon)
     context.progress(len(sizes), len(sizes), "accounting")
 
 
-def curve_series(findings: Iterable[dps.Finding], direction: str) -> dps.Series:
-    """Epsilon against group size and delta, as a table."""
-    rows = [f for f in findings if f.scope.direction == direction]
+def curve_series(findings: Sequence[dps.Finding]) -> dps.Series:
+    """Every upper bound as one table: epsilon against group size, delta and direction; null where it is infinite."""
     return dps.Series(
-        name=f"epsilon-by-group-size-{direction}",
-        title=f"Epsilon by group size ({direction})",
+        name="epsilon-by-group-size",
+        title="Epsilon by group size, delta and direction",
         columns=dps.FrozenMap(
             {
-                "group_size": [f.at["group_size"] for f in rows],
-                "delta": [f.at["delta"] for f in rows],
-                "epsilon": [f.value if f.value < float("inf") else None for f in rows],
+                "group_size": [f.at["group_size"] for f in findings],
+                "delta": [f.at["delta"] for f in findings],
+                "direction": [f.scope.direction for f in findings],
+                "epsilon": [f.value if math.isfinite(f.value) else None for f in findings],
             }
         ),
-        units=dps.FrozenMap({"group_size": "records", "delta": "", "epsilon": "nats"}),
+        units=dps.FrozenMap({"group_size": "records", "delta": "", "direction": "", "epsilon": "nats"}),
         rigor="theorem",
-        source=rows[0].source if rows else "",
+        source=findings[0].source,
     )
 
 

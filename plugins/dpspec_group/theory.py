@@ -50,7 +50,7 @@ def planted_mixture(phase: FrozenMap, group_size: int, records: int) -> Mixture:
     With fixed-size batches a drawn member displaces another record, whose gradient points elsewhere: the planted
     direction sees the member alone, unlike the worst case of Theorem 3.3.
     """
-    sampling, sigma = phase["sampling"], float(phase["noise_multiplier"])
+    sigma = float(phase["noise_multiplier"])
     rate = sampling_rate(phase, records)
     return Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
 

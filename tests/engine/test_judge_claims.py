@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -195,9 +196,11 @@ def test_metrics_and_privacy_share_one_family() -> None:
     assert verdicts(spec(*three), near, attack(100, 100, 50))[0].verdict == "open"
 
 
-def test_an_unknown_kind_is_an_error() -> None:
-    with pytest.raises(ValueError, match="kind 'oath'"):
-        verdict(claim("oath", strength=1.0))
+def test_a_kind_that_only_a_plugin_knows_stays_open() -> None:
+    found = verdict(claim("oath", strength=1.0, group_size=2), bound(0.1), STRONG)
+    assert (found.verdict, found.text, found.claimed) == ("open", "oath for groups of 2", None)
+    assert "no inequality" in found.reason
+    json.dumps(dataclasses.asdict(found), allow_nan=False)
 
 
 def test_the_judge_reads_a_group_claim_as_attacks_on_groups() -> None:

@@ -47,40 +47,74 @@ FINDINGS = (
     upper(2.1, 1, rigor="approximate", method="clt", source="a plug-in"),
     upper(1.5, 1, rigor="theorem", method="printed", printed=Printed(refuted=True, reason="drops a factor of two")),
     Finding(
-        quantity="accuracy", value=0.9412345, bound="estimate", rigor="statistical", method="held-out",
-        source="360 test records", privacy="data-dependent", scope=Scope(data="this", pipeline="executed"),
+        quantity="accuracy",
+        value=0.9412345,
+        bound="estimate",
+        rigor="statistical",
+        method="held-out",
+        source="360 test records",
+        privacy="data-dependent",
+        scope=Scope(data="this", pipeline="executed"),
         confidence=0.95,
     ),
     Finding(
-        quantity="epsilon", value=1.2345678, bound="lower", rigor="statistical", method="one-run",
-        source="Steinke 2023, Theorem 5.2", at=FrozenMap({"delta": 1e-6, "group_size": 1}), confidence=0.95,
-        scope=Scope(data="this", pipeline="executed"), assumptions=(FRESH,),
+        quantity="epsilon",
+        value=1.2345678,
+        bound="lower",
+        rigor="statistical",
+        method="one-run",
+        source="Steinke 2023, Theorem 5.2",
+        at=FrozenMap({"delta": 1e-6, "group_size": 1}),
+        confidence=0.95,
+        scope=Scope(data="this", pipeline="executed"),
+        assumptions=(FRESH,),
     ),
     upper(0.7777, 1, privacy="per-record", method="per-record", scope=Scope(record=3)),
-)  # fmt: skip
+)
 
 
 def verdict(claim: str, name: str, expected: bool, claimed: float, **changes: object) -> Verdict:
     base = Verdict(
-        claim=claim, kind="approx-dp", text=f"epsilon {claimed:g} at delta 1e-06 for groups of 1, add-remove, all iterates",
-        verdict=name, expect=("proved",), expected=expected, reason="", quantity="epsilon", claimed=claimed,
-    )  # type: ignore[arg-type]  # fmt: skip
+        claim=claim,
+        kind="approx-dp",
+        text=f"epsilon {claimed:g} at delta 1e-06 for groups of 1, add-remove, all iterates",
+        verdict=name,
+        expect=("proved",),
+        expected=expected,
+        reason="",
+        quantity="epsilon",
+        claimed=claimed,
+    )  # type: ignore[arg-type]
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
 VERDICTS = (
     verdict(
-        "one-record", "proved", True, 3.0, upper=2.95524591, lower=1.2345678, upper_finding=0, lower_finding=6,
+        "one-record",
+        "proved",
+        True,
+        3.0,
+        upper=2.95524591,
+        lower=1.2345678,
+        upper_finding=0,
+        lower_finding=6,
         reason="The upper bound lies within the claim.",
     ),
     verdict(
-        "tight", "open", False, 2.9552, upper=2.95524591, upper_finding=0, reason="Nothing decides it.", provable=2.95524591
+        "tight",
+        "open",
+        False,
+        2.9552,
+        upper=2.95524591,
+        upper_finding=0,
+        reason="Nothing decides it.",
+        provable=2.95524591,
     ),
     verdict("asymptotic", "supported", True, 2.5, upper=2.1, upper_finding=3, expect=("supported", "proved")),
     verdict("too-good", "refuted", True, 0.01, lower=1.2345678, lower_finding=6, expect=("refuted",), p_value=1e-9),
     verdict("record-3", "proved", True, 1.0, upper=0.7777, upper_finding=7, reason="0.7777 lies within the claim."),
     verdict(HOSTILE, "contradicted", False, 0.5, lower=4.2, text=HOSTILE, reason=HOSTILE),
-)  # fmt: skip
+)
 
 
 def _audit() -> AuditResult:
@@ -93,43 +127,65 @@ def _audit() -> AuditResult:
         facts=Facts(records=1437, features=64, classes=10, digest="fedcba9876543210" * 4),
         verdicts=VERDICTS,
         conformance=Conformance(
-            status="conforms-within", expect="conforms-within", expected=True,
+            status="conforms-within",
+            expect="conforms-within",
+            expected=True,
             reason="no test saw a deviation; the coarsest would have seen 1.3%",
         ),
         findings=FINDINGS,
         series=(
             Series(
-                name="profile", title="Privacy profile", columns=FrozenMap({"epsilon": [1.0], "delta": [0.1]}),
-                units=FrozenMap({"epsilon": "1", "delta": "1"}), rigor="certified", source=SOURCE,
+                name="profile",
+                title="Privacy profile",
+                columns=FrozenMap({"epsilon": [1.0], "delta": [0.1]}),
+                units=FrozenMap({"epsilon": "1", "delta": "1"}),
+                rigor="certified",
+                source=SOURCE,
             ),
             Series(
-                name="losses", title="Loss of every record", columns=FrozenMap({"loss": [1.0]}),
-                units=FrozenMap({"loss": "1"}), rigor="approximate", source="", privacy="per-record",
+                name="losses",
+                title="Loss of every record",
+                columns=FrozenMap({"loss": [1.0]}),
+                units=FrozenMap({"loss": "1"}),
+                rigor="approximate",
+                source="",
+                privacy="per-record",
             ),
         ),
         checks=(
             Check(
-                assumption="noise-scale", test="chi-square", p_value=0.4321, observed="measured", declared=1.0,
-                measured=1.00312, detectable=0.0123,
+                assumption="noise-scale",
+                test="chi-square",
+                p_value=0.4321,
+                observed="measured",
+                declared=1.0,
+                measured=1.00312,
+                detectable=0.0123,
             ),
             Check(assumption="poisson", test="batch-size", p_value=0.05, observed="reported", note=HOSTILE),
         ),
         evidence=(
             Evidence(
-                id="one-run", kind="one-run", statistics=FrozenMap({"canaries": 100, "guesses": 50, "correct": 45}),
-                scope=Scope(data="this", pipeline="executed"), method="one-run", source="Steinke 2023",
+                id="one-run",
+                kind="one-run",
+                statistics=FrozenMap({"canaries": 100, "guesses": 50, "correct": 45}),
+                scope=Scope(data="this", pipeline="executed"),
+                method="one-run",
+                source="Steinke 2023",
             ),
         ),
         trials=(
             TrialRecord(
-                index=0, key="ab" * 32, evidence=FrozenMap({"correct": 45}),
+                index=0,
+                key="ab" * 32,
+                evidence=FrozenMap({"correct": 45}),
                 recorded=FrozenMap({"device": "cpu", "seconds": 12.5}),
             ),
         ),
         planned_trials=1,
         notes=("The plan's own note.",),
         seconds=73.2,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

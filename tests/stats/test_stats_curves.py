@@ -82,3 +82,27 @@ def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
 def test_tradeoff_points_that_say_nothing_or_too_much() -> None:
     assert curves.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
     assert curves.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
+
+
+@given(st.lists(st.tuples(st.floats(1e-3, 0.9), st.floats(0.0, 1.0)), min_size=1, max_size=5))
+def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple[float, float]]) -> None:
+    points = [(f, f + (1 - f) * share) for f, share in raw]
+    pairs = curves.tradeoff(points)
+    if (0.0, 0.0) in pairs or not pairs:
+        return
+    for rate in np.linspace(0, 1, 101):
+        bound = min([1.0, *(t * max(1.0, rate / f) for f, t in points)])
+        for epsilon, delta in pairs:
+            rising, flat = delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - rate - delta)
+            assert max(rising, flat) >= bound - 1e-9
+
+
+def test_a_thousand_points_take_no_time() -> None:
+    rates = np.linspace(1e-4, 0.9, 1000)
+    points = [(float(f), float(stats.norm.cdf(stats.norm.ppf(f) + 1))) for f in rates]
+    pairs = curves.tradeoff(points)
+    assert len(pairs) > 10
+    for epsilon, delta in pairs:
+        true = stats.norm.cdf(0.5 - epsilon) - math.exp(epsilon) * stats.norm.cdf(-0.5 - epsilon)
+        assert true <= delta
+    assert min(d for e, d in pairs if e > 1) < 0.1

@@ -1,0 +1,48 @@
+"""The command line in processes of its own, with plugins that are seen through their metadata alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
+    """Write the metadata of an installed distribution that registers one plugin."""
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[dpspec]\n{plugin} = {module}\n", encoding="utf-8")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the faulty backends and the counting one are installed."""
+    site = tmp_path / "site"
+    expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
+    expose(site, "dpspec-counted", "counted", "support.counted_backend")
+    path = [str(site), str(ROOT / "tests" / "plugins" / "dpspec_faulty"), str(ROOT / "tests")]
+    known = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*path, *([known] if known else [])]),
+        "COLUMNS": "80",
+        "COUNTED_LOG": str(tmp_path / "trainings.txt"),
+    }
+
+
+@pytest.fixture
+def dpspec(environment: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``dpspec`` in a folder of its own."""
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dpspec", *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+
+    return run
