@@ -9,7 +9,7 @@ from dpspec.cli.keys import Key, keys
 from dpspec.contract import Catalog
 from dpspec.errors import ExitCode
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.bundle import strict
+from dpspec.spec.bundle import reference
 from dpspec.spec.codes import CODES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -61,7 +61,7 @@ def spec_page(catalog: Catalog) -> str:
         "`dpspec schema` prints the JSON Schema for editors.\n",
     ]
     previous = ""
-    for key in keys(strict(catalog)):
+    for key in keys(reference(catalog)):
         top = key.path.split(".")[0]
         section = f"## `{top}`" if "." in key.path or key.conditions else ""
         if "." not in key.path and not key.conditions:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpspec.accounting.checks import EPS, Direction, Floats
-from dpspec.accounting.masses import Masses, log_masses, quadrature_reach
-from dpspec.accounting.outputs import Range
+from dpspec.accounting.masses import CellMasses, Masses, cell_masses
+from dpspec.accounting.outputs import Range, place
 from dpspec.accounting.ratio import Ratio
 
 Index = npt.NDArray[np.int64]
@@ -62,3 +61,91 @@ class Cells:
     def widths(self) -> Floats:
         """The cells' widths in loss, (n,)."""
         return np.asarray(self.spacing * np.diff(self.index), dtype=np.float64)
+
+
+def build(
+    area: Range, direction: Direction, spacing: float, tilts: Sequence[float], limit: int
+) -> tuple[Cells, Cells]:
+    """The cells for an upper and for a lower bound; they differ where the loss piles up.
+
+    tilts: at which answers are wanted; limit: the most cells. Raises ``TooLongError`` when more are needed.
+    """
+    ratio, present = area.ratio, direction == "present-first"
+    bottom = np.array([-np.inf])
+    merged = _heap_end(area, spacing)
+    if merged is None:
+        origin, off = area.losses()[0], 0.0
+    else:
+        heap = Masses.of(ratio, bottom, merged)
+        origin, off = float(heap.group[0] - heap.none[0]), float(heap.group_error[0] + heap.none_error[0])
+    index = place(area, direction, origin, spacing, tilts)
+    if len(index) > limit:
+        raise TooLongError(f"one step needs {len(index)} cells")
+    nodes = origin + spacing * index
+    z = ratio.inverse(nodes)
+    if merged is None:
+        z[0] = area.low
+    noise = _noise(ratio, max(abs(z[0]), abs(z[-1])))
+    shift = float(np.max(np.abs(ratio(z) - nodes))) + noise + 4.0 * EPS * float(np.max(np.abs(nodes)))
+    inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noise, present=present)
+    head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
+    upper = _Oriented(origin, spacing, index, inner, present, head, tail, area.dropped)
+    if merged is None:
+        return upper.cells(shift), upper.cells(shift + area.pull, lower=True)
+    # Upper: one more cell, for what lies beyond the first node. Lower: the heap is an atom, its rest a shorter cell.
+    step = np.array([spacing])
+    extra = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
+    rest = Masses.of(ratio, merged, z[1:2]).cells(nodes[:1], step, noise, present=present).joined(inner, 1)
+    longer = np.concatenate(([0], index + 1))
+    return (
+        _Oriented(origin - spacing, spacing, longer, extra, present, None, tail, area.dropped).cells(shift),
+        _Oriented(origin, spacing, index, rest, present, None, tail, 0.0).cells(shift + off + area.pull, heap, True),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Oriented:
+    """Cells by increasing l, to be read by increasing loss: l present-first, -l absent-first.
+
+    head, tail: the outcomes with l under the first node (None where none is left) and over the last.
+    """
+
+    origin: float
+    spacing: float
+    index: Index
+    values: CellMasses
+    present: bool
+    head: Masses | None
+    tail: Masses
+    dropped: float
+
+    def cells(self, shift: float, heap: Masses | None = None, lower: bool = False) -> Cells:
+        """For an upper or a lower bound; ``heap`` holds the outcomes that lie on the first node exactly."""
+        side = 0 if lower else 1
+        head = 0.0 if self.head is None else self.head.first(self.present)[side]
+        tail = self.tail.first(self.present)[side]
+        atom = 0.0 if heap is None else heap.first(self.present)[0]
+        node = -1 if heap is None else 0 if self.present else len(self.index) - 1
+        extra = 0.0 if lower or not self.present else self.dropped
+        if self.present:
+            return Cells(
+                self.origin, self.spacing, self.index, *self.values, shift, head, tail + extra, (node, atom)
+            )
+        lowest = -(self.origin + self.spacing * float(self.index[-1]))
+        index = self.index[-1] - self.index[::-1]
+        values = (array[::-1] for array in self.values)
+        return Cells(lowest, self.spacing, index, *values, shift, tail, head, (node, atom))
+
+
+def _heap_end(area: Range, spacing: float) -> Floats | None:
+    """The output, (1,), below which all losses are within half a grid step of ln P[c = 0]; None if that is too rare."""
+    if area.ratio.log_zero == -math.inf:
+        return None
+    end = area.ratio.inverse(np.array([area.ratio.log_zero + 0.5 * spacing]))
+    return end if float(end[0]) > area.low else None
+
+
+def _noise(ratio: Ratio, reach: float) -> float:
+    """A bound on the rounding error of l(z) for |z| up to ``reach``, and of its weights."""
+    largest = np.max(np.abs(ratio.log_weights) + ratio.shifts * (reach + 0.5 * ratio.shifts))
+    return EPS * (32.0 + 4.0 * float(largest))

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
+from dpspec.accounting.cells import Index, TooLongError
 from dpspec.accounting.checks import EPS, Floats
 from dpspec.accounting.discretise import Atoms
 
@@ -36,10 +37,6 @@ _REACH = 500.0
 
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
-
-
-class TooLongError(Exception):
-    """The composition needs more nodes than allowed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,46 +146,49 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
 
 @dataclass(frozen=True, eq=False)
 class _Tilted:
-    """Tilted masses of one phase, with what is needed to move the tilt."""
+    """Tilted masses of one phase, with what is needed to move the tilt; ``at`` is the losses over the lowest."""
 
+    index: Index
+    at: Floats
     masses: Floats
     logs: Floats
     log_mass: float
     rounding: float
     steps: int
-    spacing: float
 
     @classmethod
     def of(cls, atoms: Atoms, steps: int, tilt: float) -> _Tilted:
-        with np.errstate(divide="ignore"):
-            logs = np.log(atoms.masses)
-        lift = tilt * atoms.spacing * np.arange(len(logs))
-        exponents = logs + lift
+        used = atoms.masses > 0.0
+        index, logs = atoms.index[used], np.log(atoms.masses[used])
+        at = atoms.spacing * index
+        exponents = logs + tilt * at
         top = float(exponents.max())
-        masses = np.exp(exponents - top)
-        log_mass = top + math.log(float(masses.sum()))
+        log_mass = top + math.log(float(np.exp(exponents - top).sum()))
         masses = np.exp(exponents - log_mass)
-        size = np.where(masses > 0.0, np.abs(logs) + lift, 0.0)
-        rounding = EPS * (8.0 + 2.0 * abs(log_mass) + 2.0 * float(masses @ size))
-        return cls(masses, exponents - log_mass, log_mass, rounding, steps, atoms.spacing)
+        size = float(masses @ (np.abs(logs) + tilt * at))
+        rounding = EPS * (8.0 + 2.0 * abs(log_mass) + 2.0 * size)
+        return cls(index, at, masses, exponents - log_mass, log_mass, rounding, steps)
 
     def cumulant(self, tilt: float) -> float:
         """steps * ln of the moment generating function at a further tilt, losses counted from the lowest node."""
-        exponents = self.logs + tilt * self.spacing * np.arange(len(self.logs))
+        exponents = self.logs + tilt * self.at
         top = float(exponents.max())
         return self.steps * (top + math.log(float(np.exp(exponents - top).sum())))
 
     def variance(self) -> float:
         """steps * variance of the loss."""
-        at = self.spacing * np.arange(len(self.masses))
-        mean = float(self.masses @ at)
-        return self.steps * float(self.masses @ np.square(at - mean))
+        mean = float(self.masses @ self.at)
+        return self.steps * float(self.masses @ np.square(self.at - mean))
+
+    def folded(self, length: int) -> Floats:
+        """The masses on a circle of ``length`` nodes."""
+        return np.bincount(self.index % length, weights=self.masses, minlength=length)
 
 
 def _window(tilted: Sequence[_Tilted], spacing: float) -> tuple[float, float]:
     """Node numbers between which the composed tilted loss lies but for ``_OUTSIDE`` on either side (Chernoff)."""
     deviation = math.sqrt(sum(part.variance() for part in tilted))
-    longest = float(sum(part.steps * (len(part.masses) - 1) for part in tilted))
+    longest = float(sum(part.steps * int(part.index[-1]) for part in tilted))
     if deviation == 0.0:
         return 0.0, longest
     log_inverse = -math.log(_OUTSIDE) + 1e-6
@@ -223,9 +223,9 @@ def _least(function: Callable[[float], float], start: float) -> float:
 def _convolve(tilted: Sequence[_Tilted], length: int) -> tuple[Floats, float]:
     """The circular convolution of all steps, and a bound on the error of each of its values."""
     if sum(part.steps for part in tilted) == 1:
-        return _fold(tilted[0].masses, length), tilted[0].rounding
+        return tilted[0].folded(length), tilted[0].rounding
     stage = _FFT * EPS * max(1.0, math.log2(length))
-    spectra = [rfft(_fold(part.masses, length)) for part in tilted]
+    spectra = [rfft(part.folded(length)) for part in tilted]
     product: npt.NDArray[np.complex128] = np.ones(length // 2 + 1, dtype=np.complex128)
     for part, spectrum in zip(tilted, spectra, strict=True):
         product *= _power(spectrum, part.steps)
@@ -244,14 +244,6 @@ def _convolve(tilted: Sequence[_Tilted], length: int) -> tuple[Floats, float]:
             slope = 2.0 * float((size[large] / modulus[large]).sum()) / length + 1e-3 ** (part.steps - 1)
         noise += part.steps * error * slope
     return np.asarray(irfft(product, length), dtype=np.float64), noise * math.exp(min(growth, 50.0))
-
-
-def _fold(masses: Floats, length: int) -> Floats:
-    """The masses wrapped around a circle of ``length`` nodes."""
-    rows = -(-len(masses) // length)
-    padded = np.zeros(rows * length)
-    padded[: len(masses)] = masses
-    return np.asarray(padded.reshape(rows, length).sum(axis=0), dtype=np.float64)
 
 
 def _power(values: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:

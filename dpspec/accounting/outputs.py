@@ -79,9 +79,9 @@ def place(
     for tilt in tilts:
         exponents = logs + tilt * signed
         weights = np.exp(exponents - exponents.max())
-        density += weights / (np.trapezoid(weights, z) * slopes)
+        density += weights / (_area(weights, z) * slopes)
     root = np.cbrt(density)
-    total = float(np.trapezoid(root * slopes, z))
+    total = _area(root * slopes, z)
     cap = max(1.0, 0.5 / ((1.0 + max(tilts)) * spacing))
     with np.errstate(divide="ignore", over="ignore"):
         widths = np.clip(math.sqrt(_WIDE / total) / root, 1.0, cap)
@@ -104,6 +104,10 @@ def _trim(ratio: Ratio, log_budget: float) -> tuple[Ratio, float]:
     lost: Floats = np.concatenate((ratio.log_weights[:begin], ratio.log_weights[end:]))
     kept = Ratio(ratio.shifts[begin:end], ratio.log_weights[begin:end])
     return kept, float(np.exp(lost).sum() * (1.0 + 1e-9)) if lost.size else 0.0
+
+
+def _area(values: Floats, z: Floats) -> float:
+    return float(0.5 * (values[1:] + values[:-1]) @ np.diff(z))
 
 
 def _search(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.cells import Range, build, cut
+from dpspec.accounting.cells import TooLongError, build
 from dpspec.accounting.checks import EPS, Direction
-from dpspec.accounting.compose import Composed, TooLongError, compose
+from dpspec.accounting.compose import Composed, compose
 from dpspec.accounting.discretise import optimistic, pessimistic
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.outputs import Range, cut
 from dpspec.accounting.saddle import Cumulants, Saddle
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
@@ -139,20 +140,18 @@ class _Ladder:
         spacing = min(
             math.sqrt(4.0 * item.tolerance(width) / (self._steps * (1.0 + item.saddle.tilt))) for item in self._items
         )
-        span = max(high - low for low, high in (area.losses() for area, _ in areas))
-        limited = span / CELLS > spacing
-        spacing = min(max(spacing, span / CELLS), 50.0)
-        for _ in range(60):
+        spacing, limited = min(spacing, 50.0), False
+        while True:
             try:
                 self._grid(areas, spacing)
             except TooLongError:
                 spacing, limited = 1.3 * spacing, True
                 continue
             return limited
-        return True
 
     def _grid(self, areas: Sequence[tuple[Range, int]], spacing: float) -> None:
-        cells = [(build(area, self._direction, spacing), steps) for area, steps in areas]
+        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self._items)})
+        cells = [(build(area, self._direction, spacing, tilts, CELLS), steps) for area, steps in areas]
         upper = [(pessimistic(pair[0]), steps) for pair, steps in cells]
         lower = [(optimistic(pair[1]), steps) for pair, steps in cells]
         for _ in range(4):

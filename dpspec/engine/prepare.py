@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from dpspec.registry.resolve import resolve
-
 from dpspec.contract import (
     Audit,
     Catalog,
@@ -26,9 +24,9 @@ from dpspec.contract import (
     Spec,
     Trainer,
 )
-from dpspec.contract.diagnostics import Path as SpecPath
-from dpspec.contract.diagnostics import Span
 from dpspec.errors import PluginError, SpecError
+from dpspec.registry.resolve import resolve
+from dpspec.spec.tree import locate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         facts = _facts(source, recorded)
     except DataError as error:
         diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
-        raise SpecError([_located(spec, diagnostic)]) from None
+        raise SpecError([locate(diagnostic, spec.origin)]) from None
     facts = dataclasses.replace(facts, capabilities=tuple(sorted(backend.provider.capabilities)))
     model: ModelFactory | None = None
     if spec.model is not None:
@@ -81,9 +79,9 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             facts = dataclasses.replace(facts, parameters=cast(ModelFactory, model).parameters())
         except ValueError as error:
             diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
-            raise SpecError([_located(spec, diagnostic)]) from None
+            raise SpecError([locate(diagnostic, spec.origin)]) from None
     audit = cast(Audit, resolve(mechanism.provider.audit)())  # type: ignore[operator]
-    diagnostics = tuple(_located(spec, d) for d in audit.check(spec, facts))
+    diagnostics = tuple(locate(d, spec.origin) for d in audit.check(spec, facts))
     return Prepared(
         spec=spec,
         audit=audit,
@@ -125,14 +123,3 @@ def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
     if kind not in offers:
         raise PluginError(f"no installed plugin offers {what} kind {kind!r} (see `dpspec plugins`)")
     return offers[kind]
-
-
-def _located(spec: Spec, diagnostic: Diagnostic) -> Diagnostic:
-    """Give a plugin's diagnostic the span of its path, or of the nearest parent that stands in a file."""
-    if diagnostic.span is not None:
-        return diagnostic
-    path: SpecPath = diagnostic.path
-    while path and path not in spec.origin:
-        path = path[:-1]
-    span: Span | None = spec.origin.get(path)
-    return dataclasses.replace(diagnostic, span=span)

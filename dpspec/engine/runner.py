@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from dpspec.engine.judge import Unjudged, judge
-
 from dpspec.contract import (
     Cancelled,
     Catalog,
@@ -33,11 +31,13 @@ from dpspec.contract import (
 )
 from dpspec.engine.context import RunContext
 from dpspec.engine.environment import environment
+from dpspec.engine.judge import Unjudged, judge
 from dpspec.engine.keys import trial_key
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.store import Store
 from dpspec.errors import NothingToRunError, SpecError
+from dpspec.spec.tree import locate
 
 Listener = Callable[[Event], None]
 
@@ -123,6 +123,8 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
         except SpecError as error:
             errors.extend(error.diagnostics)
             continue
+        if any(prepared.spec.name == other.spec.name for other in ready):
+            errors.append(_same_name(spec))
         ready.append(prepared)
         errors.extend(d for d in prepared.diagnostics if d.severity == "error")
     if errors:
@@ -214,10 +216,8 @@ def _audit(
         emit(StageStarted(audit=spec.name, stage="conclude"))
         outcomes = conclude(prepared, bounds, trials)
     except DataError as error:
-        diagnostic = Diagnostic(
-            code="data-unreadable", message=str(error), path=("data",), span=spec.origin.get(("data",))
-        )
-        raise SpecError([diagnostic]) from error
+        diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
+        raise SpecError([locate(diagnostic, spec.origin)]) from error
     finally:
         context.close()
     return Audited(
@@ -281,6 +281,16 @@ def _mixtures(records: Sequence[TrialRecord]) -> list[str]:
         if len(values) > 1:
             notices.append(f"its trials were made with different {what}: {', '.join(values)}")
     return notices
+
+
+def _same_name(spec: Spec) -> Diagnostic:
+    diagnostic = Diagnostic(
+        code="same-name",
+        message=f"another audit of this run is named {spec.name!r} too",
+        path=("name",),
+        help="verdicts are told apart by the audit's name: rename one, or run them one by one",
+    )
+    return locate(diagnostic, spec.origin)
 
 
 def _source(spec: Spec) -> str:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.spec.load import from_document
-
 from dpspec.contract import Catalog, Json, Trial
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
@@ -23,6 +21,7 @@ from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.runner import Audited, assemble, conclude
 from dpspec.engine.store import Store
 from dpspec.errors import SpecError
+from dpspec.spec.load import from_document
 
 if TYPE_CHECKING:
     import numpy as np

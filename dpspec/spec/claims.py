@@ -33,15 +33,15 @@ def check_claims(
         if not isinstance(claim, dict):
             continue  # told above
         named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
-        filled, wrong = _one(named, mechanism, ("claims", i))
-        wrong += _scope(filled, threat_model, ("claims", i)) if threat_model is not None and not wrong else []
+        checked[i], wrong = _one(named, mechanism, threat_model, ("claims", i))
         found += wrong
-        checked[i] = filled
     found += _same_ids(checked)
     return checked, found
 
 
-def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tuple[Json, list[Diagnostic]]:
+def _one(
+    claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
+) -> tuple[Json, list[Diagnostic]]:
     kind = claim.get("kind")
     known = known_claim_kinds(mechanism)
     judged = sorted(mechanism.claims) if mechanism is not None else known
@@ -71,7 +71,8 @@ def _one(claim: dict[str, Json], mechanism: Mechanism | None, path: Path) -> tup
     filled = cast(schema, filled)
     if isinstance(filled["expect"], str):
         filled["expect"] = [filled["expect"]]
-    return filled, list(_impossible(filled, path))
+    scope = _scope(filled, threat_model, path) if threat_model is not None else []
+    return filled, [*_impossible(filled, path), *scope]
 
 
 def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 from dpspec.spec.codes import CODES, Code
+from dpspec.spec.render import WIDTH
 from dpspec.spec.words import did_you_mean
 
 __all__ = ["CODES", "Code", "explain", "nearest"]
@@ -19,7 +21,9 @@ def explain(code: str, codes: Mapping[str, Code] = CODES) -> str | None:
     if found is None:
         return None
     example = "\n".join(f"    {line}".rstrip() for line in found.example.strip("\n").splitlines())
-    return f"{code}: {found.summary}\n\n{found.meaning}\n\nFor example:\n\n{example}\n\nTo mend it: {found.mend}\n"
+    meaning = textwrap.fill(found.meaning, WIDTH, break_on_hyphens=False)
+    mend = textwrap.fill(f"To mend it: {found.mend}", WIDTH, break_on_hyphens=False)
+    return f"{code}: {found.summary}\n\n{meaning}\n\nFor example:\n\n{example}\n\n{mend}\n"
 
 
 def nearest(code: str) -> str | None:

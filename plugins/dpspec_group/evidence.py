@@ -13,7 +13,7 @@ from dpspec_group import theory
 from dpspec_group.bounds import claimed_deltas
 from dpspec_group.design import Design, design, end_to_end_law, score_law
 
-SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2"
+
 DEFAULT_DELTA = 1e-6
 
 
@@ -111,7 +111,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
                 scope=scope,
                 at=at,
                 method=f"one-run, {spec.threat_model.access}",
-                source=SOURCE,
+                source=onerun.SOURCE,
                 power=plan.largest_epsilon,
             )
         yield dps.Finding(
@@ -122,7 +122,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
             at=dps.FrozenMap({"delta": delta, "group_size": size}),
             scope=scope,
             method=f"one-run, {spec.threat_model.access}, {canaries} canaries",
-            source=SOURCE,
+            source=onerun.SOURCE,
             confidence=confidence,
             assumptions=(
                 dps.Assumption(

@@ -179,9 +179,15 @@ def test_errors_of_all_specs_are_told_before_any_work(
 
     monkeypatch.setattr(counting.CountingAudit, "check", refuse)
     with pytest.raises(SpecError) as caught:
-        audited(load() + load(), store)
+        audited(load() + load("name=other"), store)
     assert [d.span is not None and d.span.line for d in caught.value.diagnostics] == [3, 3]
     assert counting.RAN == []
+
+
+def test_audits_of_one_run_have_names_of_their_own(load: Load, store: Store) -> None:
+    with pytest.raises(SpecError) as caught:
+        audited(load() + load(), store)
+    assert [d.code for d in caught.value.diagnostics] == ["same-name"]
 
 
 class TestVerify:

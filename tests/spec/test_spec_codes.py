@@ -54,6 +54,7 @@ def test_explanations_are_whole(name: str) -> None:
     assert text.startswith(f"{name}: ")
     assert code.example.splitlines()[0] in text
     assert text.endswith("\n")
+    assert all(len(line) <= 100 for line in text.splitlines())
 
 
 def test_unknown_codes() -> None:

@@ -34,6 +34,14 @@ CODES = (
         stage="environment",
     ),
     Code(
+        name="same-name",
+        summary="two audits of one run have the same name",
+        meaning="Verdicts, reports and comparisons tell audits apart by their names.",
+        example="$ dpspec run a/forms.yaml b/forms.yaml     # both say name: forms",
+        mend="rename one of them, or run them one by one.",
+        stage="environment",
+    ),
+    Code(
         name="data-unreadable",
         summary="a data file cannot be used",
         meaning="The file is absent, has the wrong format or shape, or holds values that are not finite.",
