@@ -27,7 +27,11 @@ Index = npt.NDArray[np.int64]
 
 
 class TooLongError(Exception):
-    """A grid would need more points than allowed."""
+    """A grid would need ``needed`` points, more than the ``limit``."""
+
+    def __init__(self, needed: int, limit: int) -> None:
+        super().__init__(f"a grid would need {needed} points, {limit} are allowed")
+        self.factor = needed / limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +76,7 @@ def build(
     """
     ratio, present = area.ratio, direction == "present-first"
     bottom = np.array([-np.inf])
-    merged = _heap_end(area, spacing)
+    merged = _heap_end(area, direction, spacing)
     if merged is None:
         origin, off = area.losses()[0], 0.0
     else:
@@ -80,7 +84,7 @@ def build(
         origin, off = float(heap.group[0] - heap.none[0]), float(heap.group_error[0] + heap.none_error[0])
     index = place(area, direction, origin, spacing, tilts)
     if len(index) > limit:
-        raise TooLongError(f"one step needs {len(index)} cells")
+        raise TooLongError(len(index), limit)
     nodes = origin + spacing * index
     z = ratio.inverse(nodes)
     if merged is None:
@@ -137,12 +141,27 @@ class _Oriented:
         return Cells(lowest, self.spacing, index, *values, shift, tail, head, (node, atom))
 
 
-def _heap_end(area: Range, spacing: float) -> Floats | None:
-    """The output, (1,), below which all losses are within half a grid step of ln P[c = 0]; None if that is too rare."""
-    if area.ratio.log_zero == -math.inf:
+def _heap_end(area: Range, direction: Direction, spacing: float) -> Floats | None:
+    """The output, (1,), below which the losses close to ln P[c = 0] are merged; None if there are hardly any.
+
+    Half a grid step over the limit where most of the mass is closer still. Where the mass only begins to rise there,
+    the heap is taken further, until it outweighs the next cell, which the lower bound would otherwise rob of mass.
+    """
+    ratio, chosen = area.ratio, None
+    if ratio.log_zero == -math.inf:
         return None
-    end = area.ratio.inverse(np.array([area.ratio.log_zero + 0.5 * spacing]))
-    return end if float(end[0]) > area.low else None
+    for reach in (0.5, 1.0, 2.0, 4.0, 8.0):
+        ends = ratio.inverse(ratio.log_zero + spacing * np.array([reach, reach + 1.0]))
+        if ends[0] <= area.low:
+            continue
+        heap = Masses.of(ratio, np.array([-np.inf, ends[0]]), ends)
+        if chosen is not None and ratio.log_zero + spacing * reach > float(heap.group[0] - heap.none[0]) + 0.9 * spacing:
+            break
+        chosen = ends[:1]
+        first = heap.group if direction == "present-first" else heap.none
+        if first[0] >= first[1]:
+            break
+    return chosen
 
 
 def _noise(ratio: Ratio, reach: float) -> float:

@@ -93,33 +93,36 @@ class Composed:
         return max(value, 0.0), rounding + outside
 
 
-def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, limit: int) -> Composed:
+def compose(
+    phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int
+) -> Composed:
     """Compose phases of (atoms, steps), all on grids of one spacing, tilted for epsilons near ``reference``.
 
-    limit: the most nodes of the transform. Raises ``TooLongError`` when the window needs more.
+    floor: the least epsilon that will be asked for; limit: the most nodes of the transform. Raises ``TooLongError`` when the window needs more.
     """
     spacing = phases[0][0].spacing
     tilted = [_Tilted.of(atoms, steps, tilt) for atoms, steps in phases]
     low, high = _window(tilted, spacing)
     length = math.ceil(high - low) + 4
     if length > limit:
-        raise TooLongError(f"the composed loss needs {length} nodes")
+        raise TooLongError(length, limit)
     length = next_fast_len(max(length, 16), real=True)
     start = math.floor(low) - 1
     total, noise = _convolve(tilted, length)
-    total = np.roll(total, -(start % length))
-    np.maximum(total, 0.0, out=total)
 
+    # Only nodes over the lowest epsilon that will be asked for are kept, in order.
     origin = math.fsum(atoms.lowest * steps for atoms, steps in phases)
-    nodes = origin + spacing * (start + np.arange(length))
-    narrow = max(spacing * length, float(nodes[-1]) - reference) <= _REACH
-    floor = reference - _REACH / (1.0 + tilt if narrow else tilt)
-    keep = nodes >= floor
-    whole = bool(keep[0])
-    nodes, total = nodes[keep], total[keep]
+    narrow = spacing * length <= _REACH
+    floor = max(floor, reference - _REACH / (1.0 + tilt if narrow else tilt))
+    skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
+    total = np.roll(total, -((start + skip) % length))[: length - skip]
+    np.maximum(total, 0.0, out=total)
+    gaps = origin - reference + spacing * np.arange(start + skip, start + length)
+    narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
     with np.errstate(under="ignore"):
-        weights = total * np.exp(-tilt * (nodes - reference))
-        one = _from_above(weights * np.exp(-(nodes - reference))) if narrow else None
+        weights = np.exp(-tilt * gaps)
+        weights *= total
+        one = _from_above(weights * np.exp(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
     room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest  # the sum of the weights of errors
     log_mass = math.fsum(steps * part.log_mass for part, (_, steps) in zip(tilted, phases, strict=True))
@@ -127,8 +130,8 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
     magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
     steps = sum(steps for _, steps in phases)
     return Composed(
-        first=float(nodes[0]) if len(nodes) else floor,
-        least=-math.inf if whole else floor + spacing,
+        first=origin + spacing * (start + skip),
+        least=floor + spacing if skip > 0 else -math.inf,
         spacing=spacing,
         reference=reference,
         tilt=tilt,
@@ -221,42 +224,49 @@ def _least(function: Callable[[float], float], start: float) -> float:
 
 
 def _convolve(tilted: Sequence[_Tilted], length: int) -> tuple[Floats, float]:
-    """The circular convolution of all steps, and a bound on the error of each of its values."""
+    """The circular convolution of all steps, and a bound on the error of each of its values.
+
+    Each value of a transform is off by at most b, all being at most one in modulus; a power by b T |F|^(T-1) to first
+    order; the output by the average of that over all frequencies, plus the rounding of products and of the inverse.
+    """
     if sum(part.steps for part in tilted) == 1:
         return tilted[0].folded(length), tilted[0].rounding
     stage = _FFT * EPS * max(1.0, math.log2(length))
-    spectra = [rfft(part.folded(length)) for part in tilted]
-    product: npt.NDArray[np.complex128] = np.ones(length // 2 + 1, dtype=np.complex128)
-    for part, spectrum in zip(tilted, spectra, strict=True):
-        product *= _power(spectrum, part.steps)
-    size = np.abs(product)
-    average = 2.0 * float(size.sum()) / length
-    steps = sum(part.steps for part in tilted)
-    noise = (stage + 4.0 * EPS * steps) * average
-    growth = 0.0
-    for part, spectrum in zip(tilted, spectra, strict=True):
-        error = stage + part.rounding
-        growth += part.steps * error
-        modulus = np.abs(spectrum)
-        slope = 1.0
-        if part.steps > 1:
-            large = modulus > 1e-3
-            slope = 2.0 * float((size[large] / modulus[large]).sum()) / length + 1e-3 ** (part.steps - 1)
-        noise += part.steps * error * slope
-    return np.asarray(irfft(product, length), dtype=np.float64), noise * math.exp(min(growth, 50.0))
+    product: npt.NDArray[np.complex128] | None = None
+    noise = growth = 0.0
+    for part in tilted:
+        spectrum = rfft(part.folded(length))
+        power = _power(spectrum, part.steps)
+        noise += part.steps * (stage + part.rounding) * _slope(spectrum, power, part.steps, length)
+        growth += part.steps * (stage + part.rounding)
+        product = power if product is None else np.multiply(product, power, out=product)
+    assert product is not None
+    average = 2.0 * float(np.abs(product).sum()) / length
+    noise += (stage + 4.0 * EPS * sum(part.steps for part in tilted)) * average
+    return np.asarray(irfft(product, length, overwrite_x=True), dtype=np.float64), noise * math.exp(min(growth, 50.0))
+
+
+def _slope(
+    spectrum: npt.NDArray[np.complex128], power: npt.NDArray[np.complex128], steps: int, length: int
+) -> float:
+    """A bound on the average of |F|^(steps - 1) over all frequencies."""
+    if steps == 1:
+        return 1.0
+    modulus = np.maximum(np.abs(spectrum), 1e-3)
+    return 2.0 * float((np.abs(power) / modulus).sum()) / length + 1e-3 ** (steps - 1)
 
 
 def _power(values: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:
     """values ** times by squaring: relative error at most 3 EPS per factor."""
     result: npt.NDArray[np.complex128] | None = None
-    base = values
+    base = values.copy()
     while True:
         if times & 1:
-            result = base if result is None else result * base
+            result = base.copy() if result is None else np.multiply(result, base, out=result)
         times >>= 1
         if times == 0:
             break
-        base = base * base
+        np.multiply(base, base, out=base)
     assert result is not None
     return result
 

@@ -88,16 +88,30 @@ def _chords(cells: Cells, sign: float) -> Floats:
 def _pulls(cells: Cells) -> Floats:
     """How far the chords' curve is pulled down at each node, (n + 1,); nothing at either end of the grid.
 
-    The first and the last cell have one free end only: there the line through the fixed end must not rise above the
-    curve, which takes the whole excess over it.
+    With the sag s of a cell's single outcome at the share 1 - r of the way from its lower to its upper node, pulls g
+    and g' at the two nodes suffice when r g + (1 - r) g' >= s. Each node's pull is shaped as the geometric mean of the
+    sags beside it and scaled until both cells have enough; where masses fall or rise steeply from cell to
+    cell, that takes less from the lighter side than the larger sag would. The first and the last cell have one free
+    end only, which takes all of it.
     """
     step = np.expm1(cells.widths)
     top = cells.scaled * step
     low = np.clip(cells.mass - cells.scaled, 0.0, top)
     charge = (cells.slip + cells.error * np.minimum(step, 1.0) + 16.0 * EPS) * cells.mass
-    sag = np.where(top > 0.0, low * (top - low) / np.where(top > 0.0, top, 1.0), 0.0) + charge
+    safe = np.where(top > 0.0, top, 1.0)
+    share = np.where(top > 0.0, (top - low) / safe, 0.0)
+    doubt = np.where(top > 0.0, np.minimum(1.0, charge / safe), 1.0)  # how far the share may be off
+    sag = low * share + charge
+    shape = np.zeros(len(sag) + 1)
+    shape[1:-1] = np.maximum(np.sqrt(sag[1:]) * np.sqrt(sag[:-1]), 1e-6 * np.maximum(sag[1:], sag[:-1]))
+    least, most = np.clip(share - doubt, 0.0, 1.0), np.clip(share + doubt, 0.0, 1.0)
+    reached = np.minimum(
+        least * shape[:-1] + (1.0 - least) * shape[1:], most * shape[:-1] + (1.0 - most) * shape[1:]
+    )
+    scale = np.where(reached > 0.0, sag / np.where(reached > 0.0, reached, 1.0), 0.0)
+    scale[0] = scale[-1] = 0.0
     pulls = np.zeros(len(sag) + 1)
-    pulls[1:-1] = np.maximum(sag[1:], sag[:-1])
+    pulls[1:-1] = np.maximum(scale[1:], scale[:-1]) * shape[1:-1]
     pulls[1] = max(pulls[1], (top - low)[0] + 2.0 * charge[0])
     pulls[-2] = max(pulls[-2], low[-1] + 2.0 * charge[-1])
     return pulls

@@ -90,8 +90,10 @@ def place(
     grid = (losses - origin) / spacing
     wanted = np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, grid)
     end = max(4, math.ceil(float(grid[-1])))
-    inner = np.rint(wanted[(wanted > 1.5) & (wanted < end - 0.5)]).astype(np.int64)
-    return np.unique(np.concatenate(([0, 1, 2, end], inner)))
+    inner = np.unique(np.concatenate(([0, 1, 2], np.rint(wanted[wanted > 2.0]).astype(np.int64))))
+    # the last cell is not much narrower than the one before it
+    inner = inner[inner < end - 0.7 * (inner[-1] - inner[-2])] if len(inner) > 3 else inner[inner < end]
+    return np.concatenate((inner, [end]))
 
 
 def _trim(ratio: Ratio, log_budget: float) -> tuple[Ratio, float]:

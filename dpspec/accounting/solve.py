@@ -1,6 +1,6 @@
 """From a question about a composition to a certified interval: grids chosen by the error law, coarse to fine.
 
-Both discretisations together are wrong by about T d^2 (1 + s) / 4 in epsilon, s = -d ln delta / d epsilon. Stages ask for
+Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask for
 widths of 1e-2, 1e-3, ... in turn, whatever the width requested, and every stage's interval is cut with those before:
 each is true, so their intersection is, and asking for a finer width can only give an interval inside the coarser one.
 A stage that would need a longer grid than allowed uses the longest one and is the last: the interval stays wider.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,13 +24,19 @@ from dpspec.accounting.outputs import Range, cut
 from dpspec.accounting.saddle import Cumulants, Saddle
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
-CELLS, NODES = 1 << 20, 1 << 22
+CELLS, NODES = 1 << 19, 3 << 20
+
+#: d^2 over the error in epsilon, times T (1 + s).
+_LAW = 3.0
 
 #: The finest relative width that a stage asks for.
 _FINEST = 1e-9
 
 #: Questions whose epsilons lie within so many tilted standard deviations share one composition.
 _SHARED = 4.0
+
+#: How many times the reach of a composition its neighbourhood is searched for answers.
+_SCAN = 8.0
 
 #: Below this an epsilon is as good as zero when widths are compared with it.
 _TINY = 1e-7
@@ -56,6 +62,20 @@ class _Open:
     def at(self) -> float:
         return self.saddle.epsilon
 
+    def locate(self, above: Composed) -> None:
+        """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
+        if self.question.log_delta is None:
+            return
+        low, high = self.answer.lower, self.answer.upper
+        if not 0.0 < low <= high < math.inf:
+            return
+        middle = 0.5 * (low + high)
+        step = max(2.0 * above.spacing, 1e-3 * middle)
+        fall = above.log_upper(max(0.0, middle - step)) - above.log_upper(middle + step)
+        slope = fall / (min(middle, step) + step)
+        if math.isfinite(slope) and slope > 0.0:
+            self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
+
     def tolerance(self, width: float) -> float:
         """The error in epsilon that ``width`` leaves."""
         if self.question.log_delta is None:
@@ -77,7 +97,7 @@ def solve(
     width: the relative width wanted; where the grid limits do not allow it, intervals come out wider.
     """
     opened = [_open(phases, direction, question) for question in questions]
-    order = sorted(range(len(opened)), key=lambda i: opened[i].at)
+    order = sorted((i for i in range(len(opened)) if opened[i].answer.width > 0.0), key=lambda i: opened[i].at)
     while order:
         first = opened[order[0]]
         reach = first.at + _SHARED * first.saddle.spread
@@ -89,17 +109,35 @@ def solve(
 
 def _open(phases: Sequence[tuple[Mixture, int]], direction: Direction, question: Question) -> _Open:
     if question.log_delta is not None:
-        areas = _areas(phases, direction, question.log_delta, math.log(1e-6))
-        return _Open(question, Cumulants.of(areas, direction).for_delta(question.log_delta), Interval(0.0, math.inf))
+        cumulants = Cumulants.of(_areas(phases, direction, question.log_delta, math.log(1e-6)), direction)
+        saddle = cumulants.for_delta(question.log_delta)
+        if saddle.epsilon > 0.1 * saddle.spread:
+            return _Open(question, saddle, Interval(0.0, math.inf))
+        return _near_zero(phases, direction, question, cumulants)
     assert question.epsilon is not None
     epsilon, log_delta = question.epsilon, -30.0
     known = Interval(max(0.0, -math.expm1(min(epsilon, 0.0))), 1.0)
+    if direction == "absent-first" and epsilon >= -math.fsum(pair.ratio.log_zero * steps for pair, steps in phases):
+        known = Interval(0.0, 0.0)  # no loss is that large
     for _ in range(40):
         saddle = Cumulants.of(_areas(phases, direction, log_delta, math.log(1e-6)), direction).for_epsilon(epsilon)
         if saddle.log_delta >= log_delta:
             break
         log_delta = saddle.log_delta - 5.0
     return _Open(question, saddle, known)
+
+
+def _near_zero(
+    phases: Sequence[tuple[Mixture, int]], direction: Direction, question: Question, cumulants: Cumulants
+) -> _Open:
+    """A delta so large that epsilon is 0 or little more: decided by delta at 0."""
+    assert question.log_delta is not None
+    at_zero = solve(phases, direction, [Question(epsilon=0.0)], 1e-3)[0]
+    saddle = cumulants.for_epsilon(0.0)
+    if math.log(at_zero.upper) <= question.log_delta:
+        return _Open(question, saddle, Interval(0.0, 0.0))
+    gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - question.log_delta
+    return _Open(question, cumulants.for_epsilon(max(gap / saddle.tilt, _TINY)), Interval(0.0, math.inf))
 
 
 def _areas(
@@ -130,6 +168,11 @@ class _Ladder:
                 return
             stage *= 0.1
 
+    @property
+    def _reach(self) -> float:
+        """How far from the saddle's epsilon the composition is still precise, in a fraction."""
+        return self._saddle.spread + 1.0 / self._saddle.tilt
+
     def _centre(self, epsilon: float) -> None:
         self._saddle = self._cumulants.for_epsilon(epsilon)
 
@@ -138,14 +181,14 @@ class _Ladder:
         share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
         areas = _areas(self._phases, self._direction, self._least, math.log(min(max(share, 1e-14), 1e-3)))
         spacing = min(
-            math.sqrt(4.0 * item.tolerance(width) / (self._steps * (1.0 + item.saddle.tilt))) for item in self._items
+            math.sqrt(_LAW * item.tolerance(width) / (self._steps * (1.0 + item.saddle.tilt))) for item in self._items
         )
         spacing, limited = min(spacing, 50.0), False
         while True:
             try:
                 self._grid(areas, spacing)
-            except TooLongError:
-                spacing, limited = 1.3 * spacing, True
+            except TooLongError as error:
+                spacing, limited = 1.02 * error.factor * spacing, True
                 continue
             return limited
 
@@ -154,39 +197,40 @@ class _Ladder:
         cells = [(build(area, self._direction, spacing, tilts, CELLS), steps) for area, steps in areas]
         upper = [(pessimistic(pair[0]), steps) for pair, steps in cells]
         lower = [(optimistic(pair[1]), steps) for pair, steps in cells]
-        for _ in range(4):
+        for _ in range(5):
             tilt, centre = self._saddle.tilt, self._saddle.epsilon
-            above = compose(upper, tilt, centre, NODES)
-            below = compose(lower, tilt, centre, NODES)
-            for item in self._items:
-                self._answer(item, above, below)
-            if not self._recentre():
+            floor = centre - 1.1 * _SCAN * self._reach
+            above = compose(upper, tilt, centre, floor, NODES)
+            below = compose(lower, tilt, centre, floor, NODES)
+            found = [self._find(item, above, below) for item in self._items]
+            for item, interval in zip(self._items, found, strict=True):
+                item.answer = item.answer.intersect(interval)
+                item.locate(above)
+            if not self._recentre(found):
                 return
 
-    def _answer(self, item: _Open, above: Composed, below: Composed) -> None:
+    def _find(self, item: _Open, above: Composed, below: Composed) -> Interval:
+        """The interval that these two compositions give."""
         if item.question.log_delta is None:
-            epsilon = item.saddle.epsilon
-            high = math.exp(above.log_upper(epsilon)) * (1.0 + 4.0 * EPS) + 5e-324
-            low = math.exp(below.log_lower(epsilon)) * (1.0 - 4.0 * EPS)
-            found = Interval(min(low, 1.0), max(min(high, 1.0), min(low, 1.0)))
-        else:
-            points = self._saddle.epsilon + (self._saddle.spread + 1.0 / self._saddle.tilt) * np.linspace(-8, 8, 33)
-            grid = [0.0, *(float(p) for p in points if p > 0.0)]
-            rounding = 4.0 * EPS * abs(item.question.log_delta)
-            high = _least_epsilon(above, item.question.log_delta - rounding, grid)
-            low = _largest_epsilon(below, item.question.log_delta + rounding, grid)
-            found = Interval(low, high)
-        item.answer = item.answer.intersect(found)
+            low = min(1.0, math.exp(below.log_lower(item.at)) * (1.0 - 4.0 * EPS))
+            high = min(1.0, math.exp(above.log_upper(item.at)) * (1.0 + 4.0 * EPS) + 5e-324)
+            return Interval(low, max(low, high))
+        points = self._saddle.epsilon + self._reach * np.linspace(-_SCAN, _SCAN, 33)
+        grid = [0.0, *(float(point) for point in points if point > 0.0)]
+        rounding = 4.0 * EPS * abs(item.question.log_delta)
+        return Interval(
+            _largest_epsilon(below, item.question.log_delta + rounding, grid),
+            _least_epsilon(above, item.question.log_delta - rounding, grid),
+        )
 
-    def _recentre(self) -> bool:
-        """Move the tilt where the answers are if it was chosen badly; returns whether it was."""
-        answers = [item.answer for item in self._items if item.question.log_delta is not None]
-        found = [x for answer in answers for x in (answer.lower, answer.upper) if 0.0 < x < math.inf]
-        if not found:
+    def _recentre(self, found: Sequence[Interval]) -> bool:
+        """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
+        ends = [x for item in self._items for x in (item.answer.lower, item.answer.upper) if 0.0 < x < math.inf]
+        if self._items[0].question.log_delta is None or not ends:
             return False
-        middle, spread = 0.5 * (min(found) + max(found)), max(self._saddle.spread, 1.0 / self._saddle.tilt)
-        lost = any(answer.lower == 0.0 < answer.upper or answer.upper == math.inf for answer in answers)
-        if abs(middle - self._saddle.epsilon) <= (0.3 if lost else 2.0) * spread:
+        middle = 0.5 * (min(ends) + max(ends))
+        lost = any(interval.lower == 0.0 < interval.upper or interval.upper == math.inf for interval in found)
+        if abs(middle - self._saddle.epsilon) <= (0.01 if lost else 2.0) * self._reach:
             return False
         self._centre(middle)
         return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from dpspec.accounting.checks import Floats
 from dpspec.accounting.mixture import Mixture
 from dpspec.stats import onerun
 
@@ -124,11 +125,12 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
     return best
 
 
-def _mixture_weights(mixture: Mixture, x: np.ndarray) -> np.ndarray:
-    weights = np.zeros_like(x)
+def _mixture_weights(mixture: Mixture, x: Floats) -> Floats:
+    weights: Floats = np.zeros_like(x)
     for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
         weights += probability * np.exp(-0.5 * ((x - sensitivity) / mixture.sigma) ** 2)
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 def _cdf(x: float, mean: float, std: float) -> float:

@@ -13,7 +13,6 @@ from dpspec_group import theory
 from dpspec_group.bounds import claimed_deltas
 from dpspec_group.design import Design, design, end_to_end_law, score_law
 
-
 DEFAULT_DELTA = 1e-6
 
 

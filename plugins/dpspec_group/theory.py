@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dpspec.accounting.checks import Direction
 from dpspec.accounting.group import group_curve
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.mixture import Mixture
 from dpspec.contract import FrozenMap
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
-DIRECTIONS = {"remove": "present-first", "add": "absent-first"}
+DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
 SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",

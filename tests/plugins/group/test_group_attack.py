@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dpspec_group import evidence, theory
-from dpspec_group.audit import GroupAudit
-from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
 
 from dpspec.accounting.mixture import Mixture
 from dpspec.contract import Evidence, Finding, FrozenMap, Spec, Trial
@@ -17,6 +14,9 @@ from dpspec.engine.context import RunContext
 from dpspec.engine.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
+from dpspec_group import evidence, theory
+from dpspec_group.audit import GroupAudit
+from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
 
 TEXT = """\
 dpspec: 1

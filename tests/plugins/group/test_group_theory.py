@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from dpspec_group import theory
 
 from dpspec.contract import FrozenMap
+from dpspec_group import theory
 
 
 def phase(sampling: dict[str, object], sigma: float, steps: int) -> FrozenMap:
