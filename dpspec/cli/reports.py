@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -83,23 +84,31 @@ def write_reports(wanted: Sequence[Wanted], result: Result, *, internal: bool) -
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a text file in UTF-8, atomically; raises ``UsageError`` where that is impossible."""
+    """Write a text file in UTF-8, as a whole or not at all where the system allows it.
+
+    Raises ``UsageError`` where the file cannot be written.
+    """
     content = text if text.endswith("\n") else f"{text}\n"
-    try:
-        if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced, only written to
-            path.write_text(content, encoding="utf-8", errors="backslashreplace")
+    if path.is_file() or not path.exists():  # a device or a pipe cannot be replaced
+        with contextlib.suppress(OSError):  # nor can a file that is mounted by itself
+            _replace(path, content)
             return
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
-                out.write(content)
-            os.chmod(scratch, 0o666 & ~_umask())
-            os.replace(scratch, path)
-        except BaseException:
-            Path(scratch).unlink(missing_ok=True)
-            raise
+    try:
+        path.write_text(content, encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _replace(path: Path, content: str) -> None:
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.write(content)
+        os.chmod(scratch, 0o666 & ~_umask())
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:
