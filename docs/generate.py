@@ -21,7 +21,7 @@ EXIT_CODES = {
     ExitCode.UNEXPECTED: "Something did not come out as expected. For `verify`: a value does not follow from the rest. "
     "For `diff`: something got worse.",
     ExitCode.USAGE: "The command line makes no sense, or a result file is none.",
-    ExitCode.INVALID_SPEC: "A spec is invalid; every error is on stderr with file, line and column.",
+    ExitCode.INVALID_SPEC: "A spec is invalid; every error is told with file, line and column.",
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old.",
     ExitCode.NOTHING_TO_RUN: "There is nothing to run.",
     ExitCode.INCOMPLETE: "Trials are missing (`--max-minutes`). Running the same command again continues.",

@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 from dpspec.accounting import gaussian
 from dpspec.accounting.checks import Directions, directions, finite, inside, whole
 from dpspec.accounting.interval import Interval

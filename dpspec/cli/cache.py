@@ -16,8 +16,8 @@ app = typer.Typer(help="List and remove the trials that are kept between runs.",
 @app.command("ls")
 def list_trials(store: StoreFolder = DEFAULT_STORE) -> int:
     """List stored trials with their sizes."""
+    from dpspec.engine.numbers import size
     from dpspec.engine.store import Store
-    from dpspec.reporters.numbers import size
 
     kept = Store(store)
     total, count = 0, 0
@@ -39,8 +39,8 @@ def remove_trials(
     store: StoreFolder = DEFAULT_STORE,
 ) -> int:
     """Remove stored trials; they are trained again when a run needs them."""
+    from dpspec.engine.numbers import size
     from dpspec.engine.store import Store
-    from dpspec.reporters.numbers import size
 
     if bool(keys) == everything:
         raise UsageError("give keys to remove, or --all")

@@ -29,10 +29,11 @@ def new_spec(
     from dpspec.registry.loader import load_catalog
 
     place = folder / f"{name}.yaml"
+    if place.exists():
+        raise UsageError(f"{place} is already there")
     schema = Path(os.path.relpath(_root_of(folder) / SCHEMA, folder.resolve()))
     text = starter_spec(load_catalog(), mechanism, schema=schema, name=name)
-    if not write_new(place, text):
-        raise UsageError(f"{place} is already there")
+    write_new(place, text)
     emit(f"\nNext:\n  dpspec validate {place}")
     return ExitCode.OK
 

@@ -21,11 +21,11 @@ NOTHING = Plan(chunks=(), seconds=0.0, memory_bytes=0)
 def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
     """Say how many trials specs need, what they cost and what they could show; nothing is trained."""
     from dpspec.cli.specs import loaded_specs, stop_at_errors
+    from dpspec.engine.numbers import duration
     from dpspec.engine.prepare import check
     from dpspec.engine.prepare import plan as make_plan
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.layout import Page
-    from dpspec.reporters.numbers import duration
     from dpspec.reporters.words import count
 
     catalog = load_catalog()
@@ -44,7 +44,8 @@ def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - ty
 
 
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
-    from dpspec.reporters import numbers, words
+    from dpspec.engine import numbers
+    from dpspec.reporters import words
 
     page.heading(spec.name)
     claims = words.count(len(spec.claims), "claim")

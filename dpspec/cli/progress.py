@@ -192,7 +192,7 @@ class _Bar:
 
 def planned(event: TrialsPlanned) -> str:
     """What is about to be trained, in one line."""
-    from dpspec.reporters.numbers import duration
+    from dpspec.engine.numbers import duration
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""

@@ -33,12 +33,8 @@ def verify(
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.escape import plain
 
-    if directory is None:
-        sources = {str(Path(audit.source).parent) for audit in stored.audits if audit.source}
-        folder = sources.pop() if len(sources) == 1 else "."
-    else:
-        folder = str(directory)
     kept = Store(store) if store.is_dir() else None
+    folder = None if directory is None else str(directory)
     mismatches = recompute(stored, load_catalog(), directory=folder, store=kept)
     for mismatch in mismatches:
         place = f"{mismatch.audit}: {mismatch.what}" if mismatch.audit else mismatch.what
@@ -46,8 +42,7 @@ def verify(
             f"{plain(place)}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
         )
     claims = sum(len(audit.verdicts) for audit in stored.audits)
-    if mismatches:
-        count = len(mismatches)
+    if count := sum(mismatch.differs for mismatch in mismatches):
         emit(f"{count} value{'' if count == 1 else 's'} of {plain(str(result))} did not come out again")
         return ExitCode.UNEXPECTED
     emit(f"{plain(str(result))}: every recomputed value is as recorded ({claims} claim{'' if claims == 1 else 's'})")

@@ -72,7 +72,9 @@ class Plan:
 class Trial:
     """The record of one training run and its attack.
 
-    evidence: JSON of at most 1 MiB: scores, coins, counts, checks. It is embedded in the result.
+    evidence: JSON of at most 1 MiB: scores, coins, counts, checks. It is embedded in the result, but for what stands
+        under the key ``internal``, which is left out of every report together with data-dependent findings: read it
+        with ``get`` in ``conclude``.
     arrays: larger things by name; numpy arrays when a trial is made, read-only memory maps once it is stored.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.engine.rounding import exact
+from dpspec.engine.numbers import exact
 
 Side: TypeAlias = Literal["at-most", "at-least"]
 Points: TypeAlias = tuple[tuple[float, float], ...]

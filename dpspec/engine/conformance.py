@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
+from dpspec.engine.numbers import exact, upper
 from dpspec.engine.result import Conformance
-from dpspec.engine.rounding import exact, percent, up
 from dpspec.stats.measurement import LEVEL
 
 
@@ -70,7 +70,7 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
     if rejected(check, family):
         if pipeline == "executed":
             return replace(known, status="false")
-        return replace(known, test=f"{check.test}: rejected for what ran, p = {up(check.p_value)}")
+        return replace(known, test=f"{check.test}: rejected for what ran, p = {upper(check.p_value)}")
     if assumption.status == "by-construction" or (assumption.status == "unchecked" and check.detectable is None):
         return known
     if check.observed == "measured":
@@ -83,7 +83,7 @@ def _sharpness(check: Check) -> float:
 
 
 def _deviation(check: Check) -> str:
-    text = f"{check.assumption} ({check.test}, p = {up(check.p_value)}"
+    text = f"{check.assumption} ({check.test}, p = {upper(check.p_value)}"
     if check.declared is not None and check.measured is not None:
         text += f"; declared {exact(check.declared)}, {check.observed} {check.measured:.4g}"
     return text + ")"
@@ -94,7 +94,7 @@ def _limits(checks: Iterable[Check]) -> str:
     widest: dict[str, float] = {}
     for check in checks:
         widest[check.assumption] = max(widest.get(check.assumption, 0.0), _sharpness(check))
-    seen = [f"{name} {percent(value)}" for name, value in widest.items() if value < float("inf")]
+    seen = [f"{name} {upper(100.0 * value, digits=2)}%" for name, value in widest.items() if value < float("inf")]
     blind = [name for name, value in widest.items() if value == float("inf")]
     text = f"No check is rejected; deviations from here on would have been: {', '.join(seen)}." if seen else ""
     if blind:

@@ -41,6 +41,12 @@ class Prepared:
     revisions: FrozenMap
     diagnostics: tuple[Diagnostic, ...]
 
+    def plan(self) -> Plan:
+        """The audit's plan; an empty one for a spec that is bounded only."""
+        if self.spec.audit is None:
+            return Plan(chunks=(), seconds=0.0, memory_bytes=0)
+        return self.audit.plan(self.spec, self.facts)
+
     def trainer(self, catalog: Catalog) -> Trainer:
         """A fresh trainer of the backend that the spec names."""
         backend = _find(catalog.backends, self.spec.training.kind, "backend")
@@ -107,7 +113,7 @@ def plan(spec: Spec, catalog: Catalog) -> Plan:
     errors = [d for d in prepared.diagnostics if d.severity == "error"]
     if errors:
         raise SpecError(errors)
-    return prepared.audit.plan(spec, prepared.facts)
+    return prepared.plan()
 
 
 def _facts(source: DataSource, recorded: Facts | None) -> Facts:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dpspec.contract import Evidence
 from dpspec.engine.claims import Part
-from dpspec.engine.rounding import down, exact, up
+from dpspec.engine.numbers import exact, lower, upper
 from dpspec.engine.standing import Standing
 
 
 def contradicted(attack: str, epsilon: float, delta: float, p_value: float, deviates: bool) -> str:
     """The attack rejects a proved upper bound itself."""
     text = (
-        f"The attack ({attack}) rejects the proved bound epsilon <= {up(epsilon)} at delta = {exact(delta)} itself, "
-        f"p = {up(p_value)} over the invocation: theory, implementation or attack is wrong."
+        f"The attack ({attack}) rejects the proved bound epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself, "
+        f"p = {upper(p_value)} over the invocation: theory, implementation or attack is wrong."
     )
     return text + (" What ran was not what was declared, which can explain it." if deviates else "")
 
 
 def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
     """The attack, or the measurement, rejects what the claim says."""
-    text = f"{method} rejects the claim: p = {up(p_value)}, family-wise at confidence {exact(confidence)}."
+    text = f"{method} rejects the claim: p = {upper(p_value)}, family-wise at confidence {exact(confidence)}."
     return text + (" A proved bound is within the claim all the same: one of the two is wrong." if clash else "")
 
 
@@ -76,8 +76,8 @@ def _where(data: str) -> str:
 
 
 def _proving(part: Part, value: float) -> tuple[str, str]:
-    return ("upper", up(value)) if part.side == "at-most" else ("lower", down(value))
+    return ("upper", upper(value)) if part.side == "at-most" else ("lower", lower(value))
 
 
 def _opposing(part: Part, value: float) -> tuple[str, str]:
-    return ("lower", down(value)) if part.side == "at-most" else ("upper", up(value))
+    return ("lower", lower(value)) if part.side == "at-most" else ("upper", upper(value))

@@ -105,6 +105,9 @@ def run(
 
     prepared = prepare_all(specs, catalog)
     emit(RunStarted(audits=tuple(p.spec.name for p in prepared)))
+    for p in prepared:
+        for warning in p.diagnostics:
+            emit(Noticed(audit=p.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     audited = [
         _audit(p, catalog, store=store, device=device, emit=emit, deadline=deadline, train=train) for p in prepared
     ]
@@ -207,11 +210,10 @@ def _audit(
     try:
         emit(StageStarted(audit=spec.name, stage="bound"))
         bounds = list(prepared.audit.bound(spec, context))
-        plan = Plan(chunks=(), seconds=0.0, memory_bytes=0)
+        plan = prepared.plan() if train else Plan(chunks=(), seconds=0.0, memory_bytes=0)
         trials: list[Trial] = []
         records: list[TrialRecord] = []
-        if train and spec.audit is not None:
-            plan = prepared.audit.plan(spec, prepared.facts)
+        if plan.chunks:
             trials, records = _trials(prepared, plan, inputs, context, store, emit)
         emit(StageStarted(audit=spec.name, stage="conclude"))
         outcomes = conclude(prepared, bounds, trials)

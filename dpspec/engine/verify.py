@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
 from dpspec.engine.keys import trial_key
 from dpspec.engine.prepare import prepare
+from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.runner import Audited, assemble, conclude
 from dpspec.engine.store import Store
@@ -32,12 +33,16 @@ TOLERANCE = 1e-9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One value of a result that does not follow from the rest, or that could not be recomputed."""
+    """One value of a result that does not follow from the rest.
+
+    ``differs`` is False for a value that cannot be recomputed because what it rests on was left out of the result.
+    """
 
     audit: str
     what: str
     recorded: str
     recomputed: str
+    differs: bool = True
 
 
 def verify(
@@ -66,6 +71,11 @@ def verify(
         return tuple(mismatches)
     recomputed = assemble(audited, catalog)
     for old, new in zip(result.audits, recomputed.audits, strict=True):
+        if old.left_out:
+            new = redact_audit(new)
+            mismatches.extend(_left_out(old))
+            gone = [v.claim for v in old.verdicts if v.reason == LEFT_OUT_REASON]
+            old, new = _without(old, gone), _without(new, gone)
         for what in ("findings", "series", "checks", "evidence", "verdicts", "conformance"):
             mismatches.extend(_compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
     mismatches.extend(_compare("", "confidence", result.confidence, recomputed.confidence))
@@ -81,7 +91,7 @@ def _recompute(
     prepared = prepare(spec, catalog, recorded=audit.facts)
     mismatches.extend(_compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))
     inputs = prepared.audit.trial_inputs(spec)
-    plan = prepared.audit.plan(spec, prepared.facts)
+    plan = prepared.plan()
     chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
     for record in audit.trials:
         chunk = chunk_of.get(record.index, ())
@@ -96,6 +106,22 @@ def _recompute(
     outcomes = conclude(prepared, bounds, trials)
     again = Audited(prepared=prepared, plan=plan, outcomes=outcomes, trials=audit.trials, seconds=audit.seconds)
     return again, mismatches
+
+
+def _left_out(audit: AuditResult) -> Iterator[Mismatch]:
+    for verdict in audit.verdicts:
+        if verdict.reason == LEFT_OUT_REASON:
+            yield Mismatch(
+                audit=audit.name,
+                what=f"the verdict of {verdict.claim}",
+                recorded=verdict.verdict,
+                recomputed="rests on values that were left out of this result",
+                differs=False,
+            )
+
+
+def _without(audit: AuditResult, claims: Sequence[str]) -> AuditResult:
+    return dataclasses.replace(audit, verdicts=tuple(v for v in audit.verdicts if v.claim not in claims))
 
 
 def _trial(record: TrialRecord, store: Store | None) -> Trial:

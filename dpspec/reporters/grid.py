@@ -1,4 +1,4 @@
-"""Findings that differ in two conditions only, as a table: one row a group size, one column a delta, say."""
+"""Findings that differ in one or two conditions only, as a table: one row a group size, one column a delta, say."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Grid:
 
 
 def grid(findings: Sequence[Finding], room: int) -> Grid | None:
-    """The table of findings that share everything but two conditions; None where they do not, or it does not fit.
+    """The table of findings that share all but one or two conditions; None where they do not, or it does not fit.
 
     The lower ends beside upper values stay out of it: they say how tight those are and are in the JSON.
     """
@@ -46,6 +46,8 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
     if len(findings) < _LEAST or not alike or any(f.privacy != first.privacy for f in findings):
         return None
     varying = [key for key in first.at if len({f.at[key] for f in findings}) > 1]
+    if len(varying) == 1:
+        return _strip(findings, varying[0], room)
     if len(varying) != 2:
         return None
     by_place = {(f.at[varying[0]], f.at[varying[1]]): f for f in findings}
@@ -56,6 +58,29 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
     return min(fitting, key=lambda table: len(table.rows), default=None)
 
 
+def _strip(findings: Sequence[Finding], key: str, room: int) -> Grid | None:
+    """The table where only ``key`` differs: one line of conditions, one of numbers."""
+    ordered = sorted(findings, key=lambda finding: _order(finding.at[key]))
+    values = [words.value(finding.at[key]) for finding in ordered]
+    strip = Grid(
+        title=_shared(findings[0], key),
+        head=(key, *values),
+        rows=((_sign(findings[0]), *(words.number(finding) for finding in ordered)),),
+    )
+    return strip if len(set(values)) == len(values) and len(strip.lines()[0]) <= room else None
+
+
+def _shared(finding: Finding, *varying: str) -> str:
+    """The conditions that all findings share, as a title."""
+    fixed = words.conditions({key: item for key, item in finding.at.items() if key not in varying})
+    return f"at {fixed}" if fixed else ""
+
+
+def _sign(finding: Finding) -> str:
+    """A finding's statement without its number: ``epsilon <=``."""
+    return words.statement(finding).removesuffix(words.number(finding)).strip()
+
+
 def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str) -> Grid | None:
     """The table with ``one`` down the side and ``other`` across; None where a place is empty."""
     swapped = one != next(iter(k for k in first.at if k in (one, other)))
@@ -63,11 +88,9 @@ def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str,
     down, across = sorted({a for a, _ in placed}, key=_order), sorted({b for _, b in placed}, key=_order)
     if len(placed) != len(down) * len(across):
         return None
-    fixed = words.conditions({key: item for key, item in first.at.items() if key not in (one, other)})
-    sign = words.statement(first).removesuffix(words.number(first)).strip()
     return Grid(
-        title=f"at {fixed}" if fixed else "",
-        head=(sign, *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
+        title=_shared(first, one, other),
+        head=(_sign(first), *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
         rows=tuple((f"{one} {words.value(a)}", *(words.number(placed[a, b]) for b in across)) for a in down),
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
-from dpspec.reporters import numbers, words
+from dpspec.reporters import words
 from dpspec.reporters.escape import markdown, plain
 from dpspec.reporters.limits import limits
 from dpspec.reporters.reproduce import command, facts

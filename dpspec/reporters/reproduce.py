@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpspec.contract import FrozenMap, Json
+from dpspec.engine import numbers
 from dpspec.engine.result import AuditResult, Result
-from dpspec.reporters import numbers, words
+from dpspec.reporters import words
 
 #: Digests are shown this short; the JSON has the whole.
 _DIGEST = 16

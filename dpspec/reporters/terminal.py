@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dpspec.contract import Assumption, Finding
+from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
-from dpspec.reporters import numbers, words
+from dpspec.reporters import words
 from dpspec.reporters.grid import grid
 from dpspec.reporters.layout import Page
 from dpspec.reporters.limits import limits
@@ -80,18 +81,14 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
         page.line("No claim was made: the numbers below stand for themselves.", indent=2)
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
+    if audit.conformance.status == "deviates":
+        outcome = words.conformance_outcome(audit.conformance)
+        _row(page, "deviates", f"what ran is not what was declared, {outcome}; see Conformance")
 
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     indent = 2 + _VERDICT_WIDTH + 2
-    page.line(
-        (verdict.verdict.upper(), _STYLE[verdict.verdict]),
-        " " * (_VERDICT_WIDTH + 2 - len(verdict.verdict)),
-        (verdict.claim, "bold"),
-        f": {verdict.text}",
-        indent=2,
-        hang=indent - 2,
-    )
+    _row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}")
     claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {numbers.exact(verdict.claimed)}, "
     page.line(
         f"{claimed}interval {words.interval(audit, verdict)}, ",
@@ -101,6 +98,12 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     )
     if verdict.reason:
         page.line(verdict.reason, indent=indent)
+
+
+def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
+    """A line that begins with a verdict in its column."""
+    gap = " " * (_VERDICT_WIDTH + 2 - len(word))
+    page.line((word.upper(), _STYLE[word]), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
 def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:

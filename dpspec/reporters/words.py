@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dpspec.contract import Assumption, Check, Finding, Json
+from dpspec.engine import numbers
 from dpspec.engine.result import AuditResult, Conformance, Result, Verdict
-from dpspec.reporters import numbers
 
 _RIGOR = {
     "certified": "certified, numerical error included",

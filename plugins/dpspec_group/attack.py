@@ -70,7 +70,7 @@ def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Tr
         "scores": [float(f"{score:.7g}") for score in scores],
         "steps": seen.steps,
         "noise": {"statistic": scale.statistic, "degrees": scale.degrees},
-        "accuracy": _twin(inputs, context, index),
+        "internal": {"accuracy": _twin(inputs, context, index)},
     }
     evidence |= _logs(job.phases, sampling, noise, norms)
     return dps.Trial(index=index, evidence=dps.FrozenMap(evidence))

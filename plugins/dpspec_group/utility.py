@@ -14,7 +14,8 @@ def accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Find
     """
     scope = dps.Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
     for name in ("train", "test"):
-        counts = [t.evidence["accuracy"][name] for t in trials if name in t.evidence["accuracy"]]
+        measured = [t.evidence.get("internal", {}).get("accuracy", {}) for t in trials]
+        counts = [accuracy[name] for accuracy in measured if name in accuracy]
         if not counts:
             continue
         yield dps.Finding(

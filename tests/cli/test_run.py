@@ -163,3 +163,22 @@ def test_plan_says_what_a_run_costs_and_trains_nothing(dpspec, counting):
     assert ended.code == 0
     assert "coin\n  2 claims; 5 trials in 5 chunks" in ended.out
     assert support.RAN == []
+
+
+def test_a_report_can_go_to_a_device_and_replace_a_file(dpspec, counting, tmp_path):
+    (tmp_path / "old.md").write_text("old", encoding="utf-8")
+    ended = dpspec("run", counting, "--report", f"json={os.devnull}", "--report", "markdown=old.md")
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".dpspec", "coin.yaml", "old.md"]
+
+
+def test_a_report_that_cannot_be_replaced_is_written_in_place(dpspec, counting, tmp_path, monkeypatch):
+    def mounted(*places: object) -> None:
+        raise OSError(16, "busy")
+
+    monkeypatch.setattr("os.replace", mounted)
+    (tmp_path / "old.md").write_text("old", encoding="utf-8")
+    assert dpspec("run", counting, "--report", "markdown=old.md").code == 0
+    assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
+    assert not list(tmp_path.glob(".old.md*"))

@@ -53,7 +53,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
     reason = conforms("conforms-within", checks, 3).reason
     assert reason == (
         "What ran is not what was declared: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
-        "sampling (chi-square, p = 1e-09; declared 1, measured 0.9)."
+        "sampling (chi-square, p = 1e-9; declared 1, measured 0.9)."
     )
 
 
@@ -97,7 +97,7 @@ def test_a_rejected_check_falsifies_the_executed_pipeline_only() -> None:
     one, other = join_checks([executed, declared], checks, 2)
     assert one.assumptions[0].status == "false"
     assert other.assumptions[0].status == "declared"
-    assert other.assumptions[0].test == "chi-square: rejected for what ran, p = 1e-09"
+    assert other.assumptions[0].test == "chi-square: rejected for what ran, p = 1e-9"
 
 
 def test_the_sharpest_measured_check_speaks_for_an_assumption() -> None:

@@ -54,6 +54,17 @@ def test_no_table_where_it_would_not_fit_or_not_be_whole():
     assert grid([dataclasses.replace(f, at=FrozenMap()) for f in SIX], 74) is None
 
 
+def test_one_varying_condition_is_one_line_of_numbers():
+    six = [found(10.0**-n, 4, 1.0 + n) for n in range(6)]
+    strip = grid(six, 74)
+    assert strip.title == "at group_size 4"
+    assert strip.lines() == (
+        "delta       1e-5  0.0001  0.001  0.01  0.1  1",
+        "epsilon <=     6       5      4     3    2  1",
+    )
+    assert grid(six, 30) is None
+
+
 def test_a_narrow_page_turns_the_table():
     table = grid(SIX, 36)
     assert table.head == ("epsilon <=", "group_size 1", "8")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.reporters import numbers
+from dpspec.engine import numbers
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 DIGITS = st.integers(1, 17)

@@ -1,0 +1,71 @@
+"""Results that leave the house still follow from themselves, but for what was left out of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpspec.engine import codec
+from dpspec.engine.redact import redact
+from dpspec.engine.result import Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.engine.verify import verify
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+
+SPEC = """\
+dpspec: 1
+name: secret
+mechanism:
+  kind: group
+  noise_multiplier: 1.5
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 5
+data: {kind: synthetic, records: 100, features: 16, classes: 4, split: {test: 20}, public: false}
+model: {kind: linear}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}
+  - {id: useful, kind: metric, name: accuracy, at_least: 0.01, expect: supported}
+"""
+AUDIT = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20}, seed: 1}\n"
+
+
+def result_of(text: str, folder: Path) -> Result:
+    (folder / "secret.yaml").write_text(text, encoding="utf-8")
+    loaded = load_specs([folder / "secret.yaml"], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    return run(loaded.specs, load_catalog(), store=Store(folder / "store"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return result_of(SPEC + AUDIT, tmp_path_factory.mktemp("secret"))
+
+
+def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Result) -> None:
+    assert [v.verdict for v in whole.audits[0].verdicts] == ["proved", "supported"]
+    text = codec.dump(redact(whole))
+    assert '"right"' in codec.dump(whole)
+    assert '"right"' not in text
+    assert "accuracy ~" not in text
+    assert redact(whole).audits[0].left_out == {"data-dependent": 2}
+
+
+def test_a_redacted_result_verifies_and_names_what_it_cannot_recompute(whole: Result) -> None:
+    assert verify(whole, load_catalog()) == ()
+    (missing,) = verify(codec.load(codec.dump(redact(whole))), load_catalog())
+    assert not missing.differs
+    assert missing.what == "the verdict of useful"
+
+
+def test_a_spec_without_an_audit_verifies(tmp_path: Path) -> None:
+    text = SPEC.replace("  - {id: useful, kind: metric, name: accuracy, at_least: 0.01, expect: supported}\n", "")
+    assert verify(result_of(text, tmp_path), load_catalog()) == ()
+
+
+def test_a_public_data_set_keeps_its_accuracy(tmp_path: Path) -> None:
+    result = result_of((SPEC + AUDIT).replace("public: false", "public: true"), tmp_path)
+    assert redact(result) == result
