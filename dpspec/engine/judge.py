@@ -24,6 +24,10 @@ from dpspec.stats.measurement import LEVEL
 #: The family-wise confidence where no spec states one.
 CONFIDENCE = 0.95
 
+#: The share of the family-wise level that claims about metrics get where there are claims about privacy too. Each of the
+#: two is a family of its own, so that no verdict about privacy depends on evidence that a report may leave out.
+METRIC_SHARE = 0.1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unjudged:
@@ -98,7 +102,13 @@ class _Bench:
         self._evidence = [audit.evidence for audit in audits]
         stated = [audit.spec.audit.confidence for audit in audits if audit.spec.audit is not None]
         self._confidence = max(stated, default=CONFIDENCE)
-        self._claims = Family()
+        kinds = {statement(claim).about_privacy for audit in audits for claim in audit.spec.claims}
+        metrics = METRIC_SHARE if len(kinds) == 2 else 1.0
+        privacy = 1.0 - METRIC_SHARE if len(kinds) == 2 else 1.0
+        level = 1.0 - self._confidence
+        # By whether claims are about privacy: their tests, and the level that they share.
+        self._claims = {True: Family(), False: Family()}
+        self._levels = {True: level * privacy, False: level * metrics}
         self.cases = [
             self._case(number, audit, claim) for number, audit in enumerate(audits) for claim in audit.spec.claims
         ]
@@ -108,7 +118,7 @@ class _Bench:
         said, scope = statement(claim), claim_scope(audit.spec, claim)
         hypotheses = nulltests.claim_hypotheses(number, claim, said, scope, audit.evidence)
         for hypothesis, evidence in hypotheses:
-            self._claims.add(hypothesis, evidence)
+            self._claims[said.about_privacy].add(hypothesis, evidence)
         return _Case(number=number, claim=claim, said=said, scope=scope, hypotheses=hypotheses)
 
     def _reject_bounds(self) -> list[list[_Rejection]]:
@@ -133,7 +143,8 @@ class _Bench:
         scope = case.scope if said.about_privacy else None
         views = [_View(part, scope, findings, rejections if said.about_privacy else []) for part in said.parts]
         view = min(views, key=lambda v: v.rank, default=None)
-        tests = [(p, e) for h, e in case.hypotheses if (p := self._claims.adjusted(h)) is not None]
+        family, level = self._claims[said.about_privacy], self._levels[said.about_privacy]
+        tests = [(p, e) for h, e in case.hypotheses if (p := family.adjusted(h)) is not None]
         smallest = min(tests, key=lambda t: t[0], default=None)
         name: VerdictName
         broken = self._contradiction(case, views)
@@ -143,7 +154,7 @@ class _Bench:
             attack = reasons.attack_name(broken.evidence)
             deviates = conformance.status == "deviates"
             reason = reasons.contradicted(attack, broken.epsilon, broken.delta, broken.p_value, deviates)
-        elif smallest is not None and smallest[0] <= 1.0 - self._confidence:
+        elif smallest is not None and smallest[0] <= level:
             name = "refuted"
             clash = view is not None and view.rank == 2
             reason = reasons.refuted(_tester(smallest[1], said), smallest[0], self._confidence, clash)
@@ -203,9 +214,10 @@ class _Bench:
         """What could have been refuted at the first step of Holm's procedure, the strictest one."""
         if view is None or not case.hypotheses:
             return None
-        level = (1.0 - self._confidence) / len(self._claims)
+        about_privacy = case.said.about_privacy
+        level = self._levels[about_privacy] / len(self._claims[about_privacy])
         evidence = self._evidence[case.number]
-        if not case.said.about_privacy:
+        if not about_privacy:
             measured = [e for _, e in nulltests.measurements_of(view.part, evidence)]
             return power.extreme_metric(view.part, measured, level)
         if case.said.curve is None:

@@ -187,13 +187,15 @@ def test_a_metric_between_two_limits_needs_both() -> None:
     assert verdict(stated, counts(990, 1000)).verdict == "refuted"
 
 
-def test_metrics_and_privacy_share_one_family() -> None:
-    near = counts(880, 1000)  # p = 0.022 against at_least 0.9
+def test_metrics_and_privacy_share_the_level_but_not_the_family() -> None:
+    near, far = counts(880, 1000), counts(860, 1000)  # p = 0.022 and 3e-5 against at_least 0.9
     assert verdict(AT_LEAST, near).verdict == "refuted"
-    both = verdicts(spec(AT_LEAST, approx(5.0, id="p")), near, attack(100, 100, 50))
-    assert [v.verdict for v in both] == ["refuted", "open"]
-    three = (AT_LEAST, approx(5.0, id="p"), approx(6.0, id="q"))
-    assert verdicts(spec(*three), near, attack(100, 100, 50))[0].verdict == "open"
+    attacks = (attack(100, 100, 50), attack(100, 100, 20))
+    three = spec(AT_LEAST, approx(5.0, id="p"), approx(6.0, id="q"))
+    assert verdicts(three, near, *attacks)[0].verdict == "open"  # a tenth of the level is left for metrics
+    assert verdicts(three, far, *attacks)[0].verdict == "refuted"
+    with_metric, without = verdicts(three, far, *attacks), verdicts(three, *attacks)
+    assert with_metric[1:] == without[1:]  # no verdict about privacy depends on a metric's evidence
 
 
 def test_a_kind_that_only_a_plugin_knows_stays_open() -> None:
