@@ -124,7 +124,10 @@ class Contour:
         else:
             raise ArithmeticError("the contour integral does not converge")
         log_scale = sum(steps * log_m for _, _, log_m, steps in tables) - s * epsilon
-        return log_scale + math.log(total * du / math.pi)
+        result = log_scale + math.log(total * du / math.pi)
+        if log_scale - result > 12.0:
+            raise ArithmeticError("the integrand cancels to nothing: the loss is too heavy-tailed for a contour")
+        return result
 
     def epsilon(self, delta: float, near: float) -> float:
         """The epsilon at which delta is reached, by the secant rule from ``near``; one tilt serves all."""
@@ -138,3 +141,16 @@ class Contour:
                 break
             a, b, fa = b, b - fb * (b - a) / (fb - fa), fb
         return b
+
+
+def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: str) -> float:
+    """delta of one step of each pair: the second's closed form averaged over the first's loss, by the trapezoid rule."""
+    top = float(first.sensitivities[-1])
+    x = np.linspace(-13.0 * first.sigma, top + 13.0 * first.sigma, 200_001)
+    loss = first.log_ratio(x)
+    present = direction == "present-first"
+    density = np.exp(-0.5 * (x / first.sigma) ** 2 + (loss if present else 0.0))
+    density /= first.sigma * math.sqrt(2.0 * math.pi)
+    if not present:
+        loss = -loss
+    return float(np.sum(density * second.delta(epsilon - loss, direction)) * (x[1] - x[0]))
