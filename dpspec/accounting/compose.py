@@ -124,7 +124,7 @@ def compose(
         weights *= total
         one = _from_above(weights * np.exp(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
-    room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest  # the sum of the weights of errors
+    room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest  # the sum of all weights; of their squares at most times largest
     log_mass = math.fsum(steps * part.log_mass for part, (_, steps) in zip(tilted, phases, strict=True))
     log_scale = log_mass - tilt * (reference - origin)
     magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
@@ -139,7 +139,7 @@ def compose(
         weights=weights,
         zero=_from_above(weights),
         one=one,
-        absolute=noise * room + 2.02 * _OUTSIDE * largest,
+        absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * _OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * steps,
         infinity=min(1.0, math.fsum(atoms.infinity * steps for atoms, steps in phases) * (1.0 + 1e-12)),
         shift=math.fsum(atoms.shift * steps for atoms, steps in phases)
@@ -223,37 +223,45 @@ def _least(function: Callable[[float], float], start: float) -> float:
     return float(value)
 
 
-def _convolve(tilted: Sequence[_Tilted], length: int) -> tuple[Floats, float]:
-    """The circular convolution of all steps, and a bound on the error of each of its values.
+def _convolve(tilted: Sequence[_Tilted], length: int) -> tuple[Floats, tuple[float, float]]:
+    """The circular convolution of all steps, and two bounds on its error: of each value, and of all in square.
 
     Each value of a transform is off by at most b, all being at most one in modulus; a power by b T |F|^(T-1) to first
-    order; the output by the average of that over all frequencies, plus the rounding of products and of the inverse.
+    order; an output by the average of that over all frequencies, plus the rounding of products and of the inverse. The
+    second bound is on the root of the outputs' summed squared errors (Parseval), which is less where the tilted loss
+    is close to a few atoms.
     """
     if sum(part.steps for part in tilted) == 1:
-        return tilted[0].folded(length), tilted[0].rounding
+        return tilted[0].folded(length), (tilted[0].rounding, tilted[0].rounding)
     stage = _FFT * EPS * max(1.0, math.log2(length))
     product: npt.NDArray[np.complex128] | None = None
-    noise = growth = 0.0
+    noise, growth = np.zeros(2), 0.0
     for part in tilted:
         spectrum = rfft(part.folded(length))
         power = _power(spectrum, part.steps)
-        noise += part.steps * (stage + part.rounding) * _slope(spectrum, power, part.steps, length)
+        noise += part.steps * (stage + part.rounding) * _slopes(spectrum, power, part.steps, length)
         growth += part.steps * (stage + part.rounding)
         product = power if product is None else np.multiply(product, power, out=product)
     assert product is not None
-    average = 2.0 * float(np.abs(product).sum()) / length
-    noise += (stage + 4.0 * EPS * sum(part.steps for part in tilted)) * average
-    return np.asarray(irfft(product, length, overwrite_x=True), dtype=np.float64), noise * math.exp(min(growth, 50.0))
+    noise += (stage + 4.0 * EPS * sum(part.steps for part in tilted)) * _averages(np.abs(product), length)
+    noise *= math.exp(min(growth, 50.0))
+    return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
 
 
-def _slope(
+def _averages(modulus: Floats, length: int) -> Floats:
+    """The average over all frequencies of a modulus given for half of them, and the root of its average square."""
+    return np.array([2.0 * float(modulus.sum()) / length, math.sqrt(2.0 * float(modulus @ modulus) / length)])
+
+
+def _slopes(
     spectrum: npt.NDArray[np.complex128], power: npt.NDArray[np.complex128], steps: int, length: int
-) -> float:
-    """A bound on the average of |F|^(steps - 1) over all frequencies."""
+) -> Floats:
+    """Bounds on ``_averages`` of |F|^(steps - 1)."""
     if steps == 1:
-        return 1.0
-    modulus = np.maximum(np.abs(spectrum), 1e-3)
-    return 2.0 * float((np.abs(power) / modulus).sum()) / length + 1e-3 ** (steps - 1)
+        return np.ones(2)
+    modulus = np.abs(power)
+    modulus /= np.maximum(np.abs(spectrum), 1e-3)
+    return _averages(modulus, length) + 1e-3 ** (steps - 1)
 
 
 def _power(values: npt.NDArray[np.complex128], times: int) -> npt.NDArray[np.complex128]:

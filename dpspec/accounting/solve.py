@@ -180,6 +180,9 @@ class _Ladder:
         """One grid; returns whether it is the longest allowed."""
         share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
         areas = _areas(self._phases, self._direction, self._least, math.log(min(max(share, 1e-14), 1e-3)))
+        # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
+        self._cumulants = Cumulants.of(areas, self._direction)
+        self._centre(self._saddle.epsilon)
         spacing = min(
             math.sqrt(_LAW * item.tolerance(width) / (self._steps * (1.0 + item.saddle.tilt))) for item in self._items
         )
