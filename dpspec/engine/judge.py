@@ -24,8 +24,8 @@ from dpspec.stats.measurement import LEVEL
 #: The family-wise confidence where no spec states one.
 CONFIDENCE = 0.95
 
-#: The share of the family-wise level that claims about metrics get where there are claims about privacy too. Each of the
-#: two is a family of its own, so that no verdict about privacy depends on evidence that a report may leave out.
+#: The share of the family-wise level that claims about metrics get where there are claims about privacy too. Each of
+#: the two is a family of its own, so that no verdict about privacy depends on evidence that a report may leave out.
 METRIC_SHARE = 0.1
 
 
