@@ -16,22 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from dpspec.accounting.checks import EPS, Direction, Floats
+from dpspec.accounting.checks import EPS, Direction, Floats, Index
 from dpspec.accounting.masses import CellMasses, Masses, cell_masses
-from dpspec.accounting.outputs import Range, place
+from dpspec.accounting.outputs import Range, TooLongError, place
 from dpspec.accounting.ratio import Ratio
-
-Index = npt.NDArray[np.int64]
-
-
-class TooLongError(Exception):
-    """A grid would need ``needed`` points, more than the ``limit``."""
-
-    def __init__(self, needed: int, limit: int) -> None:
-        super().__init__(f"a grid would need {needed} points, {limit} are allowed")
-        self.factor = needed / limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,24 +57,28 @@ class Cells:
 
 
 def build(
-    area: Range, direction: Direction, spacing: float, tilts: Sequence[float], limit: int
+    area: Range, direction: Direction, spacing: float, tilts: Sequence[float], widest: float, limit: int
 ) -> tuple[Cells, Cells]:
     """The cells for an upper and for a lower bound; they differ where the loss piles up.
 
-    tilts: at which answers are wanted; limit: the most cells. Raises ``TooLongError`` when more are needed.
+    tilts: at which answers are wanted; widest: the most grid steps in a cell; limit: the most cells. Raises
+    ``TooLongError`` when more are needed.
     """
     ratio, present = area.ratio, direction == "present-first"
-    bottom = np.array([-np.inf])
-    merged = _heap_end(area, direction, spacing)
+    bottom, step = np.array([-np.inf]), np.array([spacing])
+    merged = _heap_end(area, spacing)
+    lead, off = 0, 0.0
     if merged is None:
-        origin, off = area.losses()[0], 0.0
+        origin = area.losses()[0]
     else:
         heap = Masses.of(ratio, bottom, merged)
         origin, off = float(heap.group[0] - heap.none[0]), float(heap.group_error[0] + heap.none_error[0])
-    index = place(area, direction, origin, spacing, tilts)
-    if len(index) > limit:
-        raise TooLongError(len(index), limit)
-    nodes = origin + spacing * index
+        lead = max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1)  # the upper bound's nodes in the heap
+    index = place(area, direction, origin, spacing, tilts, widest, limit)
+    if lead + len(index) > limit:
+        raise TooLongError(lead + len(index), limit)
+    longer = np.concatenate((np.arange(-lead, 0), index))
+    nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
     z = ratio.inverse(nodes)
     if merged is None:
         z[0] = area.low
@@ -93,16 +86,17 @@ def build(
     shift = float(np.max(np.abs(ratio(z) - nodes))) + noise + 4.0 * EPS * float(np.max(np.abs(nodes)))
     inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noise, present=present)
     head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
-    upper = _Oriented(origin, spacing, index, inner, present, head, tail, area.dropped)
     if merged is None:
-        return upper.cells(shift), upper.cells(shift + area.pull, lower=True)
+        both = _Oriented(origin, spacing, index, inner, present, head, tail, area.dropped)
+        return both.cells(shift), both.cells(shift + area.pull, lower=True)
     # Upper: one more cell, for what lies beyond the first node. Lower: the heap is an atom, its rest a shorter cell.
-    step = np.array([spacing])
     extra = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
-    rest = Masses.of(ratio, merged, z[1:2]).cells(nodes[:1], step, noise, present=present).joined(inner, 1)
-    longer = np.concatenate(([0], index + 1))
+    rest = Masses.of(ratio, merged, z[lead + 1 : lead + 2]).cells(nodes[lead : lead + 1], step, noise, present=present)
+    rest = rest.joined(inner, lead + 1)
+    longer = np.concatenate(([0], longer + lead + 1))
+    first = origin - spacing * (lead + 1)
     return (
-        _Oriented(origin - spacing, spacing, longer, extra, present, None, tail, area.dropped).cells(shift),
+        _Oriented(first, spacing, longer, extra, present, None, tail, area.dropped).cells(shift),
         _Oriented(origin, spacing, index, rest, present, None, tail, 0.0).cells(shift + off + area.pull, heap, True),
     )
 
@@ -132,36 +126,29 @@ class _Oriented:
         node = -1 if heap is None else 0 if self.present else len(self.index) - 1
         extra = 0.0 if lower or not self.present else self.dropped
         if self.present:
-            return Cells(
-                self.origin, self.spacing, self.index, *self.values, shift, head, tail + extra, (node, atom)
-            )
+            return Cells(self.origin, self.spacing, self.index, *self.values, shift, head, tail + extra, (node, atom))
         lowest = -(self.origin + self.spacing * float(self.index[-1]))
         index = self.index[-1] - self.index[::-1]
-        values = (array[::-1] for array in self.values)
+        values = CellMasses(*(array[::-1] for array in self.values))
         return Cells(lowest, self.spacing, index, *values, shift, tail, head, (node, atom))
 
 
-def _heap_end(area: Range, direction: Direction, spacing: float) -> Floats | None:
-    """The output, (1,), below which the losses close to ln P[c = 0] are merged; None if there are hardly any.
+def _heap_end(area: Range, spacing: float) -> Floats | None:
+    """The output, (1,), below which all losses are merged; None if hardly any outcome lies there.
 
-    Half a grid step over the limit where most of the mass is closer still. Where the mass only begins to rise there,
-    the heap is taken further, until it outweighs the next cell, which the lower bound would otherwise rob of mass.
+    The heap is taken as far as the next node, one spacing over the heap's own loss ln(P / Q): then no outcome is left
+    between the two, which the lower bound could only merge with heavier losses.
     """
-    ratio, chosen = area.ratio, None
+    ratio = area.ratio
     if ratio.log_zero == -math.inf:
         return None
-    for reach in (0.5, 1.0, 2.0, 4.0, 8.0):
-        ends = ratio.inverse(ratio.log_zero + spacing * np.array([reach, reach + 1.0]))
-        if ends[0] <= area.low:
-            continue
-        heap = Masses.of(ratio, np.array([-np.inf, ends[0]]), ends)
-        if chosen is not None and ratio.log_zero + spacing * reach > float(heap.group[0] - heap.none[0]) + 0.9 * spacing:
-            break
-        chosen = ends[:1]
-        first = heap.group if direction == "present-first" else heap.none
-        if first[0] >= first[1]:
-            break
-    return chosen
+    ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
+    heap = Masses.of(ratio, np.full(len(ends), -np.inf), ends)
+    with np.errstate(invalid="ignore"):
+        inside = ratio(ends) - (heap.group - heap.none) <= spacing * (1.0 - 1e-9)
+    fits = int(np.argmin(inside)) if not inside.all() else len(ends)
+    chosen = ends[max(0, fits - 1) : max(1, fits)]
+    return chosen if float(chosen[0]) > area.low else None
 
 
 def _noise(ratio: Ratio, reach: float) -> float:

@@ -12,6 +12,9 @@ import numpy.typing as npt
 #: Arrays of float64.
 Floats: TypeAlias = npt.NDArray[np.float64]
 
+#: Arrays of grid positions.
+Index: TypeAlias = npt.NDArray[np.int64]
+
 #: The two one-sided questions. ``present-first`` compares the output law with the group to the law without it
 #: (dp-accounting's REMOVE); ``absent-first`` the other way round (its ADD).
 Direction: TypeAlias = Literal["present-first", "absent-first"]

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.cells import Cells, Index
-from dpspec.accounting.checks import EPS, Floats
+from dpspec.accounting.cells import Cells
+from dpspec.accounting.checks import EPS, Floats, Index
 from dpspec.accounting.convex import convex
 
 
@@ -58,20 +58,26 @@ def pessimistic(cells: Cells) -> Atoms:
 def optimistic(cells: Cells) -> Atoms:
     """A measure whose curve lies below that of the pair: merged outcomes, losses over the grid moved down onto it."""
     nodes = _chords(cells, sign=-1.0)
-    pulls = _pulls(cells)
-    up = 1.0 / np.expm1(cells.widths)  # what pulling a node down by one takes from the node above it
-    down = 1.0 + up  # and what pulling its upper neighbour takes from it, the losses being exponents
+    if cells.atom[0] >= 0:
+        nodes[cells.atom[0]] += cells.atom[1]
+    nodes[-1] += cells.above
+    pulls = _pulls(cells, nodes)
+    up = 1.0 / np.expm1(cells.widths)  # what pulling a node down by one takes from the node below it
+    down = 1.0 + up  # and from the node above it
     taken, given = np.zeros_like(nodes), np.zeros_like(nodes)
     taken[1:] += down * pulls[:-1]
     taken[:-1] += up * pulls[1:]
     given[1:] += down * pulls[1:]
     given[:-1] += up * pulls[:-1]
     nodes = nodes + given - taken - 8.0 * EPS * (nodes + given + taken)
-    if cells.atom[0] >= 0:
-        nodes[cells.atom[0]] += cells.atom[1]
-    nodes[-1] += cells.above
-    nodes = convex(nodes, cells.spacing * cells.index)
-    return Atoms(cells.lowest, cells.spacing, cells.index, nodes, 0.0, cells.shift)
+    return Atoms(
+        cells.lowest,
+        cells.spacing,
+        cells.index,
+        convex(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64)),
+        0.0,
+        cells.shift,
+    )
 
 
 def _chords(cells: Cells, sign: float) -> Floats:
@@ -85,14 +91,13 @@ def _chords(cells: Cells, sign: float) -> Floats:
     return nodes
 
 
-def _pulls(cells: Cells) -> Floats:
+def _pulls(cells: Cells, nodes: Floats) -> Floats:
     """How far the chords' curve is pulled down at each node, (n + 1,); nothing at either end of the grid.
 
     With the sag s of a cell's single outcome at the share 1 - r of the way from its lower to its upper node, pulls g
-    and g' at the two nodes suffice when r g + (1 - r) g' >= s. Each node's pull is shaped as the geometric mean of the
-    sags beside it and scaled until both cells have enough; where masses fall or rise steeply from cell to
-    cell, that takes less from the lighter side than the larger sag would. The first and the last cell have one free
-    end only, which takes all of it.
+    and g' at the two nodes suffice when r g + (1 - r) g' >= s. Pulling a node takes mass from its two neighbours, so
+    each node's pull is shaped by what the poorer of them has in ``nodes``, and scaled until both cells beside it
+    have enough. The first and the last cell have one free end only, which takes all of it.
     """
     step = np.expm1(cells.widths)
     top = cells.scaled * step
@@ -102,12 +107,11 @@ def _pulls(cells: Cells) -> Floats:
     share = np.where(top > 0.0, (top - low) / safe, 0.0)
     doubt = np.where(top > 0.0, np.minimum(1.0, charge / safe), 1.0)  # how far the share may be off
     sag = low * share + charge
+    room = np.minimum(-np.expm1(-cells.widths[1:]) * nodes[2:], step[:-1] * nodes[:-2])
     shape = np.zeros(len(sag) + 1)
-    shape[1:-1] = np.maximum(np.sqrt(sag[1:]) * np.sqrt(sag[:-1]), 1e-6 * np.maximum(sag[1:], sag[:-1]))
+    shape[1:-1] = np.maximum(room, 1e-9 * np.maximum(sag[1:], sag[:-1]))
     least, most = np.clip(share - doubt, 0.0, 1.0), np.clip(share + doubt, 0.0, 1.0)
-    reached = np.minimum(
-        least * shape[:-1] + (1.0 - least) * shape[1:], most * shape[:-1] + (1.0 - most) * shape[1:]
-    )
+    reached = np.minimum(least * shape[:-1] + (1.0 - least) * shape[1:], most * shape[:-1] + (1.0 - most) * shape[1:])
     scale = np.where(reached > 0.0, sag / np.where(reached > 0.0, reached, 1.0), 0.0)
     scale[0] = scale[-1] = 0.0
     pulls = np.zeros(len(sag) + 1)

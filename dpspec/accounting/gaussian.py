@@ -90,7 +90,7 @@ def relative_error(epsilon: float, mu: float) -> float:
 def delta_interval(epsilon: float, mu: float) -> Interval:
     """``delta`` with its rounding error on both sides."""
     value, error = float(delta(epsilon, mu)), relative_error(epsilon, mu)
-    return Interval(max(0.0, value * (1.0 - error)), min(1.0, value * (1.0 + error) + 5e-324))
+    return Interval(max(0.0, value * (1.0 - error) - 5e-324), min(1.0, value * (1.0 + error) + 5e-324))
 
 
 def epsilon_interval(log_target: float, mu: float) -> Interval:

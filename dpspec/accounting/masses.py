@@ -123,9 +123,7 @@ class Masses:
         return CellMasses(np.exp(first), np.exp(second + node), error, slip)
 
 
-def cell_masses(
-    ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: float, *, present: bool
-) -> CellMasses:
+def cell_masses(ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: float, *, present: bool) -> CellMasses:
     """The cells between consecutive ``z`` (n + 1,), whose l lies in [base, base + widths] (n,) up to ``noise``.
 
     Narrow cells by quadrature of the densities, whose errors are common to both masses and cancel in the difference;

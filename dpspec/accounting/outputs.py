@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri_exp
 
-from dpspec.accounting.checks import Direction, Floats
+from dpspec.accounting.checks import Direction, Floats, Index
 from dpspec.accounting.masses import lower_tail, upper_tail
 from dpspec.accounting.ratio import Ratio
 
@@ -19,6 +18,14 @@ _TABLE = 2001
 
 #: Share of the discretisation error that wide cells may add to that of the grid's own spacing.
 _WIDE = 0.5
+
+
+class TooLongError(Exception):
+    """A grid would need ``needed`` points, more than the ``limit``."""
+
+    def __init__(self, needed: int, limit: int) -> None:
+        super().__init__(f"a grid would need {needed} points, {limit} are allowed")
+        self.factor = needed / limit
 
 
 @dataclass(frozen=True)
@@ -64,15 +71,23 @@ def cut(ratio: Ratio, direction: Direction, log_edge: float, log_far: float) -> 
 
 
 def place(
-    area: Range, direction: Direction, origin: float, spacing: float, tilts: Sequence[float]
-) -> npt.NDArray[np.int64]:
-    """Grid positions of nodes over the losses from ``origin`` on, starting 0, 1: dense where mass is.
+    area: Range,
+    direction: Direction,
+    origin: float,
+    spacing: float,
+    tilts: Sequence[float],
+    widest: float,
+    limit: int,
+) -> Index:
+    """Grid positions of nodes over the losses from ``origin`` on, starting 0, 1, 2: dense where mass is.
 
     A cell of width w and tilted mass t adds an error in proportion to t w^2; for a given number of cells the sum is
-    least where w^3 is inversely proportional to the density of t. ``tilts`` are those at which answers are wanted.
+    least where w^3 is inversely proportional to the density of t. ``tilts`` are those at which answers are wanted;
+    ``widest`` limits a cell's width, in grid steps. Raises ``TooLongError`` for more than about ``limit`` nodes.
     """
     z = np.linspace(area.low, area.high, _TABLE)
     losses, slopes = area.ratio.with_slope(z)
+    slopes = np.maximum(slopes, 1e-200)
     signed = losses if direction == "present-first" else -losses
     logs = -0.5 * np.square(z) + (losses if direction == "present-first" else 0.0)
     density = np.zeros(_TABLE)
@@ -82,17 +97,20 @@ def place(
         density += weights / (_area(weights, z) * slopes)
     root = np.cbrt(density)
     total = _area(root * slopes, z)
-    cap = max(1.0, 0.5 / ((1.0 + max(tilts)) * spacing))
+    cap = max(1.0, min(widest, 0.5 / ((1.0 + max(tilts)) * spacing)))
     with np.errstate(divide="ignore", over="ignore"):
         widths = np.clip(math.sqrt(_WIDE / total) / root, 1.0, cap)
     steps = slopes / (spacing * widths)
     count = np.concatenate(([0.0], np.cumsum(0.5 * (steps[1:] + steps[:-1]) * np.diff(z))))
+    if count[-1] > limit:
+        raise TooLongError(math.ceil(count[-1]), limit)
     grid = (losses - origin) / spacing
-    wanted = np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, grid)
+    wanted = np.rint(np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, grid)).astype(np.int64)
     end = max(4, math.ceil(float(grid[-1])))
-    inner = np.unique(np.concatenate(([0, 1, 2], np.rint(wanted[wanted > 2.0]).astype(np.int64))))
-    # the last cell is not much narrower than the one before it
-    inner = inner[inner < end - 0.7 * (inner[-1] - inner[-2])] if len(inner) > 3 else inner[inner < end]
+    inner = np.concatenate(([0, 1, 2], wanted[wanted > 2]))
+    inner = inner[np.concatenate(([True], np.diff(inner) > 0))]
+    # The last cell is not much narrower than the one before it.
+    inner = inner[inner < end - 0.7 * float(inner[-1] - inner[-2])] if len(inner) > 3 else inner[inner < end]
     return np.concatenate((inner, [end]))
 
 
@@ -101,7 +119,7 @@ def _trim(ratio: Ratio, log_budget: float) -> tuple[Ratio, float]:
     half = log_budget - math.log(2.0)
     begin = int(np.searchsorted(np.logaddexp.accumulate(ratio.log_weights), half))
     end = len(ratio.shifts) - int(np.searchsorted(np.logaddexp.accumulate(ratio.log_weights[::-1]), half))
-    if end - begin < 1:
+    if end - begin < 1 or ratio.shifts[end - 1] == 0.0:  # what remains must still be able to lose something
         return ratio, 0.0
     lost: Floats = np.concatenate((ratio.log_weights[:begin], ratio.log_weights[end:]))
     kept = Ratio(ratio.shifts[begin:end], ratio.log_weights[begin:end])

@@ -16,7 +16,8 @@ from dpspec.accounting import gaussian
 from dpspec.accounting.checks import Directions, directions, finite, inside, whole
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.mixture import Mixture
-from dpspec.accounting.solve import Question, solve
+from dpspec.accounting.questions import Question
+from dpspec.accounting.solve import solve
 
 #: The relative width of an interval when none is asked for.
 WIDTH = 1e-4
@@ -89,7 +90,8 @@ class PrivacyLoss:
         effects = [pair.effect for pair, _ in moving]
         if all(effect is not None for effect in effects):
             terms = (steps * effect * effect for (_, steps), effect in zip(moving, effects, strict=True) if effect)
-            return [_gaussian(question, math.sqrt(math.fsum(terms))) for question in questions]
+            mu = math.sqrt(math.fsum(terms))
+            return [_gaussian(question, mu) for question in questions]
         answers = [solve(moving, side, questions, width) for side in directions(self.direction)]
         return [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
 

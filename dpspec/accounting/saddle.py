@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.cells import Range
 from dpspec.accounting.checks import Direction, Floats
+from dpspec.accounting.outputs import Range
 
 #: Quadrature step in units of sigma, and the most points per phase.
 _STEP, _POINTS = 0.05, 20_000

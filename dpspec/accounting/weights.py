@@ -26,7 +26,7 @@ def binomial(k: int, q: float) -> Floats:
 
 
 def hypergeometric(k: int, n: int, batch_size: int) -> Floats:
-    """ln P[Hypergeometric = j], j = 0..min(k, batch_size): black balls among ``batch_size`` drawn from k black, n white.
+    """ln P[Hypergeometric = j], j = 0..min(k, batch_size): ``batch_size`` balls drawn from k black and n white ones.
 
     Needs batch_size <= n, so that j = 0 is possible. p_0 is the product over i = 1..k of 1 - batch_size / (n + i), and
     p_{j+1} / p_j = (k - j) (batch_size - j) / ((j + 1) (n - batch_size + j + 1)).
@@ -40,9 +40,20 @@ def hypergeometric(k: int, n: int, batch_size: int) -> Floats:
 
 def _from_ratios(ratios: Floats, log_zero: float) -> Floats:
     if log_zero > _ANCHOR:
-        return np.asarray(log_zero + np.concatenate(([0.0], np.cumsum(ratios))), dtype=np.float64)
+        return log_zero + np.concatenate(([0.0], _running(ratios)))
     mode = int(np.sum(ratios > 0.0))  # ratios fall with j: the weights rise, then fall
-    up = np.cumsum(ratios[mode:])
-    down = -np.cumsum(ratios[:mode][::-1])[::-1]
-    logs = np.concatenate((down, [0.0], up))
+    down = -_running(ratios[:mode][::-1])[::-1]
+    logs = np.concatenate((down, [0.0], _running(ratios[mode:])))
     return np.asarray(logs - logsumexp(logs), dtype=np.float64)
+
+
+def _running(values: Floats) -> Floats:
+    """Cumulative sums with the rounding error of each addition carried along (Neumaier), (n,) for (n,)."""
+    total = carry = 0.0
+    sums = []
+    for value in values.tolist():
+        grown = total + value
+        carry += (total - grown) + value if abs(total) >= abs(value) else (value - grown) + total
+        total = grown
+        sums.append(total + carry)
+    return np.array(sums, dtype=np.float64)

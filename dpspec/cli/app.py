@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli import cache, explain, init, new, plan, plugins, report, run, schema, show, validate, verify
+from dpspec.cli import cache, calibrate, explain, init, new, plan, plugins, report, run, schema, show, validate, verify
 from dpspec.cli import diff as diff_command
 from dpspec.cli.guard import guarded
 from dpspec.cli.output import emit, tolerate_any_character
@@ -33,8 +33,9 @@ app.command("show", short_help="Print specs with every default filled in.")(show
 app.command("plan", short_help="Say what a run would cost and could show.")(plan.plan)
 app.command("run", short_help="Audit specs: a verdict for every claim.")(run.run)
 app.command("report", short_help="Show a result again, in any format.")(report.report)
-app.command("verify", short_help="Recompute a result from its stored trials.")(verify.verify)
+app.command("verify", short_help="Recompute a result from its own evidence.")(verify.verify)
 app.command("diff", short_help="Show what changed between two results.")(diff_command.diff)
+app.command("calibrate", short_help="Find the least noise, the most steps, ... that claims allow.")(calibrate.calibrate)
 app.command("explain", short_help="Explain a diagnostic code, a key or a kind.")(explain.explain)
 app.command("plugins", short_help="List what the installed plugins offer.")(plugins.plugins)
 app.command("schema", short_help="Print the JSON Schema of specs or results.")(schema.schema)

@@ -10,7 +10,10 @@ import typer
 
 from dpspec.cli.bug import leave_report
 from dpspec.cli.output import flush, note, silence, wants_color
-from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError
+from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
+
+#: What the system refuses for reasons of its own: rights, and room on a disk.
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
@@ -47,6 +50,12 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
             return ExitCode.OK
         note(leave_report(end, arguments))
         return ExitCode.BUG
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        told = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        note(f"error: {_shown(told)}")
+        return told.exit_code
     if answer == ExitCode.INTERRUPTED:
         return _interrupted()
     return answer if isinstance(answer, int) else ExitCode.OK
@@ -68,11 +77,15 @@ def _interrupted() -> int:
 
 
 def _show_usage(error: typer.TyperException) -> None:
-    show = getattr(error, "show", None)
-    if callable(show):
-        show()
-    else:
-        note(f"error: {_shown(error)}")
+    """What is wrong with a command line, then how it is written; a group without a command shows its help."""
+    text = error.format_message()
+    if text.startswith("Usage: "):
+        note(text)
+        return
+    note(f"error: {_shown(UsageError(text))}")
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        note(f"{context.get_usage()}\nTry '{context.command_path} -h' for help.")
 
 
 def _shown(error: Exception) -> str:

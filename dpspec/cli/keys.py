@@ -11,16 +11,21 @@ from dpspec.reporters.words import value
 Node = Mapping[str, Any]
 
 _LIMITS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
-    "minLength": "length at least",
-    "maxLength": "length at most",
-    "minItems": "items at least",
-    "maxItems": "items at most",
-    "pattern": "matching",
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "pattern": "matching {}",
 }
+
+#: The largest whole number that any spec may hold: no limit of a key's own.
+_ANY = 2**63 - 1
+
+_NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true | false", "integer": "whole number"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +39,14 @@ class Key:
 
 
 def keys(schema: Node) -> Iterator[Key]:
-    """Every key that a spec can have, parents first, each once."""
+    """Every key that a spec can have, parents first, each once; a case that says nothing new of a key is left out."""
     seen: set[Key] = set()
+    always: dict[str, str] = {}
     for key in _walk(schema, schema, "", (), ()):
+        if not key.conditions:
+            always[key.path] = key.description
+        elif key.path in always and key.description in ("", always[key.path]):
+            continue
         if key not in seen:
             seen.add(key)
             yield key
@@ -46,6 +56,12 @@ def find(name: str, known: Sequence[Key]) -> list[Key]:
     """The keys at exactly the path ``name``, or else those whose path ends with it."""
     exact = [key for key in known if key.path == name]
     return exact or [key for key in known if key.path.endswith(f".{name}")]
+
+
+def choices(key: Key) -> tuple[str, ...]:
+    """The values among which a key's value is chosen; none where it is no choice."""
+    first = key.type.partition(";")[0]
+    return tuple(first.split(" | ")) if " | " in first else ()
 
 
 def _walk(root: Node, node: Node, path: str, conditions: tuple[str, ...], open_: tuple[int, ...]) -> Iterator[Key]:
@@ -109,11 +125,18 @@ def _description(outer: Node, inner: Node) -> str:
 def type_of(root: Node, node: Node, *, required: bool = False) -> str:
     """What a value must be, in words: ``number, above 0, at most 1; required``."""
     parts = [_shape(root, node)]
-    parts += [f"{words} {value(node[keyword])}" for keyword, words in _LIMITS.items() if keyword in node]
+    parts += [_limit(words, node[keyword]) for keyword, words in _LIMITS.items() if node.get(keyword, _ANY) != _ANY]
     text = ", ".join(parts)
     if required:
         return f"{text}; required"
-    return f"{text}; default {value(node['default'])}" if "default" in node else text
+    return f"{text}; default {value(node['default']) or 'empty'}" if "default" in node else text
+
+
+def _limit(words: str, number: Any) -> str:
+    """A limit in words; ``at least 1 items`` is ``not empty``."""
+    if number == 1 and words.endswith((" characters", " items")):
+        return "not empty" if words.startswith("at least") else words.format(1).removesuffix("s")
+    return words.format(value(number))
 
 
 def _shape(root: Node, node: Node) -> str:
@@ -125,8 +148,7 @@ def _shape(root: Node, node: Node) -> str:
     if alternatives:
         return " or ".join(dict.fromkeys(_shape(root, _resolved(root, part)) for part in alternatives))
     kind = node.get("type", "any value")
-    name = " or ".join(kind) if isinstance(kind, list) else str(kind)
-    name = {"string": "text", "object": "map", "array": "list", "boolean": "true | false"}.get(name, name)
+    name = " or ".join(_NAMES.get(one, one) for one in (kind if isinstance(kind, list) else [str(kind)]))
     if name == "list" and isinstance(node.get("items"), Mapping):
         return f"list of {_shape(root, _resolved(root, node['items']))}"
     return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from dpspec.errors import ExitCode, UsageError
 app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_help=True)
 
 
-@app.command("spec")
+@app.command("spec", short_help="Write a spec that runs, to change.")
 def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
     mechanism: Annotated[
@@ -38,7 +39,7 @@ def new_spec(
     return ExitCode.OK
 
 
-@app.command("plugin")
+@app.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
 def new_plugin(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
     folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
@@ -50,7 +51,9 @@ def new_plugin(
     for path in written:
         emit(f"wrote {path}")
     root = folder / f"dpspec-{name}"
-    emit(f"\nNext:\n  pip install -e {root}\n  pytest {root}\n  dpspec explain {name}")
+    install = shlex.quote(f"{root}[test]")
+    example = root / root.name.replace("-", "_") / "example.yaml"
+    emit(f"\nNext:\n  pip install -e {install}\n  python -m pytest {root}\n  dpspec run {example}")
     return ExitCode.OK
 
 

@@ -1,6 +1,7 @@
 """Where text goes: results to stdout, everything else to stderr, and no trace when nobody reads any more.
 
-A reader that goes away (``dpspec show spec.yaml | head``) changes nothing about what the command found out.
+A reader that goes away (``dpspec show spec.yaml | head``) changes nothing about what the command found out. A stdout
+that cannot take it (a full disk) is an error: the result is lost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import os
 import shutil
 import sys
 from typing import IO
+
+from dpspec.errors import UsageError
 
 #: Without a terminal to ask, and nothing in COLUMNS, a page is this wide.
 _DEFAULT_WIDTH = 80
@@ -40,9 +43,11 @@ def wants_color(stream: IO[str]) -> bool:
 
 
 def tolerate_any_character() -> None:
-    """Let a stream that cannot encode a character write it out as an escape instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
+    """Let a stream that cannot encode a character write it out as an escape, and one that is closed take anything."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell's >&-
+            silence(name)
+        reconfigure = getattr(getattr(sys, name), "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
 
@@ -50,10 +55,9 @@ def tolerate_any_character() -> None:
 def flush() -> None:
     """Flush both streams here, where a reader that has gone can still be forgiven."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
         try:
-            stream.flush()
-        except BrokenPipeError:
+            getattr(sys, name).flush()
+        except OSError:  # what could not be written has been told of by whoever wrote it
             silence(name)
 
 
@@ -72,3 +76,7 @@ def _write(stream: IO[str], name: str, text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         silence(name)
+    except OSError as error:
+        silence(name)
+        if name == "stdout":
+            raise UsageError(f"cannot write to stdout: {error.strerror or error}") from None

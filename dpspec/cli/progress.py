@@ -161,8 +161,8 @@ class _Bar:
                 refresh_per_second=5,
             )
             self._task = self._bars.add_task("", total=None, count="")
-            self._bars.start()
             self._refresh()
+            self._bars.start()
 
     def _refresh(self) -> None:
         """Bring the bar up to date; the lock is held."""

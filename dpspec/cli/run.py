@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ import typer
 
 from dpspec.cli.options import DEFAULT_STORE, Internal, Overrides, SpecFiles, StoreFolder
 from dpspec.cli.output import note
+from dpspec.contract import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ def run(
     from dpspec.engine import runner
     from dpspec.engine.store import Store
     from dpspec.registry.loader import load_catalog, notify
+    from dpspec.reporters.words import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     if not _DEVICE.fullmatch(device):
@@ -63,7 +67,7 @@ def run(
             catalog,
             store=Store(store),
             device=device,
-            listeners=(progress, notify),
+            listeners=(_store_check(store), progress, notify),
             deadline=deadline,
             train=not bounds_only,
         )
@@ -71,9 +75,25 @@ def run(
     if not any(report.to_stdout for report in wanted):
         show_on_terminal(result, internal=internal)
     write_reports(wanted, result, internal=internal)
+    note(tally(result))
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Running the same command again resumes.")
     return result.exit_code
+
+
+def _store_check(store: Path) -> Callable[[Event], None]:
+    """A listener that refuses to train what could not be kept: better now than after the first trial."""
+
+    def heard(event: Event) -> None:
+        if not isinstance(event, TrialsPlanned) or event.total == event.stored:
+            return
+        place = next(place for place in (store, *store.absolute().parents) if os.path.exists(place))
+        if not os.path.isdir(place):
+            raise UsageError(f"cannot keep trials in {store}: {place} is not a folder")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise UsageError(f"cannot keep trials in {store}: permission denied; --store names another folder")
+
+    return heard
 
 
 def _with_command(result: Result, specs: list[Path], overrides: list[str], device: str, bounds_only: bool) -> Result:

@@ -22,7 +22,7 @@ def table(rows: Sequence[Sequence[str]], width: int, *, indent: int = 2) -> str:
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], indent: int) -> list[str]:
-    folded = textwrap.wrap(row[1], widths[1]) or [""]
+    folded = textwrap.wrap(row[1], widths[1], break_on_hyphens=False) or [""]
     first = [row[0], folded[0], *row[2:]]
     lines = [" " * indent + _join(first, widths)]
     lines += [" " * (indent + widths[0] + _GAP) + rest for rest in folded[1:]]

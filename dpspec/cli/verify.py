@@ -23,27 +23,35 @@ def verify(
         ),
     ] = None,
 ) -> int:
-    """Recompute bounds, conclusions and verdicts of a result from its stored trials and compare; nothing is trained."""
+    """Recompute bounds, conclusions and verdicts of a result from its own evidence and compare; nothing is trained."""
     from dpspec.cli.results import read_result
 
     stored = read_result(result)
 
+    from dpspec.engine.redact import LEFT_OUT_REASON
     from dpspec.engine.store import Store
     from dpspec.engine.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.escape import plain
+    from dpspec.reporters.words import count
 
     kept = Store(store) if store.is_dir() else None
     folder = None if directory is None else str(directory)
     mismatches = recompute(stored, load_catalog(), directory=folder, store=kept)
     for mismatch in mismatches:
-        place = f"{mismatch.audit}: {mismatch.what}" if mismatch.audit else mismatch.what
-        emit(
-            f"{plain(place)}\n    recorded:   {plain(mismatch.recorded)}\n    recomputed: {plain(mismatch.recomputed)}"
-        )
-    claims = sum(len(audit.verdicts) for audit in stored.audits)
-    if count := sum(mismatch.differs for mismatch in mismatches):
-        emit(f"{count} value{'' if count == 1 else 's'} of {plain(str(result))} did not come out again")
+        place = plain(f"{mismatch.audit}: {mismatch.what}" if mismatch.audit else mismatch.what)
+        recorded, recomputed = plain(mismatch.recorded), plain(mismatch.recomputed)
+        if mismatch.differs:
+            emit(f"{place}\n    recorded:   {recorded}\n    recomputed: {recomputed}")
+        else:
+            emit(f"{place} ({recorded}) was not recomputed: {recomputed}")
+    differing = sum(mismatch.differs for mismatch in mismatches)
+    if differing:
+        emit(f"{count(differing, 'value')} of {plain(str(result))} did not come out again")
         return ExitCode.UNEXPECTED
-    emit(f"{plain(str(result))}: every recomputed value is as recorded ({claims} claim{'' if claims == 1 else 's'})")
+    verdicts = [verdict for audit in stored.audits for verdict in audit.verdicts]
+    followed = sum(verdict.reason != LEFT_OUT_REASON for verdict in verdicts)
+    claims = count(len(verdicts), "claim")
+    of_all = claims if followed == len(verdicts) else f"{followed} of {claims}"
+    emit(f"{plain(str(result))}: every recomputed value is as recorded ({of_all})")
     return ExitCode.OK

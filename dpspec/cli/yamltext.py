@@ -10,6 +10,9 @@ from dpspec.contract import Json, Path
 #: Text that needs no quotes, unless it would be read as a number or the like.
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./<>=+ -]*(?<! )")
 
+#: Python writes 1e-05 and 1e+16 where people write 1e-5 and 1e16.
+_LONG_EXPONENT = re.compile(r"e\+?(-?)0*", re.ASCII)
+
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 #: The column at which comments begin where the line leaves room.
@@ -77,7 +80,7 @@ def scalar(value: Json) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return repr(value)
+        return _LONG_EXPONENT.sub(r"e\1", repr(value))
     if _PLAIN.fullmatch(value) and _stays_text(value, read_scalar):
         return str(value)
     return f'"{"".join(_quoted(character) for character in value)}"'

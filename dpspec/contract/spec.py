@@ -92,8 +92,9 @@ class Spec:
     """One audit: a resolved spec, one cell of its matrix.
 
     ``document`` is the whole resolved mapping with every schema default filled in; ``digest`` is the SHA-256 of
-    its canonical JSON. ``origin`` says where each value was written, ``directory`` what relative files are
-    relative to; both stay outside equality and hash.
+    the canonical JSON of all that it decides: not of its name, its description and what it ``requires``. ``origin``
+    says where each value was written, ``directory`` what relative files are relative to; both stay outside equality
+    and hash.
     """
 
     name: str

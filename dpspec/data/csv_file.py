@@ -47,6 +47,10 @@ DATASET = Dataset(
 )
 
 
+#: Names that a message lists at most.
+_SHOWN = 20
+
+
 @dataclass(frozen=True)
 class _Table:
     """A file, the width of its lines, and where the features and the label stand in them."""
@@ -65,6 +69,8 @@ class Csv(Source):
         with self._lines() as (table, lines):
             records = sum(1 for _ in lines)
         shape = (len(table.features),)
+        if not records:
+            raise DataError(f"{table.file}: is empty: no record follows the line of column names")
         check_count(table.file, (records, *shape))
         key = {"kind": "csv", "file": sha256(table.file), "columns": list(table.features), "label": table.label}
         return Facts(
@@ -86,7 +92,7 @@ class Csv(Source):
                     x.append(_number(line[index], f"{table.file}:{number}: column {name!r}"))
                 label = line[table.label].strip()
                 if label not in classes:
-                    raise DataError(f"{table.file}:{number}: label {label!r} is not one of the declared classes")
+                    raise DataError(f"{table.file}:{number}: label {label!r} is not one of {self._said(classes)}")
                 y.append(classes[label])
         features = np.frombuffer(x, dtype=np.float64).reshape(len(y), len(table.features))
         labels = np.frombuffer(y, dtype=np.int64)
@@ -97,6 +103,12 @@ class Csv(Source):
         declared = self.options["classes"]
         names = declared if isinstance(declared, tuple) else [str(c) for c in range(int(declared))]
         return {name.strip(): number for number, name in enumerate(names)}
+
+    def _said(self, classes: Mapping[str, int]) -> str:
+        """The declared classes, and what to declare instead where a mere number of them may have been a mistake."""
+        names = ", ".join([*classes][:_SHOWN]) + (", ..." if len(classes) > _SHOWN else "")
+        hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
+        return f"the declared classes ({names}){hint}"
 
     @contextmanager
     def _lines(self) -> Iterator[tuple[_Table, Iterator[tuple[int, list[str]]]]]:
@@ -118,6 +130,8 @@ class Csv(Source):
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
 
     def _table(self, path: Path, header: list[str]) -> _Table:
+        if not header:
+            raise DataError(f"{path}: is empty: its first line must name the columns")
         label: str = self.options["label"]
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
@@ -126,7 +140,7 @@ class Csv(Source):
         columns = self.options.get("columns") or [name for name in header if name != label]
         for name in (label, *columns):
             if name not in position:
-                raise DataError(f"{path}: has no column {name!r} (its columns: {', '.join(header[:20])})")
+                raise DataError(f"{path}: has no column {name!r} (its columns: {', '.join(header[:_SHOWN])})")
         if label in columns:
             raise DataError(f"{path}: column {label!r} is the label and cannot be a feature")
         return _Table(path, len(header), {name: position[name] for name in columns}, position[label])

@@ -115,7 +115,9 @@ def _header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
     """The shape: two zero bytes, the type, the number of axes, then one big-endian 32-bit length per axis."""
     head = file.read(4 + 4 * axes)
     if len(head) < 4 + 4 * axes or head[:2] != b"\0\0" or head[3] != axes:
-        raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}")
+        labels_for_images = head[:4] == bytes([0, 0, _UNSIGNED_BYTE, 4 - axes])
+        swapped = "; are images and labels exchanged?" if labels_for_images else ""
+        raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}{swapped}")
     if head[2] != _UNSIGNED_BYTE:
         raise DataError(f"{path}: IDX values must be unsigned bytes (type 0x08), got type {head[2]:#04x}")
     shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, len(head), 4))

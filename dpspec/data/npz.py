@@ -32,6 +32,10 @@ DATASET = Dataset(
 )
 
 
+#: Names that a message lists at most.
+_SHOWN = 20
+
+
 class Npz(Source):
     """Features ``x`` of any real dtype and integer labels ``y``; images without channels get one."""
 
@@ -132,6 +136,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
     try:
         member = archive.open(f"{name}.npy")
     except KeyError:
-        raise DataError(f"{archive.filename}: has no array {name!r}") from None
+        names = ", ".join(other.removesuffix(".npy") for other in archive.namelist()[:_SHOWN])
+        raise DataError(f"{archive.filename}: has no array {name!r} (its arrays: {names})") from None
     with member:
         yield member

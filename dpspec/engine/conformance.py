@@ -90,13 +90,23 @@ def _deviation(check: Check) -> str:
 
 
 def _limits(checks: Iterable[Check]) -> str:
-    """The largest detectable deviation of each assumption: what may still be wrong without having been seen."""
-    widest: dict[str, float] = {}
+    """The detectable deviations of each assumption: what may still be wrong without having been seen."""
+    found: dict[str, list[float]] = {}
     for check in checks:
-        widest[check.assumption] = max(widest.get(check.assumption, 0.0), _sharpness(check))
-    seen = [f"{name} {upper(100.0 * value, digits=2)}%" for name, value in widest.items() if value < float("inf")]
-    blind = [name for name, value in widest.items() if value == float("inf")]
-    text = f"No check is rejected; deviations from here on would have been: {', '.join(seen)}." if seen else ""
+        found.setdefault(check.assumption, []).append(_sharpness(check))
+    seen = [f"{name} {_range(finite)}" for name, values in found.items() if (finite := _finite(values))]
+    blind = [name for name, values in found.items() if not _finite(values)]
+    text = f"No check is rejected. A deviation of this size would have been seen: {', '.join(seen)}." if seen else ""
     if blind:
         text += f"{' ' if text else ''}The checks of {', '.join(blind)} are not rejected but could not have been."
     return text
+
+
+def _finite(values: Iterable[float]) -> list[float]:
+    return [value for value in values if value < float("inf")]
+
+
+def _range(values: Sequence[float]) -> str:
+    """``3%``, or ``3% to 120%`` where several tests look at several things; ``any`` where nothing escapes."""
+    low, high = (f"{upper(100.0 * value, digits=2)}%" if value > 0.0 else "any" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"

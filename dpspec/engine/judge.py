@@ -170,7 +170,8 @@ class _Bench:
         provable, refutable = view.provable if view is not None else None, self._refutable(case, view)
         if name == "open":
             part = view.part if view is not None else None
-            reason = reasons.undecided(part, provable, refutable, bool(case.hypotheses))
+            unbounded = view is not None and view.unbounded
+            reason = reasons.undecided(part, provable, refutable, bool(case.hypotheses), unbounded)
         upper, lower = view.ends() if view is not None else (None, None)
         return Verdict(
             claim=case.claim.id,
@@ -233,7 +234,10 @@ class _View:
         self, part: Part, scope: Scope | None, findings: Sequence[Finding], rejections: Sequence[_Rejection]
     ) -> None:
         self.part = part
-        within = [s for s in proving(part, scope, findings) if not math.isinf(s.value)]
+        standings = proving(part, scope, findings)
+        within = [s for s in standings if not math.isinf(s.value)]
+        #: Whether a proof is in scope, but only of an infinite value.
+        self.unbounded = any(math.isinf(s.value) and s.strength == "proof" for s in standings)
         self._proving = [s for s in within if _rejection(s.finding, rejections) is None]
         self._opposing = [s for s in opposing(part, scope, findings) if not math.isinf(s.value)]
         self.best: Standing | None = next((s for s in self._proving if part.within(s.value)), None)

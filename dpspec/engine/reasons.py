@@ -49,13 +49,20 @@ def supported(part: Part, standing: Standing) -> str:
     return f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
 
 
-def undecided(part: Part | None, provable: float | None, refutable: float | None, attacked: bool) -> str:
-    """Nothing decides the claim: what could have been proved, and what refuted."""
+def undecided(
+    part: Part | None, provable: float | None, refutable: float | None, attacked: bool, unbounded: bool = False
+) -> str:
+    """Nothing decides the claim: what could have been proved, and what refuted.
+
+    unbounded: whether a proof is in scope that bounds nothing, since its value is infinite.
+    """
     if part is None:
         return "Nothing decides it: claims of this kind state no inequality that findings can be held against."
     least, largest = ("least", "largest") if part.side == "at-most" else ("largest", "least")
     if provable is not None:
         proof = f"the {least} value that could be proved is {_proving(part, provable)[1]}"
+    elif unbounded:
+        proof = f"the proved {_proving(part, 0.0)[0]} bound is infinite"
     else:
         proof = f"no proved {_proving(part, 0.0)[0]} bound is in scope"
     if refutable is not None:

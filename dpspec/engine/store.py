@@ -13,6 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +55,8 @@ class Store:
         try:
             return self._read(folder, key)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, _DamageError) as error:
-            self._set_aside(folder)
+            with suppress(OSError):  # where another process was faster, or the store cannot be written to
+                self._set_aside(folder)
             if on_damage is not None:
                 on_damage(f"stored trial {key[:12]} is damaged ({error or type(error).__name__}): it is made again")
             return None
@@ -89,8 +91,10 @@ class Store:
             try:
                 scratch.rename(folder)
             except OSError:
-                if not (folder / "record.json").exists():  # not a race with an equal trial of another process
-                    raise
+                kept = self.get(key)  # of another process that made the same trial; a damaged one is set aside
+                if kept is not None:
+                    return kept
+                scratch.rename(folder)
             _sync_folder(folder.parent)
             return self._read(folder, key)
         finally:

@@ -8,27 +8,46 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import Catalog, Json, Trial
+from dpspec.contract import Catalog, DataError, Json, Plan, Spec, Trial, thaw
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
+from dpspec.engine.judge import as_expected
 from dpspec.engine.keys import trial_key
-from dpspec.engine.prepare import prepare
+from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.runner import Audited, assemble, conclude
 from dpspec.engine.store import Store
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
+from dpspec.spec.matrix import Cell, place_cell
+from dpspec.spec.tree import from_plain, plain
 
 if TYPE_CHECKING:
     import numpy as np
 
 #: Numbers that differ by less than this, relatively, are equal: other machines round differently.
 TOLERANCE = 1e-9
+
+#: The parts of an audit that follow from its spec and its trials.
+_RECOMPUTED = (
+    "findings",
+    "series",
+    "checks",
+    "evidence",
+    "verdicts",
+    "conformance",
+    "planned_trials",
+    "power",
+    "notes",
+)
+
+#: What a verdict says of its claim, whatever it rests on.
+_OF_THE_CLAIM = ("kind", "text", "expect", "expected")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,12 +92,13 @@ def verify(
     for old, new in zip(result.audits, recomputed.audits, strict=True):
         if old.left_out:
             new = redact_audit(new)
-            mismatches.extend(_left_out(old))
+            mismatches.extend(_left_out(old, new))
             gone = [v.claim for v in old.verdicts if v.reason == LEFT_OUT_REASON]
             old, new = _without(old, gone), _without(new, gone)
-        for what in ("findings", "series", "checks", "evidence", "verdicts", "conformance"):
+        for what in _RECOMPUTED:
             mismatches.extend(_compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
-    mismatches.extend(_compare("", "confidence", result.confidence, recomputed.confidence))
+    for what in ("confidence", "notes"):
+        mismatches.extend(_compare("", what, encode(getattr(result, what)), encode(getattr(recomputed, what))))
     return tuple(mismatches)
 
 
@@ -88,11 +108,15 @@ def _recompute(
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_compare(audit.name, "digest", audit.digest, spec.digest))
+    mismatches.extend(_misplaced(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     mismatches.extend(_compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))
+    mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec)
-    plan = prepared.plan()
+    # Bounds alone were asked for where no trial was planned.
+    plan = prepared.plan() if audit.planned_trials or audit.trials else Plan(chunks=(), seconds=0.0, memory_bytes=0)
     chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
+    mismatches.extend(_uncounted([record.index for record in audit.trials], chunk_of, audit.name))
     for record in audit.trials:
         chunk = chunk_of.get(record.index, ())
         key = trial_key(inputs, prepared.facts, prepared.revisions, chunk, record.index)
@@ -108,16 +132,67 @@ def _recompute(
     return again, mismatches
 
 
-def _left_out(audit: AuditResult) -> Iterator[Mismatch]:
-    for verdict in audit.verdicts:
-        if verdict.reason == LEFT_OUT_REASON:
-            yield Mismatch(
-                audit=audit.name,
-                what=f"the verdict of {verdict.claim}",
-                recorded=verdict.verdict,
-                recomputed="rests on values that were left out of this result",
-                differs=False,
-            )
+def _misplaced(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
+    """A cell of a matrix must say what its document says."""
+    cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
+    placed, problems = place_cell(from_plain(spec.to_json()), cell)
+    try:
+        same = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+    except SpecError:
+        same = False
+    if not same:
+        recorded = _short(thaw(audit.cell))
+        yield Mismatch(audit=audit.name, what="cell", recorded=recorded, recomputed="the document says otherwise")
+
+
+def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
+    """Facts of data that is not at hand are taken from the result as they stand."""
+    try:
+        prepared.source.facts()
+    except DataError as error:
+        yield Mismatch(
+            audit=audit.name,
+            what="facts",
+            recorded=f"{audit.facts.records} records",
+            recomputed=f"taken as recorded, without the data: {error}",
+            differs=False,
+        )
+
+
+def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> Iterator[Mismatch]:
+    """Every trial must be one of those planned, and be there once."""
+    if len(set(indices)) < len(indices) or not all(index in planned for index in indices):
+        yield Mismatch(
+            audit=audit,
+            what="trials",
+            recorded=_short(", ".join(map(str, indices))),
+            recomputed="every trial must be one of those planned, and be there once",
+        )
+
+
+def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
+    """What can still be said of verdicts that rest on values which were left out."""
+    again = {verdict.claim: verdict for verdict in new.verdicts}
+    for verdict in old.verdicts:
+        if verdict.reason != LEFT_OUT_REASON:
+            continue
+        what, found = f"the verdict of {verdict.claim}", again.get(verdict.claim)
+        if found is None:
+            yield Mismatch(audit=old.name, what=what, recorded=verdict.verdict, recomputed="no such claim")
+            continue
+        found = dataclasses.replace(found, expected=as_expected(verdict.verdict, found.expect))
+        for key in _OF_THE_CLAIM:
+            yield from _compare(old.name, f"{what}: {key}", encode(getattr(verdict, key)), encode(getattr(found, key)))
+        # No value that was left out can turn what an attack rejects: the tests of privacy are a family of their own.
+        rejected = verdict.kind != "metric" and found.verdict in ("refuted", "contradicted")
+        differs = rejected and verdict.verdict not in ("refuted", "contradicted")
+        yield Mismatch(
+            audit=old.name,
+            what=what,
+            recorded=verdict.verdict,
+            recomputed=found.verdict if differs else "rests on values that were left out of this result",
+            differs=differs,
+        )
 
 
 def _without(audit: AuditResult, claims: Sequence[str]) -> AuditResult:

@@ -11,6 +11,9 @@ from dpspec.reporters import words
 #: Fewer findings than this read better one a line.
 _LEAST = 6
 
+#: Places of a table that may be empty, as a share of all.
+_HOLES = 0.25
+
 _GAP = 2
 
 
@@ -82,17 +85,22 @@ def _sign(finding: Finding) -> str:
 
 
 def _table(first: Finding, by_place: dict[tuple[Json, Json], Finding], one: str, other: str) -> Grid | None:
-    """The table with ``one`` down the side and ``other`` across; None where a place is empty."""
+    """The table with ``one`` down the side and ``other`` across; None where too many places are empty."""
     swapped = one != next(iter(k for k in first.at if k in (one, other)))
     placed = {((b, a) if swapped else (a, b)): finding for (a, b), finding in by_place.items()}
     down, across = sorted({a for a, _ in placed}, key=_order), sorted({b for _, b in placed}, key=_order)
-    if len(placed) != len(down) * len(across):
+    places = len(down) * len(across)
+    if places - len(placed) > _HOLES * places:
         return None
     return Grid(
         title=_shared(first, one, other),
         head=(_sign(first), *(f"{other} {words.value(b)}" if b == across[0] else words.value(b) for b in across)),
-        rows=tuple((f"{one} {words.value(a)}", *(words.number(placed[a, b]) for b in across)) for a in down),
+        rows=tuple((f"{one} {words.value(a)}", *(_cell(placed.get((a, b))) for b in across)) for a in down),
     )
+
+
+def _cell(finding: Finding | None) -> str:
+    return "-" if finding is None else words.number(finding)
 
 
 def _order(value: Json) -> tuple[bool, float, str]:

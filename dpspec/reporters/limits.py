@@ -22,10 +22,10 @@ def limits(result: Result) -> tuple[str, ...]:
 def _audit(audit: AuditResult) -> Iterator[str]:
     undecided = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "open"]
     if undecided:
-        yield f"Nothing in {audit.name} decides {_listed(undecided)}, in either direction."
+        yield f"Open in {audit.name}: {_listed(undecided)}. Nothing decides that, in either direction."
     supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
     if supported:
-        yield f"{_listed(supported)} of {audit.name}: the evidence points that way but is no proof."
+        yield f"Only supported in {audit.name}: {_listed(supported)}. The evidence points that way but is no proof."
     if not audit.planned_trials:
         yield f"Nothing was trained for {audit.name}: its numbers speak of the mechanism as declared, not of any code."
     elif not audit.complete:

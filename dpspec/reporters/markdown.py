@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import words
@@ -36,10 +35,11 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             yield f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
             yield ""
     if audit.verdicts:
-        yield "| Verdict | Claim | Says | Claimed | Interval | Outcome |"
-        yield "|---|---|---|---|---|---|"
+        claimed = any(words.claimed(verdict) for verdict in audit.verdicts)
+        yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
+        yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
         for verdict in audit.verdicts:
-            yield f"| {' | '.join(_row(audit, verdict))} |"
+            yield f"| {' | '.join(_row(audit, verdict, claimed=claimed))} |"
         yield ""
     found = audit.conformance
     yield f"Conformance: **{found.status}**, {markdown(words.conformance_outcome(found))}. {markdown(found.reason)}"
@@ -47,12 +47,13 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     if audit.findings:
         yield "<details><summary>Findings</summary>"
         yield ""
-        yield "| Number | At | Kind | Method | Source |"
-        yield "|---|---|---|---|---|"
+        yield "| Number | At | Of | Kind | Method | Source |"
+        yield "|---|---|---|---|---|---|"
         for finding in audit.findings:
             cells = (
                 words.statement(finding),
                 words.conditions(finding.at),
+                words.scope(finding),
                 words.rigor(finding),
                 finding.method,
                 finding.source,
@@ -67,9 +68,9 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             yield ""
 
 
-def _row(audit: AuditResult, verdict: Verdict) -> tuple[str, ...]:
-    claimed = "" if verdict.claimed is None else f"{verdict.quantity} {numbers.exact(verdict.claimed)}"
-    cells = (verdict.claim, verdict.text, claimed, words.interval(audit, verdict), words.outcome(verdict))
+def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool) -> tuple[str, ...]:
+    value = (words.claimed(verdict),) if claimed else ()
+    cells = (verdict.claim, verdict.text, *value, words.interval(audit, verdict), words.outcome(verdict))
     return (f"**{verdict.verdict}**", *(markdown(cell) for cell in cells))
 
 

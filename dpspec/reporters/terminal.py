@@ -62,16 +62,19 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 
 
 def _alarm(page: Page, result: Result) -> None:
-    """The loudest line there is: a bound that the attack broke."""
-    for audit in result.audits:
-        for verdict in audit.verdicts:
-            if verdict.verdict == "contradicted":
-                page.line((f"!! CONTRADICTED: {audit.name} / {verdict.claim}", _STYLE["contradicted"]), hang=3)
-                page.line(
-                    "The attack does better than the best upper bound allows. The theory, the implementation or the "
-                    "attack is wrong: find out which before anything else.",
-                    indent=3,
-                )
+    """The loudest lines there are: bounds that the attack broke."""
+    broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
+    for audit, verdict in broken:
+        expected = ", as expected" if verdict.expected else ""
+        page.line((f"!! CONTRADICTED: {audit.name} / {verdict.claim}{expected}", _STYLE["contradicted"]), hang=3)
+    if broken:
+        page.line(
+            "The attack does better than the best upper bound allows. The theory, the implementation or the "
+            "attack is wrong: find out which before anything else.",
+            indent=3,
+        )
+    if broken and all(audit.conformance.status == "deviates" for audit, _ in broken):
+        page.line("What ran is not what was declared, which can explain it; see Conformance.", indent=3)
 
 
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
@@ -89,9 +92,9 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     indent = 2 + _VERDICT_WIDTH + 2
     _row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}")
-    claimed = "" if verdict.claimed is None else f"claimed {verdict.quantity} {numbers.exact(verdict.claimed)}, "
+    claimed = words.claimed(verdict)
     page.line(
-        f"{claimed}interval {words.interval(audit, verdict)}, ",
+        f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
         (words.outcome(verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,
@@ -166,13 +169,14 @@ def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Assumptions{suffix}")
     held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
     found = _distinct(assumption for assumptions in held for assumption in assumptions)
+    tested = {(check.assumption, check.test) for check in audit.checks}
     if not found:
         page.line("None beyond those of the formulas' sources.", indent=2)
     for assumption in found:
         page.item(
             (assumption.status, _STYLE.get(assumption.status, "")),
             f"  {assumption.name}: " if assumption.text else "  ",
-            words.assumption(assumption),
+            words.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
         )
 
 

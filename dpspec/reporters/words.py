@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from dpspec.contract import Assumption, Check, Finding, Json
 from dpspec.engine import numbers
+from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.result import AuditResult, Conformance, Result, Verdict
 
 _RIGOR = {
@@ -41,14 +42,26 @@ def conformance_outcome(found: Conformance) -> str:
 def interval(audit: AuditResult, verdict: Verdict) -> str:
     """The interval ``[lower, upper]`` that a claim's value lies in, each end rounded against the claim.
 
-    An end that is only approximate is marked ``about``; a missing one is ``none``.
+    An end that is only approximate is marked ``about``; a missing one is ``none``, or ``left out`` where the report
+    leaves it out. Ends that cross, as they do when a bound is contradicted, leave nothing between them.
     """
-    low, high = "none", "none"
+    missing = "left out" if verdict.reason == LEFT_OUT_REASON else "none"
+    if verdict.lower is None and verdict.upper is None:
+        return missing
+    low = high = missing
     if verdict.lower is not None:
         low = _about(audit, verdict.lower_finding) + numbers.lower(verdict.lower, against=verdict.claimed)
     if verdict.upper is not None:
         high = _about(audit, verdict.upper_finding) + numbers.upper(verdict.upper, against=verdict.claimed)
-    return f"[{low}, {high}]"
+    crossed = verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
+    return f"[{low}, {high}]{' (empty)' if crossed else ''}"
+
+
+def claimed(verdict: Verdict) -> str:
+    """The claimed value, ``epsilon 3``, where the claim's own text does not say it."""
+    if verdict.claimed is None or numbers.exact(verdict.claimed) in verdict.text.split():
+        return ""
+    return f"{verdict.quantity} {numbers.exact(verdict.claimed)}"
 
 
 def statement(finding: Finding) -> str:
@@ -99,13 +112,16 @@ def scope(finding: Finding) -> str:
     )
 
 
-def assumption(of: Assumption) -> str:
-    """What is known of an assumption: its text, and the test behind it where there is one."""
+def assumption(of: Assumption, *, tested_above: bool = False) -> str:
+    """What is known of an assumption: its text, and the test behind it where there is one.
+
+    tested_above: the page has told of that test already.
+    """
     text = of.text or of.name
-    details = [of.test or ""]
+    details = ["tested above" if tested_above else of.test or ""]
     if of.level is not None:
         details.append(f"level {numbers.nearest(of.level, digits=2)}")
-    if of.detectable is not None:
+    if of.detectable is not None and not tested_above:
         details.append(detectable(of.detectable))
     known = ", ".join(detail for detail in details if detail)
     return f"{text} ({known})" if known else text

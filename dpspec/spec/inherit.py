@@ -64,6 +64,8 @@ def read_family(path: FilePath, read: Callable[[FilePath, str], Source] = read_f
         blame = source.root.value.get("extends")
         if blame is None:
             break
+        if ("extends",) in source.spoilt:  # no path: it has been told of
+            return family
         found = _parent(file, blame, seen)
         if isinstance(found, Diagnostic):
             family.diagnostics.append(found)

@@ -174,7 +174,7 @@ def _conflict(p: Problem) -> Iterator[Diagnostic]:
         code="conflicting-key",
         message=f"{quoted(p.name)} does not belong {_condition(p)}",
         path=p.path,
-        help="remove one of them",
+        help="remove it, or change what excludes it",
         at_key=True,
     )
 

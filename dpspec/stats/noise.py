@@ -15,6 +15,9 @@ from scipy import special
 
 from dpspec.stats.measurement import LEVEL, POWER, Measurement
 
+#: From so many pairs on the normal tail of their summed products is right to half a percent at the levels used here.
+_MANY_PAIRS = 100_000
+
 
 def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
     """Test that noise of at least ``scale`` was added, on what may hold more than noise.
@@ -63,6 +66,45 @@ def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
         p_value=min(1.0, 2.0 * min(low, high)),
         detectable=max(below, above),
     )
+
+
+def correlation(products: float, pairs: int, count: int) -> Measurement:
+    """Test that standard normal noise is fresh: ``products`` sums the ``pairs`` products of successive steps' numbers.
+
+    count: how many numbers there are, over all steps; chains of T numbers each hold T - 1 pairs. ``products`` over the
+    root of ``pairs`` is nearly standard normal where there are many pairs; where there are few its tails are heavier,
+    and p is twice Chernoff's bound instead, with E[e^(s products)] = det(I - s A)^(-1/2), A the adjacency matrix of all
+    chains. ``measured`` is the correlation, ``detectable`` the smallest one seen, by the normal law; None where not
+    even the same noise again would be.
+    """
+    if not 1 <= pairs < count:
+        raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
+    z = abs(products) / math.sqrt(pairs)
+    if pairs >= _MANY_PAIRS:
+        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL))
+    else:
+        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 / LEVEL))
+        p_value = min(1.0, 2.0 * math.exp(_log_chernoff(abs(products), pairs, count)))
+    detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
+    return Measurement(
+        test=f"correlation of successive steps, {test}",
+        declared=0.0,
+        measured=products / pairs,
+        p_value=p_value,
+        detectable=detectable if detectable <= 1.0 else None,
+    )
+
+
+def _log_chernoff(products: float, pairs: int, count: int) -> float:
+    """The least of ln E[e^(s X)] - s ``products`` over some 0 < s < 1/2, by the closed form of a path's determinant."""
+    chains = count - pairs
+    length = count / chains
+    s = np.linspace(0.0, 0.5, 2001)[1:-1]
+    root = np.sqrt(1.0 - 4.0 * s * s)
+    # det = (a^(T+1) - b^(T+1)) / (a - b) with a, b = (1 +- root) / 2
+    ratio = (1.0 - root) / (1.0 + root)
+    log_det = (length + 1.0) * np.log(0.5 * (1.0 + root)) + np.log1p(-(ratio ** (length + 1.0))) - np.log(root)
+    return min(0.0, float(np.min(-0.5 * chains * log_det - s * products)))
 
 
 def log_lower_tail(total: float, count: float) -> float:

@@ -21,10 +21,12 @@ from dpspec.training.schedule import Schedule
 class NoiseScale:
     """The size of the noise as seen from outside, in the directions that no canary uses.
 
-    statistic: the sum over steps of ||residual||^2 / deviation^2 in those directions.
+    statistic: the sum over steps of (||residual|| + what rounding can have taken from it)^2 / deviation^2 in those
+        directions.
     degrees: its degrees of freedom. Where the declared noise was added, statistic is at least chi-square(degrees) in
-        distribution (what sampling adds only makes it larger), so that a test for too little noise by its lower tail
-        is exact, whatever the data.
+        distribution (what sampling adds only makes it larger, and an update that is lost in the rounding of the
+        parameters is allowed for), so that a test for too little noise by its lower tail never errs, whatever the
+        data and the learning rate.
     excess: what sampling is expected to add to statistic.
     """
 
@@ -50,12 +52,18 @@ class ProjectionObserver(Observer):
     projections: (steps, count) float32, the inner products of r_t with the directions, in units of the clip norm.
     squares: (steps,) float64, ||r_t||^2 in units of the squared clip norm.
     spread: (steps,) float64, what sampling of the real records is expected to add to ``squares``.
+    rounding: (steps,) float64, a bound on what rounding the parameters can have changed of ||r_t||, in clip norms.
     steps: how many updates were seen; those beyond the declared number are counted and not kept.
     """
 
-    def __init__(self, job: TrainingJob, directions: SignBlocks) -> None:
-        """``job`` declares the run; its own observers and canaries' gradients play no part here."""
-        planted = job.canaries.count if job.canaries is not None else 0
+    def __init__(self, job: TrainingJob, directions: SignBlocks, planted: int | None = None) -> None:
+        """``job`` declares the run; its own observers and canaries' gradients play no part here.
+
+        planted: how many canaries an adversary takes to be there, who must not learn it from their coins (batches of
+        a fixed size include each record the less often the more there are); by default as many as there are.
+        """
+        if planted is None:
+            planted = job.canaries.count if job.canaries is not None else 0
         self._schedule = Schedule.of(job.phases, len(job.x) + planted)
         self._phases = iter(self._schedule)
         # A copy: other backends may train the module in place, or hang hooks on it.
@@ -69,6 +77,7 @@ class ProjectionObserver(Observer):
         self.projections = torch.zeros(total, directions.count, dtype=torch.float32)
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)
+        self.rounding = torch.zeros(total, dtype=torch.float64)
 
     def released(self, step: int, state: Tensor) -> None:
         """Keep the statistics of the update that led to ``state``; raises ``ValueError`` where a step is missing."""
@@ -82,10 +91,12 @@ class ProjectionObserver(Observer):
         if phase is None:
             return
         known = population(self._model, previous, self._x, self._y, phase.clip_norm)
-        residual = ((previous - state) / self._scale - known.mean(phase.sampler)) / phase.clip_norm
+        update = previous - state
+        residual = (update / self._scale - known.mean(phase.sampler)) / phase.clip_norm
         self.projections[step - 1] = self._directions.project(residual)
         self.squares[step - 1] = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
         self.spread[step - 1] = known.spread(phase.sampler) / phase.clip_norm**2
+        self.rounding[step - 1] = _rounding(state, update) / (self._scale * phase.clip_norm)
 
     def noise_scale(self) -> NoiseScale:
         """The noise measured where no canary speaks; steps that declare no noise are left out."""
@@ -93,7 +104,8 @@ class ProjectionObserver(Observer):
         sigma = torch.tensor([phase.noise_multiplier for phase in self._schedule], dtype=torch.float64)[:kept]
         noisy = sigma > 0
         variance = sigma[noisy] ** 2
-        outside = (self.squares[:kept] - self.projections[:kept].double().square().sum(1))[noisy]
+        outside = (self.squares[:kept] - self.projections[:kept].double().square().sum(1)).clamp_min(0.0)
+        outside = (outside.sqrt() + self.rounding[:kept]).square()[noisy]
         free = self._directions.parameters - self._directions.count
         # Over the random choice of directions, what sampling adds falls outside them in proportion to dimensions.
         share = free / self._directions.parameters
@@ -102,6 +114,12 @@ class ProjectionObserver(Observer):
             degrees=free * int(noisy.sum()),
             excess=float((share * self.spread[:kept][noisy] / variance).sum()),
         )
+
+
+def _rounding(state: Tensor, update: Tensor) -> float:
+    """A bound on the l2 norm of the rounding errors in ``update``: half a unit of ``state``, and a few of its own."""
+    lengths = [float(torch.linalg.vector_norm(v, dtype=torch.float64)) for v in (state, update)]
+    return 0.5 * torch.finfo(state.dtype).eps * (lengths[0] + 6.0 * lengths[1])
 
 
 class SamplingLog(Observer):

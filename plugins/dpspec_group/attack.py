@@ -4,13 +4,15 @@ Each of m groups has a direction of its own in parameter space and enters the da
 none, by a fair coin. The adversary knows the data, the directions and what is released, but no coin, no batch and no
 noise. Where every iterate is released it subtracts the update that the real records are expected to make and scores
 each group by the log-likelihood ratio of what is left along its direction, summed over the steps; where only the
-final model is released, by how far the model moved along the direction.
+final model is released, by how far the model moved along the direction. How many records were planted follows from the
+coins, so that the adversary reckons with half of all groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Canary gradients are this many times the clip norm long, so that clipping is exercised and always bites.
 CANARY_NORM = 10.0
+
+#: What stands for numbers that are not finite, in scores and in measurements: evidence is JSON, which has none.
+_LARGE, _HUGE = 1e30, 1e300
 
 
 def layout(inputs: dps.FrozenMap) -> np.ndarray[Any, Any]:
@@ -54,14 +59,15 @@ def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Tr
         model=context.model.build(context.seed(index, "model")),
         canaries=CanaryGroups(directions, owner, norm=CANARY_NORM * longest),
     )
-    seen = ProjectionObserver(job, directions)
+    expected = theory.planted_on_average(len(sizes), inputs["threat_model"]["group_size"])
+    seen = ProjectionObserver(job, directions, planted=expected)
     ends, sampling, noise, norms = _Ends(), SamplingLog(len(job.x) + len(owner)), NoiseLog(), NormLog()
     context.trainer.train(replace(job, observers=(seen, ends, sampling, noise, norms)))
 
     if inputs["threat_model"]["access"] == "all-iterates":
-        scores = _white_box(job.phases, sizes, context.facts.records, seen.projections.numpy())
+        scores = _white_box(job.phases, sizes, context.facts.records + expected, _tame(seen.projections.numpy()))
     else:
-        scores = directions.project(ends.distance()).double().cpu().numpy()
+        scores = _tame(directions.project(ends.distance()).cpu().numpy())
     scale = seen.noise_scale()
     evidence: dict[str, dps.Json] = {
         "records": context.facts.records,
@@ -69,7 +75,7 @@ def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Tr
         "coins": "".join(map(str, coins)),
         "scores": [float(f"{score:.7g}") for score in scores],
         "steps": seen.steps,
-        "noise": {"statistic": scale.statistic, "degrees": scale.degrees},
+        "noise": {"statistic": _number(scale.statistic), "degrees": scale.degrees},
         "internal": {"accuracy": _twin(inputs, context, index)},
     }
     evidence |= _logs(job.phases, sampling, noise, norms)
@@ -137,12 +143,13 @@ def _white_box(
 ) -> np.ndarray[Any, Any]:
     """Log-likelihood ratios (m,) of planted against not, from projections (steps, m) in units of the clip norm.
 
+    records: how many the adversary takes to be in the run, planted ones included.
     Without declared noise there is no likelihood; the plain sum over the steps ranks the groups then.
     """
     scores = np.zeros(len(sizes))
     start = 0
     for phase in phases:
-        rows = seen[start : start + int(phase["steps"])].astype(np.float64)
+        rows = seen[start : start + int(phase["steps"])]
         start += int(phase["steps"])
         for size in np.unique(sizes):
             at = np.flatnonzero(sizes == size)
@@ -155,8 +162,18 @@ def _white_box(
 
 def _runs(sizes: np.ndarray[Any, Any]) -> list[list[int]]:
     """[[group size, how many canaries of it], ...] in the order of the scores."""
-    values, counts = np.unique(sizes, return_counts=True)
-    return [[int(v), int(c)] for v, c in zip(values, counts, strict=True)]
+    return [[int(size), len(list(same))] for size, same in groupby(sizes)]
+
+
+def _tame(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In float64, 0 for what is not a number and finite where it is infinite: ranks that know nothing of the coins."""
+    tame: np.ndarray[Any, Any] = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
+    return tame
+
+
+def _number(value: float) -> float:
+    """The value, or ``_HUGE`` where it is not finite: more noise, or a longer gradient, than was ever declared."""
+    return value if np.isfinite(value) else _HUGE
 
 
 def _logs(phases: Sequence[dps.FrozenMap], sampling: Any, noise: Any, norms: Any) -> dict[str, dps.Json]:
@@ -168,9 +185,9 @@ def _logs(phases: Sequence[dps.FrozenMap], sampling: Any, noise: Any, norms: Any
     clip_norms = np.repeat([float(p["clip_norm"]) for p in phases], [int(p["steps"]) for p in phases])
     if len(noise.squares) == len(deviations) and np.all(deviations > 0):
         logs["noise_log"] = {
-            "statistic": float(np.sum(np.asarray(noise.squares) / deviations**2)),
+            "statistic": _number(float(np.sum(np.asarray(noise.squares) / deviations**2))),
             "degrees": noise.count * len(deviations),
-            "products": float(np.sum(np.asarray(noise.products) / (deviations[1:] * deviations[:-1]))),
+            "products": _number(float(np.sum(np.asarray(noise.products) / (deviations[1:] * deviations[:-1])))),
             "pairs": noise.count * len(noise.products),
         }
     if sampling.sizes:
@@ -181,5 +198,5 @@ def _logs(phases: Sequence[dps.FrozenMap], sampling: Any, noise: Any, norms: Any
             batches.append({"steps": len(batch), "total": int(batch.sum()), "squares": int((batch**2).sum())})
         logs["sampling_log"] = {"records": len(sampling.inclusions), "batches": batches}
     if len(norms.largest) == len(clip_norms):
-        logs["norm_log"] = {"largest": float(np.max(np.asarray(norms.largest) / clip_norms))}
+        logs["norm_log"] = {"largest": _number(float(np.max(np.asarray(norms.largest) / clip_norms)))}
     return logs

@@ -25,8 +25,10 @@ _ASSUMPTIONS = (
 
 
 def claimed_deltas(spec: dps.Spec, group_size: int) -> list[float]:
-    """The deltas that claims about groups of this size name, smallest first."""
-    return sorted({float(c["delta"]) for c in spec.claims if c.kind == "approx-dp" and c.group_size == group_size})
+    """The deltas that claims about groups of this size name, or else those that any claim names; smallest first."""
+    claims = [c for c in spec.claims if c.kind == "approx-dp"]
+    own = {float(c["delta"]) for c in claims if c.group_size == group_size}
+    return sorted(own or {float(c["delta"]) for c in claims})
 
 
 def group_sizes(spec: dps.Spec) -> list[int]:

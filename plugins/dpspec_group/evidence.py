@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,21 +28,26 @@ class Guesses:
 def designs(spec: dps.Spec, records: int, canaries: int, group_size: int) -> tuple[Design, ...]:
     """The guess counts for one group size: the one that should show most, and all canaries.
 
-    Guessing every canary is weaker on a correct pipeline and stronger on one that is badly broken.
+    Guessing every canary is weaker on a correct pipeline and stronger on one that is badly broken. Where both are
+    tried, each shows what it can at half the level.
     """
     assert spec.audit is not None
     delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
-    everything = Design(
-        guesses=canaries,
-        expected_epsilon=0.0,
-        largest_epsilon=onerun.largest(canaries, canaries, delta, confidence),
+    shared = 1.0 - (1.0 - confidence) / 2.0
+    alone, beside = (
+        Design(guesses=canaries, expected_epsilon=0.0, largest_epsilon=onerun.largest(canaries, canaries, delta, level))
+        for level in (confidence, shared)
     )
     if any(float(phase["noise_multiplier"]) == 0.0 for phase in spec.phases):
-        return (everything,)
-    pairs = [(theory.planted_mixture(p, group_size, records), int(p["steps"])) for p in spec.phases]
+        return (alone,)
+    sizes = spec.threat_model.group_size
+    present = records + theory.planted_on_average(int(spec.audit.options["canary"]["count"]), sizes)
+    pairs = [(theory.planted_mixture(p, group_size, present), int(p["steps"])) for p in spec.phases]
     law = score_law(pairs) if spec.threat_model.access == "all-iterates" else end_to_end_law(pairs)
-    best = design(law, canaries, delta, confidence)
-    return (best,) if best.guesses == canaries else (best, everything)
+    best = design(law, canaries, delta, shared)
+    if best.guesses == canaries:
+        return (replace(alone, expected_epsilon=best.expected_epsilon),)
+    return (best, beside)
 
 
 def attack_delta(spec: dps.Spec, group_size: int) -> float:
@@ -120,7 +125,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
             rigor="statistical",
             at=dps.FrozenMap({"delta": delta, "group_size": size}),
             scope=scope,
-            method=f"one-run, {spec.threat_model.access}, {canaries} canaries",
+            method=f"one-run, {spec.threat_model.access}, {canaries} canary groups of {size}",
             source=onerun.SOURCE,
             confidence=confidence,
             assumptions=(

@@ -20,13 +20,20 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    if spec.threat_model.adjacency != "add-remove":
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"the group theory covers add-remove adjacency only, not {spec.threat_model.adjacency}",
-            path=("threat_model", "adjacency"),
-            help="Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered",
-        )
+    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
+    named += [
+        (("claims", i, "adjacency"), c.adjacency)
+        for i, c in enumerate(spec.claims)
+        if c.adjacency != spec.threat_model.adjacency
+    ]
+    for path, adjacency in named:
+        if adjacency != "add-remove":
+            yield dps.Diagnostic(
+                code="unsupported",
+                message=f"the group theory covers add-remove adjacency only, not {adjacency}",
+                path=path,
+                help="Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered",
+            )
 
 
 def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -11,7 +12,9 @@ from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.codec import dump
+from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.store import Store
+from dpspec.engine.verify import Mismatch
 
 
 @pytest.fixture
@@ -115,3 +118,27 @@ def test_cache_removes_nothing_by_accident(dpspec, keys, arguments):
 def test_cache_removes_everything_when_asked(dpspec, keys):
     assert dpspec("cache", "rm", "--all").out.startswith("removed 2 trials, ")
     assert dpspec("cache", "ls").out == f"0 trials, 0 B in {os.path.join('.dpspec', 'store')}\n"
+
+
+def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkeypatch):
+    without = result(audit(verdicts=(verdict(reason=LEFT_OUT_REASON, upper=None, lower=None),)))
+    stored.write_text(dump(without), encoding="utf-8")
+    gone = Mismatch(
+        audit="demo",
+        what="the verdict of one",
+        recorded="proved",
+        recomputed="rests on values that were left out of this result",
+        differs=False,
+    )
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone,))
+    ended = dpspec("verify", stored)
+    assert ended.code == 0
+    assert ended.out == (
+        "demo: the verdict of one (proved) was not recomputed: rests on values that were left out of this result\n"
+        f"{stored}: every recomputed value is as recorded (0 of 1 claim)\n"
+    )
+    wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True)
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone, wrong))
+    ended = dpspec("verify", stored)
+    assert ended.code == 1
+    assert ended.out.endswith(f"recomputed: 0.95\n1 value of {stored} did not come out again\n")

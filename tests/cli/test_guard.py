@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from dpspec.cli.app import main
 from dpspec.cli.guard import guarded
 from dpspec.contract import Diagnostic
 from dpspec.errors import (
@@ -147,3 +148,37 @@ def test_characters_that_stdout_cannot_hold_are_written_out():
         timeout=30,
     )
     assert process.stdout == b"\\u6f22 \\udc80\n"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC, errno.EROFS])
+def test_what_the_system_refuses_is_no_bug(code, capsys):
+    assert guarded(raising(OSError(code, "the reason", "a\x1b.json")), []) == 2
+    assert capsys.readouterr().err == "error: a\\x1b.json: the reason\n"
+
+
+def test_a_wrong_command_line_is_told_like_any_other_error(capsys):
+    assert main(["run", "--nope"]) == 2
+    first, usage, hint = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: No such option: --nope")
+    assert usage.startswith("Usage: dpspec run [OPTIONS]")
+    assert hint == "Try 'dpspec run -h' for help."
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_result_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dpspec", "explain", "open"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot write to stdout: ")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "code"), [("explain open", 0), ("explain nothing-at-all", 2), ("--help", 0)])
+def test_a_closed_stream_changes_nothing_about_the_outcome(closed, arguments, code):
+    command = f"{sys.executable} -m dpspec {arguments} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

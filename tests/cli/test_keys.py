@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpspec.cli.keys import find, keys
+from dpspec.cli.keys import choices, find, keys, type_of
 
 GROUP = {
     "properties": {
@@ -75,7 +75,7 @@ def test_a_key_that_depends_on_the_kind_says_so(known):
         "How much.",
         ("mechanism.kind is group",),
     )
-    assert (other.type, other.conditions) == ("integer or null, above 0", ("mechanism.kind is other",))
+    assert (other.type, other.conditions) == ("whole number or null, above 0", ("mechanism.kind is other",))
 
 
 def test_types(known):
@@ -84,6 +84,42 @@ def test_types(known):
     assert types["mechanism"] == "map; required"
     assert types["mechanism.kind"] == "group | other; required"
     assert types["claims.tags"] == "list of text"
+
+
+def test_limits_in_words():
+    def said(**schema):
+        return type_of({}, schema)
+
+    assert said(type="string", minLength=1) == "text, not empty"
+    assert said(type="string", maxLength=1) == "text, at most 1 character"
+    assert said(type=["integer", "array"], minItems=2) == "whole number or list, at least 2 items"
+    assert said(type="integer", maximum=2**63 - 1) == "whole number"
+    assert said(type="string", default="") == "text; default empty"
+
+
+def test_a_case_that_says_nothing_new_is_left_out():
+    case = {"properties": {"audit": {"type": "object", "description": "An attack."}, "claims": {"items": CLAIM}}}
+    schema = {
+        "properties": {
+            "kind": {"enum": ["a"], "description": "Chooses."},
+            "audit": {"type": "object", "description": "An attack."},
+            "claims": {"type": "array", "description": "Statements."},
+        },
+        "allOf": [{"if": {"properties": {"kind": {"const": "a"}}}, "then": case}],
+    }
+    found = [(key.path, bool(key.conditions)) for key in keys(schema)]
+    assert found == [
+        ("kind", False),
+        ("audit", False),
+        ("claims", False),
+        ("claims.delta", True),
+        ("claims.tags", True),
+    ]
+
+
+def test_choices(known):
+    assert choices(find("mechanism.kind", known)[0]) == ("group", "other")
+    assert choices(find("claims.delta", known)[0]) == ()
 
 
 def test_a_last_part_is_enough(known):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 from pathlib import Path
 
@@ -48,19 +47,6 @@ def test_quick_commands_import_neither_torch_nor_scipy(process, arguments):
 
 def test_help_imports_no_library_of_numbers_or_of_terminals(process):
     assert not loaded_after(process, "--help") & {*HEAVY, "numpy", "rich", "yaml", "jsonschema", "mpmath"}
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["validate", str(ROOT / "specs" / "quickstart.yaml")]], ids=["help", "validate"]
-)
-def test_quick_commands_are_quick(process, arguments):
-    """The promise is 0.6 s; the best of three is held against a limit that a busy machine can keep."""
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        assert process(*arguments).code == 0
-        times.append(time.perf_counter() - began)
-    assert min(times) < 1.5
 
 
 def test_importing_the_package_imports_nothing_else(process):

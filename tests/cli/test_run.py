@@ -30,7 +30,7 @@ def test_a_claim_that_comes_out_otherwise(dpspec, counting):
 
 
 def test_output_without_a_terminal_has_no_escape_codes(dpspec, counting):
-    ended = dpspec("run", counting)
+    ended = dpspec("run", counting.name)  # a long path would be a long word
     assert "\x1b" not in ended.out + ended.err
     assert all(len(line) <= 80 for line in ended.out.split("\n"))
 
@@ -182,3 +182,32 @@ def test_a_report_that_cannot_be_replaced_is_written_in_place(dpspec, counting, 
     assert dpspec("run", counting, "--report", "markdown=old.md").code == 0
     assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
     assert not list(tmp_path.glob(".old.md*"))
+
+
+def test_the_outcome_is_the_last_line(dpspec, counting):
+    ended = dpspec("run", counting, "--report", "json=-")
+    assert ended.err.split("\n")[-2] == "1 audit, 2 claims: all as expected"
+
+
+@pytest.mark.parametrize("store", ["coin.yaml", "coin.yaml/store"])
+def test_a_store_that_is_no_folder_is_refused_before_training(dpspec, counting, store):
+    ended = dpspec("run", counting, "--store", store)
+    assert ended.code == 2
+    assert f"error: cannot keep trials in {store}: " in ended.err
+    assert "coin.yaml is not a folder" in ended.err
+    assert support.RAN == []
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_training(dpspec, counting, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
+    ended = dpspec("run", counting)
+    assert ended.code == 2
+    assert "permission denied; --store names another folder" in ended.err
+    assert support.RAN == []
+
+
+def test_a_store_that_holds_everything_need_not_be_writable(dpspec, counting, monkeypatch):
+    assert dpspec("run", counting).code == 0
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.W_OK)
+    assert dpspec("run", counting).code == 0
+    assert dpspec("run", counting, "--store", "other", "--bounds-only", "--set", "claims.broken.expect=open").code == 0

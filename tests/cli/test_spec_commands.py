@@ -98,10 +98,47 @@ def test_explain_a_kind(dpspec):
     assert dpspec("explain", "json").out.startswith("report format json, by dpspec ")
 
 
+def test_explain_a_kind_lists_its_keys(dpspec):
+    lines = dpspec("explain", "csv").out.split("\n")
+    assert "    data.label: text, not empty; required" in lines
+    assert "        The name of the column that holds the labels." in lines
+    group = dpspec("explain", "group").out
+    assert "    mechanism.sampling.rate: number, above 0, at most 1\n" in group
+    assert "    mechanism.phases: list of map" in group
+    assert "mechanism.phases.steps" not in group
+
+
+def test_explain_a_kind_of_claim(dpspec):
+    ended = dpspec("explain", "approx-dp")
+    assert ended.out.startswith("claim kind approx-dp\n\n    claims.id: ")
+    assert ended.out.count("    claims.epsilon: ") == 1
+
+
+def test_explain_a_map_lists_what_is_in_it(dpspec):
+    audit = dpspec("explain", "audit").out
+    assert audit.count("How the pipeline is attacked.") == 1
+    assert "    audit.method: one-run | many-run; required\n" in audit
+    assert "    audit.canary: map\n" in audit
+    assert "audit.canary.space" not in audit
+    assert "any value" not in dpspec("explain", "claims").out
+    assert "data.path" not in dpspec("explain", "data").out
+
+
+def test_explain_a_choice(dpspec):
+    ended = dpspec("explain", "replace-one")
+    assert ended.out.count("threat_model.adjacency\n") == 1
+    assert ended.out.count("claims.adjacency\n") == 1
+
+
+@pytest.mark.parametrize("verdict", ["contradicted", "refuted", "proved", "supported", "open"])
+def test_explain_a_verdict(dpspec, verdict):
+    assert dpspec("explain", verdict).out.startswith(f"verdict {verdict}\n    ")
+
+
 def test_explain_what_nobody_knows(dpspec):
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    assert "'unknwon-key' is no diagnostic code, key or kind; did you mean 'unknown-key'" in ended.err
+    assert "'unknwon-key' is no diagnostic code, key, kind, choice or verdict; did you mean 'unknown-key'" in ended.err
 
 
 def test_every_shipped_key_can_be_explained(dpspec):
@@ -194,7 +231,8 @@ def test_new_plugin(dpspec, tmp_path):
     ended = dpspec("new", "plugin", "demo-kind")
     assert ended.code == 0, ended.err
     assert (tmp_path / "dpspec-demo-kind" / "pyproject.toml").is_file()
-    assert "pip install -e dpspec-demo-kind" in ended.out
+    assert "pip install -e 'dpspec-demo-kind[test]'" in ended.out
+    assert "dpspec run dpspec-demo-kind/dpspec_demo_kind/example.yaml" in ended.out
     assert dpspec("new", "plugin", "demo-kind").code == 2
     assert dpspec("new", "plugin", "No Name").code == 2
 
@@ -231,7 +269,9 @@ def test_every_command_has_a_help_that_fits(dpspec):
         ended = dpspec(command, "--help")
         assert ended.code == 0
         assert all(len(line) <= 80 for line in ended.out.split("\n"))
-    assert "..." not in dpspec("--help").out.split("Commands:")[1]
+    for group in ((), ("new",), ("cache",)):
+        commands = dpspec(*group, "--help").out.split("Commands:")[1]
+        assert all(not line.endswith("...") for line in commands.split("\n"))
 
 
 def test_a_misspelt_command_is_a_usage_error(dpspec):

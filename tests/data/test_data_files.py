@@ -112,7 +112,8 @@ def test_csv_dialect(source: Make, files: Path) -> None:
         ("a,label\n1,yes\n", {"columns": ["c"]}, ["no column 'c'"]),
         ("a,label\n1,yes\n", {"columns": ["label"]}, ["is the label and cannot be a feature"]),
         ("a,a,label\n1,2,yes\n", {}, ["column 'a' stands there twice"]),
-        ("a,label\n", {}, ["is empty"]),
+        ("a,label\n", {}, ["is empty", "no record follows"]),
+        ("", {}, ["is empty", "must name the columns"]),
         ("label\nyes\n", {}, ["is empty"]),
         ("a,label\n1,yes\n2\n", {}, ["table.csv:3", "1 values under 2 column names"]),
         ("a,label\n1,yes\nx,no\n", {}, ["table.csv:3", "column 'a'", "'x' is not a finite number"]),
@@ -122,7 +123,8 @@ def test_csv_dialect(source: Make, files: Path) -> None:
         ("a,label\n,yes\n", {}, ["'' is not a finite number"]),
         ("a,label\n1e39,yes\n", {}, ["record 0 is not finite in float32"]),
         ("a,label\n1,maybe\n", {}, ["table.csv:2", "label 'maybe' is not one of the declared classes"]),
-        ("a,label\n1,2\n", {"classes": 2}, ["label '2' is not one of the declared classes"]),
+        ("a,label\n1,2\n", {"classes": 2}, ["label '2' is not one of the declared classes (0, 1)"]),
+        ("a,label\n1,yes\n", {"classes": 2}, ["list labels that are words: classes: [no, yes]"]),
         ('a,label\n"1,yes\n', {}, ["not a readable CSV file"]),
         (b"a,label\n\xff,yes\n", {}, ["not a readable CSV file"]),
         ("a,label\n" + "1" * 200_000 + ",yes\n", {}, ["not a readable CSV file", "field larger than"]),
@@ -162,7 +164,7 @@ def test_npz_shapes_and_dtypes(
 @pytest.mark.parametrize(
     ("changed", "parts"),
     [
-        ({"x": None}, ["has no array 'x'"]),
+        ({"x": None}, ["has no array 'x' (its arrays: ", "y"]),
         ({"y": None}, ["has no array 'y'"]),
         ({"y_test": None}, ["has no array 'y_test'"]),
         ({"x_test": None}, ["has no array 'x_test'"]),
@@ -257,6 +259,7 @@ def test_idx_test_records(source: Make, files: Path) -> None:
     [
         ("images", lambda d: b"\1" + d[1:], ["not an IDX file with 3 axes"]),
         ("images", lambda d: d[:10], ["not an IDX file with 3 axes"]),
+        ("images", lambda d: b"\0\0\x08\1" + d[4:], ["not an IDX file with 3 axes; are images and labels exchanged?"]),
         ("images", lambda d: d[:2] + b"\x0d" + d[3:], ["unsigned bytes (type 0x08), got type 0x0d"]),
         ("images", lambda d: d[:-1], ["promises 1440 bytes of values, the file holds 1439"]),
         ("images", lambda d: d + b"\0", ["promises 1440 bytes of values, the file holds more"]),

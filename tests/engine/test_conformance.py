@@ -35,11 +35,11 @@ def test_all_checks_of_the_invocation_share_the_level() -> None:
 
 
 def test_the_reason_names_what_would_have_been_seen() -> None:
-    checks = [audits.check(0.5, "noise-scale", detectable=d) for d in (0.0123, 0.0041)]
+    checks = [audits.check(0.5, "noise-scale", detectable=d) for d in (0.0123, 0.004)]
     checks += [audits.check(0.5, "sampling", detectable=0.2), audits.check(0.5, "steps", detectable=None)]
     reason = conforms("conforms-within", checks, 4).reason
     assert reason == (
-        "No check is rejected; deviations from here on would have been: noise-scale 1.3%, sampling 20%. "
+        "No check is rejected. A deviation of this size would have been seen: noise-scale 0.4% to 1.3%, sampling 20%. "
         "The checks of steps are not rejected but could not have been."
     )
 

@@ -102,6 +102,28 @@ def test_keys_cannot_leave_the_store(tmp_path: Path, key: str) -> None:
         Store(tmp_path).get(key)
 
 
+def test_a_damaged_record_that_another_process_left_is_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, TRIAL, FrozenMap())
+    (tmp_path / "trials" / KEY[:2] / KEY / "record.json").write_text("{")
+    assert store.put(KEY, TRIAL, FrozenMap()).trial.evidence == TRIAL.evidence
+    assert (tmp_path / "damaged" / KEY).is_dir()
+
+
+def test_a_damaged_record_that_another_process_set_aside_first_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, TRIAL, FrozenMap())
+    (tmp_path / "trials" / KEY[:2] / KEY / "record.json").write_text("{")
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "rename", gone)
+    assert store.get(KEY) is None
+
+
 def test_removing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(KEY, TRIAL, FrozenMap())

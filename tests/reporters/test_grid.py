@@ -47,11 +47,19 @@ def test_what_all_share_stands_above():
 def test_no_table_where_it_would_not_fit_or_not_be_whole():
     assert grid(SIX, 20) is None
     assert grid(SIX[:5], 74) is None
-    assert grid([*SIX, found(1e-9, 1, 1.0)], 74) is None
+    assert grid([*SIX, *(found(10.0**-n, 1, 1.0) for n in (7, 8, 9, 10))], 74) is None
     assert grid([*SIX, SIX[0]], 74) is None
     assert grid([*SIX[:5], dataclasses.replace(SIX[5], quantity="mu")], 74) is None
     assert grid([*SIX[:5], dataclasses.replace(SIX[5], privacy="per-record")], 74) is None
     assert grid([dataclasses.replace(f, at=FrozenMap()) for f in SIX], 74) is None
+
+
+def test_a_place_may_be_empty():
+    assert grid([*SIX, found(1e-9, 1, 1.0)], 74).lines() == (
+        "epsilon <=    delta 1e-9    1e-6    1e-5  0.0001",
+        "group_size 1           1  0.2485  0.2485  0.2484",
+        "group_size 8           -   1.124   1.124   1.124",
+    )
 
 
 def test_one_varying_condition_is_one_line_of_numbers():

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from dpspec.contract import Scope
 from dpspec.engine.codec import load
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult
@@ -49,6 +50,21 @@ def test_markdown_table_has_one_row_a_claim(result):
     assert "| as expected |" in rows[0]
 
 
+def test_markdown_says_what_each_number_is_of(result):
+    audit = result.audits[0]
+    one_way = dataclasses.replace(audit.findings[0], scope=Scope(direction="add"))
+    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, findings=(one_way,)),)))
+    assert "adding or removing records (direction: add), seeing every iterate" in text.replace("&#58;", ":")
+
+
+def test_markdown_repeats_no_claimed_value(result):
+    assert "| Says | Claimed | Interval |" in markdown.render(result)
+    audit = result.audits[0]
+    said = tuple(v for v in audit.verdicts if v.text.startswith("epsilon "))
+    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=said),)))
+    assert "| Says | Interval |" in text
+
+
 def test_markdown_is_redacted(result):
     assert "accuracy" not in markdown.render(result)
     assert "Left out" in markdown.render(result)
@@ -72,7 +88,7 @@ def test_a_fence_is_longer_than_what_it_holds(result):
 def test_limits_say_what_is_missing(result):
     audit: AuditResult = result.audits[0]
     sentences = limits(result)
-    assert "Nothing in digits-group decides tight, in either direction." in sentences
+    assert "Open in digits-group: tight. Nothing decides that, in either direction." in sentences
     assert sentences[-len(ALWAYS) :] == ALWAYS
     untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
     assert any(

@@ -132,3 +132,44 @@ def test_a_command_can_be_copied(result):
 def test_without_a_command_the_specs_are_named(result):
     text = render(dataclasses.replace(result, environment=FrozenMap({"python": "3.11.9"})))
     assert "    dpspec run specs/quickstart.yaml\n" in text
+
+
+def test_what_is_left_out_is_not_called_none(result):
+    lines = render(result).split("\n")
+    claim = next(i for i, line in enumerate(lines) if "record-3: " in line)
+    assert lines[claim + 2].strip() == "interval left out, as expected"
+
+
+def test_a_claimed_value_is_said_once(result):
+    text = render(result)
+    assert "claimed epsilon 3" not in text
+    assert "claimed epsilon 0.5, interval [4.2, none]" in text
+
+
+def _with_verdicts(audit, name, **changes):
+    """The audit under another name, with its contradicted claim only."""
+    broken = dataclasses.replace(audit.verdicts[-1], claim="family", text="", **changes)
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="no noise")
+    return dataclasses.replace(audit, name=name, verdicts=(broken,), conformance=deviates)
+
+
+def test_ends_that_cross_leave_nothing_between_them(result):
+    audit = _with_verdicts(result.audits[0], "a", upper=0.9)
+    assert "interval [4.2, 0.9] (empty)" in render(dataclasses.replace(result, audits=(audit,)))
+
+
+def test_an_alarm_is_explained_once(result):
+    audits = tuple(_with_verdicts(result.audits[0], name, expected=True) for name in ("one", "two"))
+    text = render(dataclasses.replace(result, audits=audits))
+    assert text.startswith("".join(f"!! CONTRADICTED: {name} / family, as expected\n" for name in ("one", "two")))
+    assert text.count("find out which before anything else") == 1
+    assert "   What ran is not what was declared, which can explain it; see Conformance.\n" in text
+    assert "which can explain it" not in render(result)
+
+
+def test_a_test_is_told_of_once(result):
+    text = " ".join(render(result).split())
+    assert "not-rejected noise-scale: the noise has the declared scale (tested above, level 1e-6)" in text
+    audit = dataclasses.replace(result.audits[0], checks=())
+    text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
+    assert "the noise has the declared scale (chi-square, level 1e-6, would have seen a deviation of 1.3%)" in text

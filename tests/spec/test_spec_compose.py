@@ -65,6 +65,7 @@ class TestExtends:
             ("/tmp/x.yaml", "bad-extends"),
             ("3", "bad-extends"),
             ("[a.yaml, b.yaml]", "bad-extends"),
+            ('"\\ud800\\udc00"', "bad-character"),
             ("absent.yaml", "unreadable"),
             ('"."', "unreadable"),
         ],

@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 
 SCRIPT = """
-import sys, time
-start = time.perf_counter()
+import sys
 from pathlib import Path
 from dpspec.contract import Catalog
 from dpspec.spec.load import load_specs
 from dpspec.spec.render import render
 loaded = load_specs([Path(sys.argv[1])], Catalog())
 print(render(loaded.diagnostics, sources=loaded.sources))
-print(time.perf_counter() - start)
 heavy = {"torch", "scipy", "numpy", "sklearn", "rich", "typer", "packaging"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -26,4 +24,3 @@ def test_loading_a_spec_imports_nothing_heavy(tmp_path: Path, valid: str) -> Non
     path.write_text(valid)
     ran = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=True)
     assert "unknown-kind" in ran.stdout
-    assert float(ran.stdout.splitlines()[-1]) < 2  # a fraction of this on a quiet machine

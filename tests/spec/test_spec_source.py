@@ -144,9 +144,9 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_texts_are_answered_soon(name: str) -> None:
     text, code = HOSTILE[name]
-    start = time.perf_counter()
+    start = time.process_time()
     found = codes(read(text))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 10  # it is the explosion that is excluded, not the last tenth of a second
     if code is not None:
         assert found == [code]
 
@@ -163,9 +163,9 @@ def test_a_file_of_fifty_megabytes_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     with open(path, "wb") as stream:
         stream.truncate(50 * 1024 * 1024)
-    start = time.perf_counter()
+    start = time.process_time()
     source = read_file(path)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 5
     assert codes(source) == ["too-large"]
     assert source.text is None
 

@@ -132,7 +132,7 @@ def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
             "rate: 0.01, batch_size: 5",
             "conflicting-key",
             "'batch_size' does not belong to scheme poisson",
-            "remove one of them",
+            "remove it, or change what excludes it",
         ),
         (
             "name: valid",

@@ -37,9 +37,9 @@ def test_of_equally_near_words_the_first() -> None:
 
 
 def test_long_words_are_not_compared() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert did_you_mean("a" * 100_000, KEYS) is None
-    assert time.perf_counter() - start < 0.1
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

@@ -77,3 +77,38 @@ def test_no_declared_noise_leaves_nothing_to_see() -> None:
 def test_impossible_arguments_are_refused(bad: tuple[float, float, int]) -> None:
     with pytest.raises(ValueError, match="must be"):
         noise.lower_tail(*bad)
+
+
+@pytest.mark.parametrize(("width", "steps"), [(18, 2), (5, 4), (34, 20)])
+def test_p_values_of_the_correlation_hold_where_pairs_are_few(width: int, steps: int) -> None:
+    """By the normal law they did not: 18 pairs reached 1e-4 four times too often."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((20_000, steps, width))
+    products = (draws[:, 1:] * draws[:, :-1]).sum((1, 2))
+    pairs, count = width * (steps - 1), width * steps
+    p_values = np.array([noise.correlation(float(x), pairs, count).p_value for x in products])
+    for level in (0.1, 0.01, 0.001):
+        assert (p_values <= level).mean() <= level
+    assert noise.correlation(0.0, pairs, count).p_value == 1.0
+
+
+@pytest.mark.parametrize(("chains", "steps"), [(1, 2), (3, 7), (400, 50)])
+def test_chernoff_uses_the_determinant_of_the_chains(chains: int, steps: int) -> None:
+    path = np.diag(np.ones(steps - 1), 1) + np.diag(np.ones(steps - 1), -1)
+    pairs, count, x = chains * (steps - 1), chains * steps, 0.8 * chains * (steps - 1)
+    best = min(
+        -0.5 * chains * float(np.linalg.slogdet(np.eye(steps) - s * path)[1]) - s * x
+        for s in np.linspace(0.001, 0.499, 300)
+    )
+    found = noise.correlation(-x, pairs, count)
+    assert found.p_value == pytest.approx(min(1.0, 2 * math.exp(best)), rel=0.01)
+    assert found.measured == pytest.approx(-0.8)
+
+
+def test_the_correlation_of_many_pairs_is_normal() -> None:
+    found = noise.correlation(5.0 * math.sqrt(200_000), 200_000, 210_000)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(5.0))
+    assert found.detectable == pytest.approx((stats.norm.isf(LEVEL / 2) + stats.norm.isf(0.01)) / math.sqrt(200_000))
+    assert noise.correlation(1.0, 17, 34).detectable is None
+    with pytest.raises(ValueError, match="pairs"):
+        noise.correlation(1.0, 5, 5)

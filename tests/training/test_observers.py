@@ -85,6 +85,40 @@ def test_what_sampling_adds_is_predicted(make_job):
     assert sum(shares) / len(shares) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
+def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
+    """A float32 model hardly moves by updates below its own rounding: the noise was added all the same."""
+    options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})
+    job = make_job(steps=40, options=options, sampling={"scheme": "full"})
+    seen, *_ = audited(job, SignBlocks(63, 5, seed=0))
+    scale = seen.noise_scale()
+    assert scale.statistic > chi2.ppf(1e-6, scale.degrees)
+
+
+def test_no_noise_at_all_measures_as_none(make_job):
+    """At full batches the residual is rounding alone, which must not make a sum of squares negative."""
+    job = make_job(noise_multiplier=1e-12, sampling={"scheme": "full"}, steps=20)
+    declared = make_job(noise_multiplier=1.0, sampling={"scheme": "full"}, steps=20)
+    seen = ProjectionObserver(declared, SignBlocks(63, 62, seed=0))
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    assert 0.0 <= seen.noise_scale().statistic < 1e-6 * seen.noise_scale().degrees
+
+
+def test_how_many_canaries_are_planted_can_be_kept_from_the_observer(make_job):
+    """The number follows from the coins, and an adversary must not know them."""
+    directions = SignBlocks(63, 20, seed=0)
+    fixed = {"scheme": "fixed", "batch_size": 12}
+    jobs = [
+        make_job(sampling=fixed, canaries=CanaryGroups.planted(directions, torch.arange(20) < n, 3, 10.0))
+        for n in (5, 15)
+    ]
+    blind = [ProjectionObserver(job, directions, planted=30) for job in jobs]
+    knowing = [ProjectionObserver(job, directions) for job in jobs]
+    NativeTrainer().train(replace(jobs[0], observers=(*blind, *knowing)))
+    assert torch.equal(blind[0].projections, blind[1].projections)
+    assert not torch.equal(knowing[0].projections, knowing[1].projections)
+
+
 def test_all_directions_leave_nothing_to_measure(make_job):
     seen, *_ = audited(make_job(), SignBlocks(63, 63, seed=0))
     assert seen.noise_scale().degrees == 0

@@ -69,7 +69,7 @@ CODES = (
         summary="two keys that exclude each other",
         meaning="Another key of the same block decides that this one has no meaning there.",
         example="sampling: {scheme: poisson, rate: 0.01, batch_size: 64}",
-        mend="remove one of them. A value from a parent is removed by writing null.",
+        mend="remove it, or change the key that excludes it. A value from a parent is removed by writing null.",
     ),
     Code(
         name="not-allowed",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpspec.accounting.mixture import Mixture
-from dpspec.contract import Evidence, Finding, FrozenMap, Spec, Trial
+from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
+from dpspec.contract.canonical import canonical_json
 from dpspec.engine.context import RunContext
 from dpspec.engine.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
+from dpspec.training import native
+from dpspec.training.dpsgd import Update
+from dpspec.training.native import parts_of
 from dpspec_group import evidence, theory
 from dpspec_group.audit import GroupAudit
 from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
@@ -181,3 +188,83 @@ def test_phases_are_scored_with_their_own_parameters(tmp_path: Path) -> None:
     assert all(c.p_value > 1e-9 for c in checks)
     for first, second in itertools.pairwise(evidence.designs(spec, 120, 20, 1)):
         assert first.guesses <= second.guesses
+
+
+def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given(tmp_path: Path) -> None:
+    """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
+    spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")
+    trials = trials_of(spec, 0)
+    assert trials[0].evidence["groups"] == ((4, 200), (1, 200))
+    gaps = {}
+    for size in (1, 4):
+        scores, coins = evidence.pooled(trials, size)
+        gaps[size] = scores[coins == 1].mean() - scores[coins == 0].mean()
+    assert 0.0 < 3 * gaps[1] < gaps[4]
+
+
+def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Path) -> None:
+    """Where two guess counts share the level, neither can show what it could alone."""
+    spec = spec_of(tmp_path)
+    tried = evidence.designs(spec, 120, 200, 1)
+    assert len(tried) == 2
+    coins = "01" * 200
+    trial = Trial(
+        index=0,
+        evidence=FrozenMap({"groups": [[1, 400]], "scores": [int(c) for c in coins], "coins": coins, "records": 120}),
+    )
+    (bound,) = [o for o in evidence.lower_bounds(spec, [trial]) if isinstance(o, Finding)]
+    assert bound.value == pytest.approx(max(d.largest_epsilon for d in evidence.designs(spec, 120, 400, 1)))
+
+
+def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update: Update | None = None) -> list[Trial]:
+    """Trials of a backend that is broken as ``change`` and ``update`` say."""
+
+    class Broken:
+        def train(self, job: TrainingJob) -> None:
+            parts = parts_of(change(job))
+            native.train_with(job, parts if update is None else replace(parts, update=update))
+
+    prepared = prepare(spec, load_catalog())
+    inputs = prepared.audit.trial_inputs(spec)
+    context = RunContext(prepared, load_catalog(), inputs, device="cpu")
+    context.__dict__["trainer"] = Broken()
+    return list(prepared.audit.trials(inputs, context, [0]))
+
+
+@pytest.mark.parametrize(
+    "scheme", ["{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 12}", "{scheme: full}"]
+)
+def test_a_run_that_ends_in_its_first_phase_deviates(tmp_path: Path, scheme: str) -> None:
+    """Nothing was logged of the second phase, and that is no reason to fall over."""
+    phases = "[{steps: 4}, {steps: 6, noise_multiplier: 3.0}]"
+    overrides = ("mechanism.steps=null", f"mechanism.phases={phases}", f"mechanism.sampling={scheme}")
+    spec = spec_of(tmp_path, *overrides, "audit.canary.count=40")
+    trials = train_with(spec, lambda job: replace(job, phases=job.phases[:1]))
+    checks = {o.assumption: o for o in GroupAudit().conclude(spec, trials) if isinstance(o, Check)}
+    assert checks["steps"].p_value == 0.0
+    assert checks["steps"].measured == 4.0
+
+
+@pytest.mark.parametrize("access", ["all-iterates", "final-model"])
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: float, access: str) -> None:
+    spec = spec_of(tmp_path, "mechanism.steps=4", "audit.canary.count=40", f"threat_model.access={access}")
+    trials = train_with(spec, lambda job: job, lambda state, noisy: (state - noisy) * factor)
+    canonical_json(trials[0].evidence)
+    (measured,) = [
+        o
+        for o in GroupAudit().conclude(spec, trials)
+        if isinstance(o, Check) and o.assumption == "noise-scale" and o.observed == "measured"
+    ]
+    assert (measured.p_value, measured.detectable) == (1.0, None)
+
+
+def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Path) -> None:
+    """500 planted records on average make each of them rarer in a batch, and scores follow the rarer law."""
+    spec = spec_of(tmp_path, "mechanism.sampling={scheme: fixed, batch_size: 60}", "mechanism.steps=60")
+    trials = trials_of(spec, 0)
+    scores, coins = evidence.pooled(trials, 4)
+    pairs = [(theory.planted_mixture(p, 4, 120 + 500), int(p["steps"])) for p in spec.phases]
+    law = score_law(pairs)
+    present = scores[coins == 1]
+    assert abs(present.mean() - law.present_mean) < law.present_std * (4.5 / len(present) ** 0.5 + 0.1)

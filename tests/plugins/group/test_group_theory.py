@@ -56,6 +56,17 @@ def test_full_batches_are_the_gaussian_mechanism() -> None:
     assert epsilon.upper == pytest.approx(4.88655411746, rel=1e-4)
 
 
+@pytest.mark.parametrize("sampling", [POISSON, {"scheme": "full"}, {"scheme": "fixed", "batch_size": 100}])
+def test_every_delta_of_a_curve_is_what_it_is_alone(sampling: dict[str, object]) -> None:
+    """All but the first delta of full batches once got the bound 0."""
+    phases, deltas = [phase(sampling, 2.0, 10), phase(sampling, 4.0, 10)], [1e-12, 1e-8, 1e-4]
+    curve = theory.group_epsilons(phases, 2, 1000, deltas, "remove")
+    for delta, epsilon in zip(deltas, curve, strict=True):
+        (alone,) = theory.group_epsilons(phases, 2, 1000, [delta], "remove")
+        assert epsilon.upper == pytest.approx(alone.upper, rel=1e-4)
+    assert curve[0].upper > curve[1].upper > curve[2].upper > 0.0
+
+
 def test_without_noise_epsilon_is_infinite() -> None:
     (epsilon,) = theory.group_epsilons([phase(POISSON, 0.0, 10)], 1, 100, [1e-6], "add")
     assert math.isinf(epsilon.upper)

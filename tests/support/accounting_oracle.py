@@ -76,7 +76,7 @@ class Contour:
             top = float(shifts[-1])
             z = 1.0 + tilt if self.present else -tilt
             low, high = min(0.0, z * top) - 13.0, max(0.0, z * top) + 13.0
-            step = min(0.08, 1.0 / (16.0 * top))
+            step = self._step(mixture)
             x = np.arange(low, high, step)
             loss = mixture.log_ratio(x * mixture.sigma)
             exponent = -0.5 * x * x + z * loss
@@ -87,6 +87,9 @@ class Contour:
             log_m = ceiling + math.log(total * step / math.sqrt(2 * math.pi))
             tables.append(((loss if self.present else -loss)[keep], weights[keep] / total, log_m, steps))
         return tables
+
+    def _step(self, mixture: Mixture) -> float:
+        return min(0.04, mixture.sigma / (32.0 * float(mixture.sensitivities[-1])))
 
     def saddle(self, epsilon: float) -> float:
         """The tilt at which T M'/M - eps - 1/s - 1/(1+s) = 0."""
@@ -103,12 +106,12 @@ class Contour:
         s = self.saddle(epsilon) if tilt is None else tilt
         tables = self._table(s)
         means = [float(w @ loss) for loss, w, _, _ in tables]
-        spread = math.sqrt(
-            sum(t[3] * float(t[1] @ (t[0] - mean) ** 2) for t, mean in zip(tables, means, strict=True))
-        )
+        spread = math.sqrt(sum(t[3] * float(t[1] @ (t[0] - mean) ** 2) for t, mean in zip(tables, means, strict=True)))
+        # beyond this the steps in x no longer resolve the oscillation of e^(iu loss)
+        largest = min(1.5 * m.sigma / (self._step(m) * float(m.sensitivities[-1])) for m, _ in self.phases)
         du = 2 * math.pi / (60 * spread + 40 / min(s, 1.0) + 40)
         total, first, start = 0.0, None, 0
-        while start < 200_000:
+        while start < 200_000 and du * start < largest:
             u = du * np.arange(start, start + 512)
             log_m = np.zeros(len(u), dtype=complex)
             for (loss, w, _, steps), mean in zip(tables, means, strict=True):

@@ -1,0 +1,176 @@
+"""Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
+
+Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
+for widths of 1e-2, 1e-3, ... in turn, whatever the width requested, and every stage's interval is cut with those
+before: each is true, so their intersection is, and asking for a finer width can only give an interval inside the
+coarser one. A stage that would need a longer grid than allowed uses the longest one and is the last: the interval
+stays wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpspec.accounting.cells import build
+from dpspec.accounting.checks import EPS, Direction
+from dpspec.accounting.compose import Composed, compose
+from dpspec.accounting.discretise import optimistic, pessimistic
+from dpspec.accounting.interval import Interval
+from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.outputs import Range, TooLongError
+from dpspec.accounting.questions import Open, ranges
+from dpspec.accounting.saddle import Cumulants
+
+#: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
+CELLS, NODES = 1 << 19, 3 << 20
+
+#: d^2 over the error in epsilon, times T (1 + s).
+_LAW = 3.0
+
+#: The first relative width that a stage asks for, and the finest.
+_COARSEST, _FINEST = 0.8e-2, 1e-9
+
+#: A delta is looked for down to the least double.
+_DEEPEST = -760.0
+
+#: How many times the reach of a composition its neighbourhood is searched for answers, and in how many points.
+_SCAN, _POINTS = 8.0, 33
+
+#: Share of delta that the cut tails may hold at first estimate.
+_FIRST_SHARE = 1e-6
+
+
+class Ladder:
+    """Questions about one composition that share a tilt, and the stages that narrow their intervals."""
+
+    def __init__(self, phases: Sequence[tuple[Mixture, int]], direction: Direction, items: Sequence[Open]) -> None:
+        self._phases, self._direction, self._items = phases, direction, items
+        self._steps = sum(steps for _, steps in phases)
+        self._cumulants = Cumulants.of(ranges(phases, direction, self._least, math.log(_FIRST_SHARE)), direction)
+        self._centre(0.5 * (min(item.at for item in items) + max(item.at for item in items)))
+
+    def climb(self, width: float) -> None:
+        """Refine until every interval is within ``width``, or the longest grid has been used."""
+        stage, last = _COARSEST, False
+        while not last and any(
+            item.question.log_delta is None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
+            for item in self._items
+        ):
+            last = self._stage(stage)
+        while not last and stage > _FINEST:
+            last = self._stage(stage) or all(item.done(width) for item in self._items)
+            stage *= 0.1
+
+    @property
+    def _least(self) -> float:
+        """ln of the smallest delta, as far as is known."""
+        return min(item.log_delta for item in self._items)
+
+    @property
+    def _reach(self) -> float:
+        """How far from the saddle's epsilon the composition keeps its precision."""
+        return self._saddle.spread + 1.0 / self._saddle.tilt
+
+    def _centre(self, epsilon: float) -> None:
+        self._saddle = self._cumulants.for_epsilon(epsilon)
+
+    def _stage(self, width: float) -> bool:
+        """One grid; returns whether it is the longest allowed."""
+        share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
+        areas = ranges(self._phases, self._direction, self._least, math.log(min(max(share, 1e-14), 1e-3)))
+        # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
+        self._cumulants = Cumulants.of(areas, self._direction)
+        self._centre(self._saddle.epsilon)
+        spacing, limited = min(50.0, *(self._spacing(item, width) for item in self._items)), False
+        while True:
+            try:
+                self._grid(areas, spacing)
+            except TooLongError as error:
+                spacing, limited = 1.02 * error.factor * spacing, True
+                continue
+            return limited
+
+    def _spacing(self, item: Open, width: float) -> float:
+        """The grid that leaves an error of about ``width``: by the law, or by the spacing itself where that is less."""
+        error = item.tolerance(width)
+        law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
+        return max(law, error / (3.0 * self._steps))
+
+    def _grid(self, areas: Sequence[tuple[Range, int]], spacing: float) -> None:
+        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self._items)})
+        # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
+        widest = 0.5 * math.sqrt(self._steps)
+        cells = [(build(area, self._direction, spacing, tilts, widest, CELLS), steps) for area, steps in areas]
+        upper = [(pessimistic(pair[0]), steps) for pair, steps in cells]
+        lower = [(optimistic(pair[1]), steps) for pair, steps in cells]
+        for _ in range(5):
+            # A steeper tilt than the grid resolves would pick out its last nodes.
+            tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
+            reach = max(self._reach, 8.0 * spacing)
+            floor = centre - 1.1 * _SCAN * reach
+            above = compose(upper, tilt, centre, floor, NODES)
+            below = compose(lower, tilt, centre, floor, NODES)
+            points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
+            grid = [0.0, *(float(point) for point in points if point > 0.0)]
+            found = [_read(item, above, below, grid) for item in self._items]
+            for item, interval in zip(self._items, found, strict=True):
+                item.answer = item.answer.intersect(interval)
+                item.locate(above)
+            if not self._recentre(found):
+                return
+
+    def _recentre(self, found: Sequence[Interval]) -> bool:
+        """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
+        ends = [x for item in self._items for x in (item.answer.lower, item.answer.upper) if 0.0 < x < math.inf]
+        if self._items[0].question.log_delta is None or not ends:
+            return False
+        middle = 0.5 * (min(ends) + max(ends))
+        lost = any(interval.lower == 0.0 < interval.upper or interval.upper == math.inf for interval in found)
+        if abs(middle - self._saddle.epsilon) <= (0.01 if lost else 2.0) * self._reach:
+            return False
+        self._centre(middle)
+        return True
+
+
+def _read(item: Open, above: Composed, below: Composed, grid: Sequence[float]) -> Interval:
+    """The interval that these two compositions give; epsilons are looked for between the points of ``grid``."""
+    if item.question.log_delta is None:
+        low = math.exp(min(0.0, below.log_lower(item.at))) * (1.0 - 4.0 * EPS)
+        high = math.exp(above.log_upper(item.at)) * (1.0 + 4.0 * EPS) + 5e-324
+        return Interval(low, min(1.0, high))
+    rounding = 4.0 * EPS * abs(item.question.log_delta)
+    low = _largest_epsilon(below, item.question.log_delta + rounding, grid)
+    return Interval(low, _least_epsilon(above, item.question.log_delta - rounding, grid))
+
+
+def _least_epsilon(composed: Composed, log_delta: float, grid: Sequence[float]) -> float:
+    """The least epsilon, up to rounding, whose upper bound of delta is within the target; infinite if none is."""
+    passed = next((i for i, epsilon in enumerate(grid) if composed.log_upper(epsilon) <= log_delta), None)
+    if passed is None:
+        return math.inf
+    low, high = grid[max(0, passed - 1)], grid[passed]
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if composed.log_upper(middle) <= log_delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _largest_epsilon(composed: Composed, log_delta: float, grid: Sequence[float]) -> float:
+    """The largest epsilon, up to rounding, whose lower bound of delta reaches the target; 0 if none does."""
+    passed = [i for i, epsilon in enumerate(grid) if composed.log_lower(epsilon) >= log_delta]
+    if not passed:
+        return 0.0
+    low, high = grid[passed[-1]], grid[min(passed[-1] + 1, len(grid) - 1)]
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if composed.log_lower(middle) >= log_delta:
+            low = middle
+        else:
+            high = middle
+    return low

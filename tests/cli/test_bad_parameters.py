@@ -1,0 +1,170 @@
+"""Parameters that make no sense are refused at their place, in a file as on the command line; no noise is a warning."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+SPEC = """\
+dpspec: 1
+name: bad
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.01}
+  steps: 10
+data: {kind: declared, records: 100}
+threat_model:
+  group_size: [1, 4]
+claims:
+  - {id: one, kind: approx-dp, epsilon: 3.0, delta: 1e-6}
+  - {id: four, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 4}
+"""
+
+NO_NUMBER = "must be a finite number, got"
+
+#: What is written for what, the line and column that are told, the code, and the message.
+BAD = [
+    ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be above 0, got 0"),
+    ("rate: 0.01", "rate: -0.1", 7, 37, "out-of-range", "rate must be above 0, got -0.1"),
+    ("rate: 0.01", "rate: 1.5", 7, 37, "out-of-range", "rate must be at most 1, got 1.5"),
+    ("rate: 0.01", "rate: .nan", 7, 37, "bad-number", f"rate {NO_NUMBER} .nan"),
+    ("noise_multiplier: 1.0", "noise_multiplier: -1", 5, 21, "out-of-range", "noise_multiplier must be at least 0"),
+    ("noise_multiplier: 1.0", "noise_multiplier: .inf", 5, 21, "bad-number", f"noise_multiplier {NO_NUMBER} .inf"),
+    ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
+    ("clip_norm: 1.0", "clip_norm: 0", 6, 14, "out-of-range", "clip_norm must be above 0, got 0"),
+    ("clip_norm: 1.0", "clip_norm: -1", 6, 14, "out-of-range", "clip_norm must be above 0, got -1"),
+    ("steps: 10", "steps: 0", 8, 10, "out-of-range", "steps must be at least 1, got 0"),
+    ("steps: 10", "steps: -5", 8, 10, "out-of-range", "steps must be at least 1, got -5"),
+    ("steps: 10", "steps: 1.5", 8, 10, "wrong-type", "steps must be a whole number, got 1.5"),
+    ("epsilon: 3.0", "epsilon: -3", 13, 41, "out-of-range", "epsilon must be at least 0, got -3"),
+    ("delta: 1e-6}", "delta: 0}", 13, 53, "out-of-range", "delta must be above 0, got 0"),
+    ("delta: 1e-6}", "delta: 1}", 13, 53, "out-of-range", "delta must be below 1, got 1"),
+    ("delta: 1e-6}", "delta: -1e-6}", 13, 53, "out-of-range", "delta must be above 0, got -1e-6"),
+    ("group_size: 4}", "group_size: 0}", 14, 72, "out-of-range", "group_size must be at least 1, got 0"),
+    ("group_size: 4}", "group_size: 5}", 14, 72, "claim-outside-threat-model", "goes beyond the threat model's 4"),
+    ("[1, 4]", "[1, 0, 4]", 11, 19, "out-of-range", "group_size[1] must be at least 1, got 0"),
+    ("[1, 4]", "[1, 4, 101]", 11, 15, "group-too-large", "a group of 101 records does not fit into 100"),
+    ("records: 100", "records: 3", 11, 15, "group-too-large", "a group of 4 records does not fit into 3"),
+    ("records: 100", "records: 0", 9, 33, "out-of-range", "records must be at least 1, got 0"),
+    ("poisson, rate: 0.01", "fixed, batch_size: 0", 7, 41, "out-of-range", "batch_size must be at least 1, got 0"),
+    ("poisson, rate: 0.01", "fixed, batch_size: 97", 7, 41, "bad-value", "more than the 96 records that are left"),
+    ("poisson, rate: 0.01", "fixed, batch_size: 2.5", 7, 41, "wrong-type", "batch_size must be a whole number"),
+    ("poisson, rate: 0.01", "fixed, rate: 0.01", 7, 29, "conflicting-key", "'rate' does not belong to scheme fixed"),
+    ("poisson, rate: 0.01", "poisson", 7, 3, "missing-key", "missing key 'rate' in mechanism.sampling"),
+]
+
+
+def case(item) -> str:
+    return re.sub(r"[^\w.,-]+", "-", item[1])
+
+
+@pytest.mark.parametrize("item", BAD, ids=case)
+@pytest.mark.parametrize("command", ["validate", "run", "calibrate"])
+def test_in_a_file(dpspec, tmp_path, command, item):
+    old, new, line, column, code, message = item
+    text = SPEC.replace(old, new, 1)
+    assert text != SPEC
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    more = ["--vary", "claims.one.epsilon"] if command == "calibrate" else []
+    ended = dpspec(command, path, *more)
+    assert ended.code == 3
+    told = ended.out if command == "validate" else ended.err
+    assert f"{path}:{line}:{column}: error[{code}]: " in told
+    assert message in told
+    if command != "validate":
+        assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mechanism.sampling.rate=0", "--set:1:25: error[out-of-range]: rate must be above 0, got 0"),
+        ("mechanism.noise_multiplier=-1", "--set:1:28: error[out-of-range]: noise_multiplier must be at least 0"),
+        ("mechanism.steps=-5", "--set:1:17: error[out-of-range]: steps must be at least 1, got -5"),
+        ("claims.one.delta=1", "--set:1:18: error[out-of-range]: delta must be below 1, got 1"),
+        ("threat_model.group_size=101", "--set:1:25: error[group-too-large]: a group of 101 records"),
+    ],
+)
+def test_on_the_command_line(dpspec, tmp_path, override, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    ended = dpspec("run", path, "--set", override)
+    assert (ended.code, ended.out) == (3, "")
+    assert message in ended.err
+
+
+def test_in_a_phase(dpspec, tmp_path):
+    path = tmp_path / "bad.yaml"
+    phases = "phases: [{steps: 5}, {steps: -5}, {steps: 1, noise_multiplier: -1}]"
+    path.write_text(SPEC.replace("steps: 10", phases), encoding="utf-8")
+    out = dpspec("validate", path).out
+    assert f"{path}:8:32: error[out-of-range]: steps must be at least 1, got -5" in out
+    assert f"{path}:8:66: error[out-of-range]: noise_multiplier must be at least 0, got -1" in out
+
+
+def test_in_a_cell_of_a_matrix(dpspec, tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(SPEC + "matrix: {mechanism.sampling.rate: [0.5, 0]}\n", encoding="utf-8")
+    ended = dpspec("run", path)
+    assert (ended.code, ended.out) == (3, "")
+    assert f"{path}:15:41: error[out-of-range]: rate must be above 0, got 0" in ended.err
+
+
+def test_a_group_as_large_as_the_data_is_no_error(dpspec, tmp_path):
+    path = tmp_path / "good.yaml"
+    path.write_text(SPEC.replace("records: 100", "records: 4"), encoding="utf-8")
+    assert dpspec("validate", path).code == 0
+
+
+@pytest.mark.parametrize("at", ["mechanism.noise_multiplier=0", "mechanism.noise_multiplier=0.0"])
+def test_no_noise_is_a_warning_and_gives_an_infinite_epsilon(dpspec, tmp_path, at):
+    path = tmp_path / "none.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    ended = dpspec("validate", path, "--set", at)
+    assert ended.code == 0
+    assert "--set:1:28: warning[no-noise]: without noise epsilon is infinite" in ended.out
+    result = tmp_path / "none.json"
+    ended = dpspec("run", path, "--set", at, "--report", f"json={result}")
+    assert ended.code == 1
+    assert "warning[no-noise]" in ended.err
+    assert ended.out.count("OPEN ") == 2
+    assert "the proved upper bound is infinite" in " ".join(ended.out.split())
+    (audit,) = json.loads(result.read_text(encoding="utf-8"))["audits"]
+    assert {f["value"] for f in audit["findings"]} == {"inf"}
+    assert dpspec("verify", result).code == 0
+
+
+def test_no_noise_in_one_phase_alone_gives_an_infinite_epsilon(dpspec, tmp_path):
+    path = tmp_path / "none.yaml"
+    phases = "phases: [{steps: 5}, {steps: 5, noise_multiplier: 0}]"
+    path.write_text(SPEC.replace("steps: 10", phases), encoding="utf-8")
+    ended = dpspec("run", path)
+    assert ended.code == 1
+    assert "warning[no-noise]" in ended.err
+    assert "the proved upper bound is infinite" in " ".join(ended.out.split())
+
+
+def test_training_without_noise_is_attacked_like_any_other(dpspec, tmp_path):
+    from dpspec.registry.loader import load_catalog
+
+    path = tmp_path / "none.yaml"
+    path.write_text(load_catalog().mechanisms["group"].provider.example, encoding="utf-8")
+    ended = dpspec("run", path, "--set", "mechanism.noise_multiplier=0", "--set", "mechanism.steps=5")
+    assert ended.code == 1, ended.err
+    assert "1 of 1 trials to train" in ended.err
+    assert "PROVED" not in ended.out
+    assert "CONFORMS-WITHIN" in ended.out
+
+
+def test_noise_is_found_from_none(dpspec, tmp_path):
+    path = tmp_path / "none.yaml"
+    path.write_text(SPEC.replace("poisson, rate: 0.01", "full"), encoding="utf-8")
+    at = ("--vary", "mechanism.noise_multiplier", "--precision", "0.1", "--json")
+    (found,) = json.loads(dpspec("calibrate", path, *at, "--set", "mechanism.noise_multiplier=0").out)["calibrations"]
+    assert found["proved"]["value"] > found["unproved"]["value"]
+    assert dpspec("run", path, "--set", found["set"]).code == 0

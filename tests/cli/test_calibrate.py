@@ -1,0 +1,173 @@
+"""``dpspec calibrate``: the value on stdout with what is proved there and what is not beside it, and an exit code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from support import counting as support
+
+BOUNDS_ONLY = Path(__file__).parents[2] / "specs" / "bounds-only.yaml"
+VARY = ("--vary", "mechanism.epsilon")
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_least_noise_for_which_the_claims_are_proved(dpspec):
+    ended = dpspec("calibrate", BOUNDS_ONLY, "--vary", "mechanism.noise_multiplier", "--json")
+    assert ended.code == 0, ended.err
+    (found,) = json.loads(ended.out)["calibrations"]
+    enough, too_little = found["proved"], found["unproved"]
+    assert found["more_helps"]
+    assert 0.0 < enough["value"] - too_little["value"] <= 1e-3 * enough["value"]
+    assert {v["claim"]: v["verdict"] for v in enough["verdicts"]} == dict.fromkeys(found["claims"], "proved")
+    assert len(found["claims"]) == 3
+    assert "open" in [v["verdict"] for v in too_little["verdicts"]]
+    for at, codes in ((found["set"], 0), (f"mechanism.noise_multiplier={too_little['value']!r}", 1)):
+        assert dpspec("run", BOUNDS_ONLY, "--set", at).code == codes
+
+
+def test_the_text(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--precision", "0.01")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.split("\n")[0] == "coin"
+    text = folded(ended.out)
+    assert (
+        "the largest value found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
+        in text
+    )
+    assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
+    assert "This speaks of the mechanism as declared." in text
+    assert all(len(line) <= 80 for line in ended.out.split("\n"))
+    assert support.RAN == []
+
+
+def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.epsilon=9", "--set", "claims.held.epsilon=0.7")
+    shown = ended.out.partition("To use it:")[2].partition("\n\n")[0].replace("\\\n", " ")
+    program, *command = shlex.split(shown)
+    assert program == "dpspec"
+    assert command.count("--set") == 2
+    again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
+    assert again.code == 0, again.out
+    assert "PROVED        held: epsilon <= 0.7" in again.out
+
+
+def test_no_value_proves_the_claims(dpspec, counting):
+    ended = dpspec("calibrate", counting, "--vary", "claims.held.epsilon", "--set", "claims.held.over=collection")
+    assert ended.code == 0, ended.err
+    ended = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one")
+    assert (ended.code, ended.err) == (1, "")
+    text = folded(ended.out)
+    assert "No value of mechanism.epsilon that was tried proves held." in text
+    assert "no proved upper bound is in scope" in text
+    assert "To use it" not in text
+    as_json = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one", "--json")
+    assert as_json.code == 1
+    assert json.loads(as_json.out)["calibrations"][0]["set"] is None
+
+
+def test_a_limit_is_named(dpspec, counting):
+    ended = dpspec("calibrate", counting, "--vary", "claims.held.group_size", "--set", "threat_model.group_size=[1]")
+    assert ended.code == 2
+    assert "does not depend on claims.held.group_size" in ended.err
+    ended = dpspec("calibrate", counting, "--vary", "claims.held.delta")
+    assert ended.code == 2
+
+
+def test_what_holds_up_to_the_limit(dpspec, counting, monkeypatch):
+    monkeypatch.setattr(support.CountingAudit, "bound", flat_from_below)
+    ended = dpspec("calibrate", counting, *VARY)
+    assert ended.code == 0, ended.err
+    assert "Nothing beyond was tried: the range ends at 1000000000000." in folded(ended.out)
+
+
+def flat_from_below(self, spec, context):
+    epsilon = float(spec.mechanism["epsilon"])
+    yield support.Finding(
+        quantity="epsilon",
+        value=epsilon / (1.0 + epsilon),
+        bound="upper",
+        rigor="theorem",
+        method="made up",
+        source="here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vary", "mechanism.epsilno"], "did you mean 'mechanism.epsilon'?"),
+        (["--vary", "mechanism.kind"], "is not a number"),
+        ([*VARY, "--claim", "hold"], "did you mean 'held'?"),
+        ([*VARY, "--precision", "0"], "--precision must be above 0 and below 1, got 0.0"),
+        ([*VARY, "--precision", "1"], "--precision must be above 0 and below 1, got 1.0"),
+        (["--vary", "mechanism.factor"], "does not depend on mechanism.factor"),
+    ],
+)
+def test_usage(dpspec, counting, arguments, message):
+    ended = dpspec("calibrate", counting, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+
+
+def test_a_key_is_needed(dpspec, counting):
+    ended = dpspec("calibrate", counting)
+    assert ended.code == 2
+    assert "--vary" in ended.err
+
+
+def test_an_invalid_spec(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.epsilon=-1")
+    assert (ended.code, ended.out) == (3, "")
+    assert "--set:1:19: error[out-of-range]: epsilon must be at least 0, got -1" in ended.err
+
+
+def test_a_spec_that_the_mechanism_refuses_is_told_at_its_place(dpspec):
+    ended = dpspec("calibrate", BOUNDS_ONLY, "--vary", "mechanism.steps", "--set", "data.records=4")
+    assert (ended.code, ended.out) == (3, "")
+    assert f"{BOUNDS_ONLY}:17:15: error[group-too-large]" in ended.err
+
+
+def test_a_missing_plugin(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.kind=grop")
+    assert ended.code == 4
+
+
+def test_every_cell_of_a_matrix(dpspec, counting):
+    counting.write_text(support.EXAMPLE + "\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n", encoding="utf-8")
+    ended = dpspec("calibrate", counting, *VARY)
+    assert ended.code == 0, ended.err
+    assert [line for line in ended.out.split("\n") if line.startswith("coin")] == ["coin[1.5]", "coin[3.0]"]
+    assert "--set claims.held.epsilon=3.0" in folded(ended.out.replace("\\\n", " "))
+
+
+def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch):
+    def bound(self, spec, context):
+        for finding in flat_from_below(self, spec, context):
+            yield dataclasses.replace(finding, value=float(spec.mechanism["epsilon"]), privacy="data-dependent")
+
+    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    ended = dpspec("calibrate", counting, *VARY)
+    assert (ended.code, ended.out) == (2, "")
+    assert "speaks of the data itself" in ended.err
+    assert "1.5" not in ended.err
+    assert dpspec("calibrate", counting, *VARY, "--internal").code == 0
+
+
+def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
+    from dpspec.cli import progress
+
+    def bound(self, spec, context):
+        context.progress(2, 2, "thinking")
+        yield from flat_from_below(self, spec, context)
+
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    ended = dpspec("calibrate", counting, *VARY)
+    assert "coin: mechanism.epsilon = 1, thinking, 2 of 2" in ended.err
