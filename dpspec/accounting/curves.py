@@ -209,8 +209,8 @@ def _shifted(curve: Polygon, error: float) -> Polygon:
 def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     """Points (t, value), t >= 1, whose lines bound the trade-off curve from above.
 
-    Between neighbours the profile lies above two lines: the one from the left falls on from a chord before the interval,
-    the one from the right rises back from a chord after it. Where they cross, computed values are taken a little lower.
+    Between neighbours the profile lies above two lines: the one from the left goes on from a chord before the interval,
+    the one from the right back from a chord after it. Where they cross, the computed value is taken a little lower.
     """
     t, low = np.exp(np.minimum(profile.lower[0], _LAST)), profile.lower[1]
     s, high = np.exp(np.minimum(profile.upper[0], _LAST)), profile.upper[1]
@@ -220,24 +220,35 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     high = np.concatenate(([1.0], 1.0 - shrink * (1.0 - other.upper[1][::-1]), high))
     shrink = np.exp(-other.lower[0][1:2])
     t, low = np.append(shrink, t), np.append(1.0 - shrink * (1.0 - other.lower[1][1:2]), low)
-    before = np.searchsorted(s, t * (1.0 - _APART)) - 1
-    after = np.searchsorted(s, t * (1.0 + _APART), side="right")
+    fall, rise = _slopes(t, low, s, high)
     points = [(float(x), float(y)) for x, y in zip(t, low, strict=True) if x >= 1.0]
-    for i in range(len(t)):
-        fall = _slope(t[i], low[i], s[before[i]], high[before[i]])
-        if i == len(t) - 1:  # beyond the last point: down to zero
-            points.append((float(t[i] - low[i] / fall) if fall < 0.0 else math.exp(_LAST), 0.0))
-            break
-        j = after[i + 1]
-        rise = _slope(t[i + 1], low[i + 1], s[j], high[j]) if j < len(s) else 0.0
-        if fall >= rise:
+    for i in range(len(t) - 1):
+        if fall[i] >= rise[i + 1]:
             continue
-        x = (low[i + 1] - low[i] + fall * t[i] - rise * t[i + 1]) / (fall - rise)
+        x = (low[i + 1] - low[i] + fall[i] * t[i] - rise[i + 1] * t[i + 1]) / (fall[i] - rise[i + 1])
         if max(t[i], 1.0) < x < t[i + 1]:
-            y = min(low[i] + fall * (x - t[i]), low[i + 1] + rise * (x - t[i + 1]))
+            y = min(low[i] + fall[i] * (x - t[i]), low[i + 1] + rise[i + 1] * (x - t[i + 1]))
             points.append((float(x), float(y - 16.0 * EPS * low[i])))
-    x, y = np.array(points).T
+    # beyond the last point: down to zero
+    end = float(t[-1] - low[-1] / fall[-1]) if fall[-1] < 0.0 else math.exp(_LAST)
+    x, y = np.array([*points, (end, 0.0)]).T
     return x, y
+
+
+def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """For each point (t, low) below the profile the best slopes of lines through it that stay below, to either side.
+
+    To the right the largest slope from a point (s, high) on its left, to the left the least slope to one on its right;
+    in [-1, 0], with their rounding errors on the side where the lines are lower.
+    """
+    gap = s[None, :] - t[:, None]
+    left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]
+    gap = np.where(left | right, gap, 1.0)
+    slope = (high[None, :] - low[:, None]) / gap
+    error = 4.0 * EPS * (high[None, :] + low[:, None] + np.abs(slope) * (s[None, :] + t[:, None])) / np.abs(gap)
+    fall = np.max(np.where(left, slope - error, -1.0), axis=1)
+    rise = np.min(np.where(right, slope + error, 0.0), axis=1)
+    return np.clip(fall, -1.0, 0.0), np.clip(rise, -1.0, 0.0)
 
 
 def _lines(t: Floats, value: Floats) -> Lines:
@@ -248,14 +259,6 @@ def _mirrored(t: Floats, value: Floats) -> Lines:
     return Lines(1.0 / t, 1.0 - (1.0 - value) / t, (1.0 - value) / t)
 
 
-def _slope(t: float, low: float, s: float, high: float) -> float:
-    """The slope from (t, low) to (s, high) with its rounding error: too steep for s < t, too flat for s > t; in [-1, 0]."""
-    gap = abs(s - t)
-    slope = (high - low) / (s - t)
-    error = 4.0 * EPS * (high + low + abs(slope) * (s + t)) / gap
-    return min(max(slope - error if s < t else slope + error, -1.0), 0.0)
-
-
 def _interval(low: float, high: float) -> Interval:
     """Ends that may cross by rounding, put in order."""
-    return Interval(min(low, high), max(low, high))
+    return Interval(float(min(low, high)), float(max(low, high)))

@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Catalog, DataError, Json, Plan, Spec, Trial, thaw
 from dpspec.engine.codec import encode
@@ -18,17 +17,14 @@ from dpspec.engine.context import RunContext
 from dpspec.engine.judge import as_expected
 from dpspec.engine.keys import trial_key
 from dpspec.engine.prepare import Prepared, prepare
-from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
+from dpspec.engine.redact import INTERNAL, LEFT_OUT_REASON, redact_audit
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.runner import Audited, assemble, conclude
-from dpspec.engine.store import Store
+from dpspec.engine.store import Store, StoredTrial
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
 from dpspec.spec.matrix import Cell, place_cell
 from dpspec.spec.tree import from_plain, plain
-
-if TYPE_CHECKING:
-    import numpy as np
 
 #: Numbers that differ by less than this, relatively, are equal: other machines round differently.
 TOLERANCE = 1e-9
@@ -71,7 +67,7 @@ def verify(
 
     directory: what relative data files of the specs are relative to (bounds may read the data); by default the
         folder of the file that each spec came from.
-    store: where arrays that conclusions need are looked up; without it such conclusions are named as not recomputed.
+    store: where arrays that conclusions need are looked up, and evidence is compared with what was stored.
 
     Raises ``PluginError`` when a kind that the result names is not installed.
     """
@@ -126,7 +122,10 @@ def _recompute(
         bounds = list(prepared.audit.bound(spec, context))
     finally:
         context.close()
-    trials = [_trial(record, store) for record in audit.trials]
+    held = [None if store is None else store.get(record.key) for record in audit.trials]
+    for record, stored in zip(audit.trials, held, strict=True):
+        mismatches.extend(_altered(audit.name, record, stored))
+    trials = [_trial(record, stored) for record, stored in zip(audit.trials, held, strict=True)]
     outcomes = conclude(prepared, bounds, trials)
     again = Audited(prepared=prepared, plan=plan, outcomes=outcomes, trials=audit.trials, seconds=audit.seconds)
     return again, mismatches
@@ -199,13 +198,19 @@ def _without(audit: AuditResult, claims: Sequence[str]) -> AuditResult:
     return dataclasses.replace(audit, verdicts=tuple(v for v in audit.verdicts if v.claim not in claims))
 
 
-def _trial(record: TrialRecord, store: Store | None) -> Trial:
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    if record.arrays and store is not None:
-        stored = store.get(record.key)
-        if stored is not None:
-            arrays = dict(stored.trial.arrays)
+def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
+    arrays = {} if stored is None else stored.trial.arrays
     return Trial(index=record.index, evidence=record.evidence, arrays=arrays)
+
+
+def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:
+    """Where the trial is at hand, the result's evidence must be what was stored, but for what was left out."""
+    if stored is None:
+        return
+    ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
+    where = f"trials[{record.index}]"
+    yield from _compare(audit, f"{where}.evidence", encode(record.evidence), encode(ours))
+    yield from _compare(audit, f"{where}.arrays", encode(record.arrays), encode(stored.record.arrays))
 
 
 def _compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def layout(inputs: dps.FrozenMap) -> np.ndarray[Any, Any]:
 
 
 def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Trial:
-    """Train once with canaries and once without; the evidence holds scores, coins and what was measured."""
+    """Train once with canaries and once without; the evidence holds the outcome of the attack and what was measured."""
     import torch
 
     from dpspec.training.canaries import CanaryGroups, SignBlocks
@@ -71,15 +70,18 @@ def run_trial(inputs: dps.FrozenMap, context: dps.Context, index: int) -> dps.Tr
     scale = seen.noise_scale()
     evidence: dict[str, dps.Json] = {
         "records": context.facts.records,
-        "groups": _runs(sizes),
-        "coins": "".join(map(str, coins)),
-        "scores": [float(f"{score:.7g}") for score in scores],
+        "outcomes": _outcomes(sizes, coins, scores),
         "steps": seen.steps,
         "noise": {"statistic": _number(scale.statistic), "degrees": scale.degrees},
         "internal": {"accuracy": _twin(inputs, context, index)},
     }
     evidence |= _logs(job.phases, sampling, noise, norms)
-    return dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "scores": np.asarray(scores, dtype=np.float64),
+        "coins": coins.astype(np.int8),
+        "group_sizes": sizes,
+    }
+    return dps.Trial(index=index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 
 class _Ends(dps.Observer):
@@ -160,9 +162,20 @@ def _white_box(
     return scores
 
 
-def _runs(sizes: np.ndarray[Any, Any]) -> list[list[int]]:
-    """[[group size, how many canaries of it], ...] in the order of the scores."""
-    return [[int(size), len(list(same))] for size, same in groupby(sizes)]
+def _outcomes(
+    sizes: np.ndarray[Any, Any], coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]
+) -> list[list[dps.Json]]:
+    """[[group size, its coins from the lowest score to the highest], ...]: all that guesses by rank need.
+
+    The scores themselves stay in the store: together with the published seed they would speak of the rows. Equal
+    scores are ordered by position, which knows nothing of the coins.
+    """
+    outcomes: list[list[dps.Json]] = []
+    for size in np.unique(sizes):
+        at = np.flatnonzero(sizes == size)
+        ordered = coins[at][np.argsort(scores[at], kind="stable")]
+        outcomes.append([int(size), "".join(map(str, ordered))])
+    return outcomes
 
 
 def _tame(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

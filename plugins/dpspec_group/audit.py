@@ -55,6 +55,12 @@ class GroupAudit(dps.Audit):
             power=tuple(power),
         )
 
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """The default without the parts of the threat model that no trial reads."""
+        inputs = super().trial_inputs(spec)
+        threat = {key: inputs["threat_model"][key] for key in ("adjacency", "access", "group_size")}
+        return dps.FrozenMap({**inputs, "threat_model": threat})
+
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries and without, once per index."""
         from dpspec_group.attack import run_trial

@@ -48,5 +48,4 @@ GROUP = dps.Mechanism(
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_group.audit:GroupAudit",
     example=EXAMPLE,
-    trial_revision=2,
 )

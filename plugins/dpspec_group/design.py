@@ -112,17 +112,22 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
         guesses = 2 * round(fraction * canaries / 2)
         if guesses < min(_LEAST_GUESSES, canaries) or guesses > canaries:
             continue
-        correct = math.floor(guesses * law.accuracy(guesses, canaries))
-        candidate = Design(
-            guesses=guesses,
-            expected_epsilon=onerun.epsilon_lower(canaries, guesses, correct, delta, confidence),
-            largest_epsilon=onerun.largest(canaries, guesses, delta, confidence),
-        )
+        candidate = promise(law, guesses, canaries, delta, confidence)
         if best is None or candidate.expected_epsilon > best.expected_epsilon:
             best = candidate
     if best is None:
         raise ValueError(f"{canaries} canaries are too few for any guess")
     return best
+
+
+def promise(law: ScoreLaw, guesses: int, canaries: int, delta: float, confidence: float) -> Design:
+    """What one guess count can be expected to show, and could show at best, at a confidence of its own."""
+    correct = math.floor(guesses * law.accuracy(guesses, canaries))
+    return Design(
+        guesses=guesses,
+        expected_epsilon=onerun.epsilon_lower(canaries, guesses, correct, delta, confidence),
+        largest_epsilon=onerun.largest(canaries, guesses, delta, confidence),
+    )
 
 
 def _mixture_weights(mixture: Mixture, x: Floats) -> Floats:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 import dpspec.contract as dps
 from dpspec.stats import onerun
 from dpspec_group import theory
 from dpspec_group.bounds import claimed_deltas
-from dpspec_group.design import Design, design, end_to_end_law, score_law
+from dpspec_group.design import Design, design, end_to_end_law, promise, score_law
 
 DEFAULT_DELTA = 1e-6
 
@@ -33,21 +31,22 @@ def designs(spec: dps.Spec, records: int, canaries: int, group_size: int) -> tup
     """
     assert spec.audit is not None
     delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
-    shared = 1.0 - (1.0 - confidence) / 2.0
-    alone, beside = (
-        Design(guesses=canaries, expected_epsilon=0.0, largest_epsilon=onerun.largest(canaries, canaries, delta, level))
-        for level in (confidence, shared)
-    )
+
+    def everything(level: float) -> Design:
+        largest = onerun.largest(canaries, canaries, delta, level)
+        return Design(guesses=canaries, expected_epsilon=0.0, largest_epsilon=largest)
+
     if any(float(phase["noise_multiplier"]) == 0.0 for phase in spec.phases):
-        return (alone,)
+        return (everything(confidence),)
     sizes = spec.threat_model.group_size
     present = records + theory.planted_on_average(int(spec.audit.options["canary"]["count"]), sizes)
     pairs = [(theory.planted_mixture(p, group_size, present), int(p["steps"])) for p in spec.phases]
     law = score_law(pairs) if spec.threat_model.access == "all-iterates" else end_to_end_law(pairs)
-    best = design(law, canaries, delta, shared)
+    best = design(law, canaries, delta, confidence)
     if best.guesses == canaries:
-        return (replace(alone, expected_epsilon=best.expected_epsilon),)
-    return (best, beside)
+        return (best,)
+    shared = 1.0 - (1.0 - confidence) / 2.0
+    return (promise(law, best.guesses, canaries, delta, shared), everything(shared))
 
 
 def attack_delta(spec: dps.Spec, group_size: int) -> float:
@@ -57,31 +56,24 @@ def attack_delta(spec: dps.Spec, group_size: int) -> float:
 
 
 def count(trials: Sequence[dps.Trial], group_size: int, guesses: int) -> Guesses:
-    """Guess "in" for the highest half of ``guesses`` scores and "out" for the lowest, over all trials pooled.
+    """Guess "in" for the highest half of the scores guessed and "out" for the lowest, in every trial alike.
 
-    Equal scores are ordered by position, which knows nothing of the coins.
+    ``guesses`` is shared out among the trials in equal even parts, at least 2 and at most all, whatever their coins.
     """
-    scores, coins = pooled(trials, group_size)
-    order = np.argsort(scores, kind="stable")
-    low, high = guesses - guesses // 2, guesses // 2
-    out, into = coins[order[:low]], coins[order[len(order) - high :]]
-    return Guesses(canaries=len(coins), guesses=guesses, correct=int(np.sum(into == 1) + np.sum(out == 0)))
+    told = [outcome(trial, group_size) for trial in trials]
+    each = max(2, 2 * round(guesses / (2 * len(told))))
+    guessed = correct = 0
+    for coins in told:
+        number = min(each, len(coins)) if guesses < sum(map(len, told)) else len(coins)
+        low, high = coins[: number - number // 2], coins[len(coins) - number // 2 :]
+        guessed += number
+        correct += low.count("0") + high.count("1")
+    return Guesses(canaries=sum(map(len, told)), guesses=guessed, correct=correct)
 
 
-def pooled(
-    trials: Sequence[dps.Trial], group_size: int
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Scores and coins of the canaries of one group size, over all trials."""
-    scores: list[float] = []
-    coins: list[int] = []
-    for trial in trials:
-        at = 0
-        for size, number in trial.evidence["groups"]:
-            if size == group_size:
-                scores.extend(trial.evidence["scores"][at : at + number])
-                coins.extend(int(coin) for coin in trial.evidence["coins"][at : at + number])
-            at += number
-    return np.asarray(scores, dtype=np.float64), np.asarray(coins, dtype=np.int64)
+def outcome(trial: dps.Trial, group_size: int) -> str:
+    """The coins of one trial's canaries of a group size, from the lowest score to the highest; empty without any."""
+    return next((str(coins) for size, coins in trial.evidence["outcomes"] if size == group_size), "")
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
@@ -97,7 +89,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     )
     records = int(trials[0].evidence["records"])
     for size in spec.threat_model.group_size:
-        canaries = len(pooled(trials, size)[0])
+        canaries = sum(len(outcome(trial, size)) for trial in trials)
         if canaries == 0:
             continue
         delta, confidence = attack_delta(spec, size), spec.audit.confidence
@@ -136,8 +128,9 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
                 ),
                 dps.Assumption(
                     name="guess-count",
-                    status="by-construction",
-                    text="how many guesses count was fixed before any coin",
+                    status="declared",
+                    text="how many guesses count follows from the spec: claims, confidence and runs were not chosen "
+                    "after looking",
                 ),
             ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon
         assert holds(back, epsilon, 1e-9 * epsilon + 1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
 def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
     interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
@@ -298,7 +299,7 @@ def test_where_the_grid_is_limited_the_interval_is_wider_not_wrong(monkeypatch: 
         (Mixture.poisson(1, 1e-4, 1.0), 10**7, 1e-6, 2e-4),
         (Mixture.poisson(1024, 0.01, 1.0), 2000, 1e-6, 1e-4),
         (Mixture.poisson(10_000, 0.01, 200.0), 2000, 1e-6, 1e-4),
-        (Mixture.poisson(1, 1e-8, 1.0), 1000, 1e-9, 1e-3),
+        (Mixture.poisson(1, 1e-8, 1.0), 1000, 1e-9, 2e-3),
         (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-300, 1e-4),
         (Mixture.poisson(2, 0.001, 0.2), 1, 1e-4, 1e-4),
     ],
@@ -331,7 +332,7 @@ def test_delta_is_a_probability_for_any_epsilon() -> None:
     values = [loss.delta(epsilon, width=1e-2) for epsilon in np.linspace(-30.0, 30.0, 13)]
     for interval in values:
         assert 0.0 <= interval.lower <= interval.upper <= 1.0
-    for left, right in zip(values, values[1:], strict=False):
+    for left, right in itertools.pairwise(values):
         assert right.lower <= left.upper
     assert values[0].lower > 0.99
     assert values[-1].upper < 1e-9

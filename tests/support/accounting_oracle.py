@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int
                     b = m
             edges = sorted([*edges, a])
         total = mpmath.mpf(0)
-        for left, right in zip(edges, edges[1:], strict=False):
+        for left, right in itertools.pairwise(edges):
             middle = (left + right) / 2
             if sign * log_ratio(middle) > eps:
                 total += mpmath.quad(lambda x: first(x) - exp(eps) * second(x), [left, right])
@@ -60,7 +61,7 @@ def _terms(mixture: Mixture) -> list[tuple[float, float]]:
 class Contour:
     """delta(epsilon) of a composition by a contour integral of its moment generating function.
 
-    delta = (1/pi) * integral over u > 0 of Re[M(s + iu)^T e^(-(s + iu) eps) / ((s + iu)(s + iu + 1))], s > 0 at the saddle.
+    delta = (1/pi) * integral over u > 0 of Re[M(z)^T e^(-z eps) / (z (z + 1))], z = s + iu, with s > 0 at the saddle.
     Quadrature only, no grid of losses and no discretisation of masses; about 11 digits for ten steps or more.
     """
 
@@ -147,7 +148,7 @@ class Contour:
 
 
 def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: str) -> float:
-    """delta of one step of each pair: the second's closed form averaged over the first's loss, by the trapezoid rule."""
+    """delta of one step of each pair: the second's closed form averaged over the first's loss (trapezoid rule)."""
     top = float(first.sensitivities[-1])
     x = np.linspace(-13.0 * first.sigma, top + 13.0 * first.sigma, 200_001)
     loss = first.log_ratio(x)

@@ -21,7 +21,7 @@ from dpspec.spec.load import load_specs
 from dpspec.training import native
 from dpspec.training.dpsgd import Update
 from dpspec.training.native import parts_of
-from dpspec_group import evidence, theory
+from dpspec_group import attack, evidence, theory
 from dpspec_group.audit import GroupAudit
 from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
 
@@ -60,6 +60,13 @@ def trials_of(spec: Spec, *indices: int) -> list[Trial]:
     return list(prepared.audit.trials(inputs, context, indices))
 
 
+def pooled(trials: list[Trial], group_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and coins of the canaries of one group size, from what the store keeps."""
+    at = [trial.arrays["group_sizes"] == group_size for trial in trials]
+    columns = [[trial.arrays[name][a] for trial, a in zip(trials, at, strict=True)] for name in ("scores", "coins")]
+    return np.concatenate(columns[0]), np.concatenate(columns[1])
+
+
 @pytest.fixture(scope="module")
 def one_trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, list[Trial]]:
     spec = spec_of(tmp_path_factory.mktemp("small"))
@@ -70,7 +77,7 @@ def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, li
     """Mean scores within 4.5 standard errors of theory: a correct attack fails this about once in 10^5 runs."""
     spec, trials = one_trial
     for size in (1, 4):
-        scores, coins = evidence.pooled(trials, size)
+        scores, coins = pooled(trials, size)
         assert len(scores) == 200
         pairs = [(theory.planted_mixture(p, size, 120), int(p["steps"])) for p in spec.phases]
         law = score_law(pairs)
@@ -84,8 +91,8 @@ def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, li
 def test_a_trial_is_reproducible_and_its_seed_matters(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
     spec, (first,) = one_trial
     assert trials_of(spec, 0)[0].evidence == first.evidence
-    assert trials_of(spec, 1)[0].evidence["coins"] != first.evidence["coins"]
-    assert trials_of(spec_of(tmp_path, "audit.seed=12"), 0)[0].evidence["coins"] != first.evidence["coins"]
+    assert trials_of(spec, 1)[0].evidence["outcomes"] != first.evidence["outcomes"]
+    assert trials_of(spec_of(tmp_path, "audit.seed=12"), 0)[0].evidence["outcomes"] != first.evidence["outcomes"]
 
 
 def test_lower_bounds_stay_below_the_upper_ones_and_rise_with_the_group(
@@ -105,8 +112,8 @@ def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], t
     _, white_box = one_trial
     spec = spec_of(tmp_path, "threat_model.access=final-model")
     trials = trials_of(spec, 0)
-    scores, coins = evidence.pooled(trials, 4)
-    white_scores, white_coins = evidence.pooled(white_box, 4)
+    scores, coins = pooled(trials, 4)
+    white_scores, white_coins = pooled(white_box, 4)
     separation = (scores[coins == 1].mean() - scores[coins == 0].mean()) / scores.std()
     white = (white_scores[white_coins == 1].mean() - white_scores[white_coins == 0].mean()) / white_scores.std()
     assert 0.0 < separation < white
@@ -117,13 +124,24 @@ def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], t
 def test_guesses_are_counted_as_by_hand() -> None:
     scores = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0]
     coins = "101011"
-    trial = Trial(index=0, evidence=FrozenMap({"groups": [[2, 6]], "scores": scores, "coins": coins, "records": 10}))
+    told = attack._outcomes(np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
+    assert told == [[2, "001111"]]
+    trial = Trial(index=0, evidence=FrozenMap({"outcomes": told, "records": 10}))
     for guesses in (2, 4, 6):
         half = guesses // 2
         order = sorted(range(6), key=lambda i: scores[i])
         right = sum(coins[i] == "0" for i in order[:half]) + sum(coins[i] == "1" for i in order[-half:])
         assert evidence.count([trial], 2, guesses).correct == right
-    assert evidence.count([trial, trial], 2, 4).canaries == 12
+    both = evidence.count([trial, trial], 2, 8)
+    assert (both.canaries, both.guesses) == (12, 8)
+    assert both.correct == 2 * evidence.count([trial], 2, 4).correct
+    everything = evidence.count([trial, trial], 2, 12)
+    assert (everything.guesses, everything.correct) == (12, 2 * evidence.count([trial], 2, 6).correct)
+
+
+def test_equal_scores_are_ordered_without_looking_at_coins() -> None:
+    told = attack._outcomes(np.full(4, 1), np.array([1, 0, 1, 0]), np.zeros(4))
+    assert told == [[1, "1010"]]
 
 
 def test_score_law_against_simulation() -> None:
@@ -194,10 +212,9 @@ def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given
     """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
     spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")
     trials = trials_of(spec, 0)
-    assert trials[0].evidence["groups"] == ((4, 200), (1, 200))
     gaps = {}
     for size in (1, 4):
-        scores, coins = evidence.pooled(trials, size)
+        scores, coins = pooled(trials, size)
         gaps[size] = scores[coins == 1].mean() - scores[coins == 0].mean()
     assert 0.0 < 3 * gaps[1] < gaps[4]
 
@@ -207,10 +224,9 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     spec = spec_of(tmp_path)
     tried = evidence.designs(spec, 120, 200, 1)
     assert len(tried) == 2
-    coins = "01" * 200
     trial = Trial(
         index=0,
-        evidence=FrozenMap({"groups": [[1, 400]], "scores": [int(c) for c in coins], "coins": coins, "records": 120}),
+        evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
     )
     (bound,) = [o for o in evidence.lower_bounds(spec, [trial]) if isinstance(o, Finding)]
     assert bound.value == pytest.approx(max(d.largest_epsilon for d in evidence.designs(spec, 120, 400, 1)))
@@ -263,7 +279,7 @@ def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Pa
     """500 planted records on average make each of them rarer in a batch, and scores follow the rarer law."""
     spec = spec_of(tmp_path, "mechanism.sampling={scheme: fixed, batch_size: 60}", "mechanism.steps=60")
     trials = trials_of(spec, 0)
-    scores, coins = evidence.pooled(trials, 4)
+    scores, coins = pooled(trials, 4)
     pairs = [(theory.planted_mixture(p, 4, 120 + 500), int(p["steps"])) for p in spec.phases]
     law = score_law(pairs)
     present = scores[coins == 1]
