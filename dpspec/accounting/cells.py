@@ -22,6 +22,9 @@ from dpspec.accounting.masses import CellMasses, Masses, cell_masses
 from dpspec.accounting.outputs import Range, TooLongError, place
 from dpspec.accounting.ratio import Ratio
 
+#: Outputs under this, in units of sigma, have no mass that a double could hold.
+_FAR_LEFT = -39.0
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:
@@ -79,7 +82,8 @@ def build(
         raise TooLongError(lead + len(index), limit)
     longer = np.concatenate((np.arange(-lead, 0), index))
     nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
-    z = ratio.inverse(nodes)
+    # Where rounding leaves a node at ln P[c = 0] itself, any output far to the left has that loss.
+    z = np.maximum(ratio.inverse(nodes), min(area.low, _FAR_LEFT))
     if merged is None:
         z[0] = area.low
     noise = _noise(ratio, max(abs(z[0]), abs(z[-1])))

@@ -33,16 +33,19 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """ln(Phi(high) - Phi(low)) for low <= high, and a bound on its absolute error.
 
-    The error is that of log_ndtr, taken as 2 (8 + z^2) units in the last place, over 1 - (smaller tail / larger).
+    The error is that of log_ndtr, taken as 2 (8 + z^2) units in the last place, over 1 - (smaller tail / larger). An
+    interval too narrow to tell its ends apart is given twice the mass that it can have, with an error of one.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         flip = low + high > 0.0
         near, far = np.where(flip, -low, high), np.where(flip, -high, low)
         tail = log_ndtr(near)
         share = -np.expm1(np.minimum(log_ndtr(far) - tail, 0.0))
-        mass = tail + np.log(share)
-        error = 2.0 * EPS * (8.0 + np.square(np.minimum(near, 0.0))) / share
-        # cells that reach to minus infinity, and those that hold everything
+        blur = 2.0 * EPS * (8.0 + np.square(np.minimum(near, 0.0)))
+        lost = share <= blur
+        mass = tail + np.log(np.where(lost, 2.0 * blur, share))
+        error = np.where(lost, 1.0, blur / share)
+        # intervals that hold nothing, and those that reach to minus infinity or hold everything
         empty = near <= far
     return np.where(empty, -np.inf, mass), np.where(empty | np.isnan(error), 0.0, error)
 

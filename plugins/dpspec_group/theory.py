@@ -23,6 +23,13 @@ from dpspec.contract import FrozenMap
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
+#: With less noise than this, epsilon is in the millions and losses leave the range of any grid: the bound is then the one
+#: without amplification by sampling, which is looser and still true.
+LEAST_NOISE = 1e-3
+
+#: With less noise than this, epsilon is beyond what a float can hold.
+NO_NOISE = 1e-100
+
 SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
@@ -43,6 +50,11 @@ def mixture(phase: FrozenMap, group_size: int, records: int) -> Mixture:
     if sampling["scheme"] == "fixed":
         return Mixture.fixed(group_size, records - group_size, int(sampling["batch_size"]), sigma)
     return Mixture.full(group_size, sigma)
+
+
+def without_amplification(pair: Mixture) -> Mixture:
+    """The Gaussian pair whose sensitivity is the largest of the mixture's: it dominates it (Ganesh 2024, Lemma 2.9)."""
+    return Mixture([float(pair.sensitivities[-1])], [1.0], pair.sigma)
 
 
 def planted_mixture(phase: FrozenMap, group_size: int, records: int) -> Mixture:
@@ -81,7 +93,10 @@ def group_epsilons(
     Each interval holds the worst-case epsilon over all data sets and adversaries that see every iterate. Without
     noise it is infinite.
     """
-    if any(float(phase["noise_multiplier"]) == 0.0 for phase in phases):
+    if any(float(phase["noise_multiplier"]) < NO_NOISE for phase in phases):
         return [Interval(math.inf, math.inf) for _ in deltas]
     pairs = [(mixture(phase, group_size, records), int(phase["steps"])) for phase in phases]
+    if any(pair.sigma < LEAST_NOISE for pair, _ in pairs):
+        pairs = [(without_amplification(pair), steps) for pair, steps in pairs]
+        return [Interval(0.0, epsilon.upper) for epsilon in group_curve(pairs, deltas, DIRECTIONS[direction])]
     return list(group_curve(pairs, deltas, DIRECTIONS[direction]))

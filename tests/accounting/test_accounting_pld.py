@@ -319,6 +319,18 @@ def test_one_step_of_a_nearly_atomic_loss() -> None:
     assert holds(two, 13.6722005931, 1e-9)
 
 
+@pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
+def test_hardly_any_noise(sigma: float) -> None:
+    # members show as soon as they are drawn: delta is the chance of that, over all steps, up to the last digits
+    pair = Mixture.poisson(1, 1e-4, sigma)
+    for direction in DIRECTIONS:
+        interval = composed(pair, 100, direction).delta(0.9 if direction == PRESENT else 0.005)
+        truth = 1.0 - (1.0 - 1e-4) ** 100 if direction == PRESENT else 1.0 - math.exp(0.005) * (1.0 - 1e-4) ** 100
+        assert holds(interval, truth, 1e-3 * truth)
+        assert interval.relative_width < 1e-3
+        assert math.isfinite(composed(pair, 100, direction).epsilon(1e-3).upper)
+
+
 def test_fifty_noise_scales() -> None:
     phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.02 * i), 40) for i in range(50)]
     interval = group_epsilon(phases, 1e-6, PRESENT)

@@ -93,9 +93,7 @@ def test_narrow_integrand_of_a_large_order() -> None:
         (0.5, 2.0, 1.5, 3, 1.6768723200, 0.33734986348),
     ],
 )
-def test_reference_values(
-    rate: float, shift: float, sigma: float, order: int, present: float, absent: float
-) -> None:
+def test_reference_values(rate: float, shift: float, sigma: float, order: int, present: float, absent: float) -> None:
     for both in (present, float(sampled_gaussian_integer_rdp(order, rate, sigma / shift))):
         assert sampled_gaussian_rdp(order, rate, sigma / shift) == pytest.approx(both, rel=2e-8)
     assert sampled_gaussian_rdp(order, rate, sigma / shift, "absent-first") == pytest.approx(absent, rel=2e-8)
@@ -115,9 +113,7 @@ def test_reference_values(
         (2.5, 0.1, 0.8, 1.0, 0.011701545743),
     ],
 )
-def test_small_and_large_reference_values(
-    order: float, rate: float, shift: float, sigma: float, truth: float
-) -> None:
+def test_small_and_large_reference_values(order: float, rate: float, shift: float, sigma: float, truth: float) -> None:
     assert sampled_gaussian_rdp(order, rate, sigma / shift) == pytest.approx(truth, rel=1e-10)
     if order == int(order):
         assert sampled_gaussian_integer_rdp(order, rate, sigma / shift) == pytest.approx(truth, rel=1e-10)
@@ -312,4 +308,4 @@ def test_laplace_reference_values_and_zero() -> None:
 )
 def test_senseless_arguments_are_named(call: object, name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        call()  # type: ignore[operator]
+        call()
