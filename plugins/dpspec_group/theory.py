@@ -23,8 +23,8 @@ from dpspec.contract import FrozenMap
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
-#: With less noise than this, epsilon is in the millions and losses leave the range of any grid: the bound is then the one
-#: without amplification by sampling, which is looser and still true.
+#: With less noise than this, epsilon is in the millions and losses leave the range of any grid: the bound is then the
+#: one without amplification by sampling, which is looser and still true.
 LEAST_NOISE = 1e-3
 
 #: With less noise than this, epsilon is beyond what a float can hold.

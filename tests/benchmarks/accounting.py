@@ -86,7 +86,8 @@ def main() -> None:
         side, setting = options.one
         print(json.dumps({"ours": ours, "theirs": theirs}[side](*json.loads(setting))))
         return
-    print(f"{'setting':<14}{'ours: interval':<30}{'width':>9}{'s':>8}{'MiB':>6}   {'theirs':>12}{'s':>8}{'MiB':>6}{'ratio':>8}")
+    ours_head = f"{'setting':<14}{'ours: interval':<30}{'width':>9}{'s':>8}{'MiB':>6}"
+    print(f"{ours_head}   {'theirs':>12}{'s':>8}{'MiB':>6}{'ratio':>8}")
     for name, k, rate, sigma, steps, delta, compare, quick in SETTINGS:
         if options.quick and not quick:
             continue
