@@ -69,40 +69,37 @@ def build(
     """
     ratio, present = area.ratio, direction == "present-first"
     bottom, step = np.array([-np.inf]), np.array([spacing])
-    merged = _heap_end(area, spacing)
-    lead, off = 0, 0.0
-    if merged is None:
-        origin = area.losses()[0]
-    else:
-        heap = Masses.of(ratio, bottom, merged)
-        origin, off = float(heap.group[0] - heap.none[0]), float(heap.group_error[0] + heap.none_error[0])
-        lead = max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1)  # the upper bound's nodes in the heap
+    heap = _Heap.of(area, spacing)
+    origin = area.losses()[0] if heap is None else heap.loss
     index = place(area, direction, origin, spacing, tilts, widest, limit)
+    # The upper bound has nodes inside the heap as well, down to ln P[c = 0] or as far as there are outputs.
+    lead = 0 if heap is None else max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1)
+    before = ratio.inverse(origin - spacing * np.arange(lead, 0, -1.0))
+    complete = heap is not None and bool(np.all(before > _FAR_LEFT))
+    lead = int(np.sum(before > _FAR_LEFT))
     if lead + len(index) > limit:
         raise TooLongError(lead + len(index), limit)
     longer = np.concatenate((np.arange(-lead, 0), index))
     nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
-    # Where rounding leaves a node at ln P[c = 0] itself, any output far to the left has that loss.
-    z = np.maximum(ratio.inverse(nodes), min(area.low, _FAR_LEFT))
-    if merged is None:
-        z[0] = area.low
+    z = np.concatenate((before[len(before) - lead :], ratio.inverse(nodes[lead:])))
+    z[lead] = area.low if heap is None else max(z[lead], _FAR_LEFT)
     noise = _noise(ratio, max(abs(z[0]), abs(z[-1])))
     shift = float(np.max(np.abs(ratio(z) - nodes))) + noise + 4.0 * EPS * float(np.max(np.abs(nodes)))
     inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noise, present=present)
     head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
-    if merged is None:
-        both = _Oriented(origin, spacing, index, inner, present, head, tail, area.dropped)
-        return both.cells(shift), both.cells(shift + area.pull, lower=True)
-    # Upper: one more cell, for what lies beyond the first node. Lower: the heap is an atom, its rest a shorter cell.
-    extra = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
-    rest = Masses.of(ratio, merged, z[lead + 1 : lead + 2]).cells(nodes[lead : lead + 1], step, noise, present=present)
-    rest = rest.joined(inner, lead + 1)
-    longer = np.concatenate(([0], longer + lead + 1))
-    first = origin - spacing * (lead + 1)
-    return (
-        _Oriented(first, spacing, longer, extra, present, None, tail, area.dropped).cells(shift),
-        _Oriented(origin, spacing, index, rest, present, None, tail, 0.0).cells(shift + off + area.pull, heap, True),
-    )
+    if complete:  # upper: one more cell, for what lies beyond the first node
+        above = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
+        wider = np.concatenate(([0], longer + lead + 1))
+        upper = _Oriented(origin - spacing * (lead + 1), spacing, wider, above, present, None, tail, area.dropped)
+    else:
+        upper = _Oriented(float(nodes[0]), spacing, longer + lead, inner, present, head, tail, area.dropped)
+    if heap is None:
+        return upper.cells(shift), upper.cells(shift + area.pull, lower=True)
+    # Lower: the heap is an atom, and what it leaves of its cell a shorter cell.
+    ends = (heap.end, z[lead + 1 : lead + 2])
+    rest = Masses.of(ratio, *ends).cells(nodes[lead : lead + 1], step, noise, present=present)
+    lower = _Oriented(origin, spacing, index, rest.joined(inner, lead + 1), present, None, tail, 0.0)
+    return upper.cells(shift), lower.cells(shift + heap.error + area.pull, heap.masses, lower=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,22 +134,39 @@ class _Oriented:
         return Cells(lowest, self.spacing, index, *values, shift, tail, head, (node, atom))
 
 
-def _heap_end(area: Range, spacing: float) -> Floats | None:
-    """The output, (1,), below which all losses are merged; None if hardly any outcome lies there.
+@dataclass(frozen=True, eq=False)
+class _Heap:
+    """The outputs up to ``end``, (1,), whose losses are close to ln P[c = 0]; merged, they have the loss ``loss``."""
 
-    The heap is taken as far as the next node, one spacing over the heap's own loss ln(P / Q): then no outcome is left
-    between the two, which the lower bound could only merge with heavier losses.
-    """
-    ratio = area.ratio
-    if ratio.log_zero == -math.inf:
-        return None
-    ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
-    heap = Masses.of(ratio, np.full(len(ends), -np.inf), ends)
-    with np.errstate(invalid="ignore"):
-        inside = ratio(ends) - (heap.group - heap.none) <= spacing * (1.0 - 1e-9)
-    fits = int(np.argmin(inside)) if not inside.all() else len(ends)
-    chosen = ends[max(0, fits - 1) : max(1, fits)]
-    return chosen if float(chosen[0]) > area.low else None
+    end: Floats
+    masses: Masses
+    loss: float
+    error: float
+
+    @classmethod
+    def of(cls, area: Range, spacing: float) -> _Heap | None:
+        """The heap of a range of outputs; None if hardly any outcome lies there.
+
+        It is taken as far as the next node, one spacing over its own loss ln(P / Q): then no outcome is left between
+        the two, which the lower bound could only merge with heavier losses.
+        """
+        ratio = area.ratio
+        if ratio.log_zero == -math.inf:
+            return None
+        ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
+        masses = Masses.of(ratio, np.full(len(ends), -np.inf), ends)
+        with np.errstate(invalid="ignore"):
+            inside = ratio(ends) - (masses.group - masses.none) <= spacing * (1.0 - 1e-9)
+        fits = int(np.argmin(inside)) if not inside.all() else len(ends)
+        end = ends[max(0, fits - 1) : max(1, fits)]
+        if float(end[0]) <= area.low:
+            return None
+        heap = Masses.of(ratio, np.array([-np.inf]), end)
+        loss = float(heap.group[0] - heap.none[0])
+        start = np.maximum(ratio.inverse(np.array([loss])), _FAR_LEFT)
+        if float(ratio(start)[0]) - loss > 1e-14 * (1.0 + abs(loss)):
+            return None  # its own loss is that of outputs too far away to be told apart
+        return cls(end, heap, loss, float(heap.group_error[0] + heap.none_error[0]))
 
 
 def _noise(ratio: Ratio, reach: float) -> float:

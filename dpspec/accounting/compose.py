@@ -94,6 +94,12 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
     when the window needs more.
     """
     spacing = phases[0][0].spacing
+    infinity = min(1.0, math.fsum(atoms.infinity * steps for atoms, steps in phases) * (1.0 + 1e-12))
+    if any(not atoms.masses.any() for atoms, _ in phases):
+        nothing = np.zeros(0)
+        return Composed(
+            reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, np.zeros(1), None, 0, 0, infinity, 0
+        )
     tilted = [Tilted.of(atoms, steps, tilt) for atoms, steps in phases]
     low, high = window(tilted, spacing)
     length = math.ceil(high - low) + 4
@@ -135,7 +141,7 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
         one=one,
         absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * steps,
-        infinity=min(1.0, math.fsum(atoms.infinity * steps for atoms, steps in phases) * (1.0 + 1e-12)),
+        infinity=infinity,
         shift=math.fsum(atoms.shift * steps for atoms, steps in phases)
         + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),
     )

@@ -72,6 +72,7 @@ def _collapse(nodes: Floats, losses: Floats) -> int:
             nodes[i + 1 :] = 0.0
             return i
         first += value
-        second = (second + value) * math.exp(float(losses[i - 1] - losses[i]))
+        if i > 0:
+            second = (second + value) * math.exp(float(losses[i - 1] - losses[i]))
     nodes[:] = 0.0
     return 0

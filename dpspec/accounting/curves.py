@@ -142,14 +142,16 @@ def _spread(profile: _Profile, nodes: int) -> Floats:
     Between neighbours dt apart whose lines have slopes a and a', the curves are about (a - a') dt apart: each interval
     gets deltas in proportion to the root of that over the power (to the 3/4, so that large powers count a bit more).
     """
-    epsilons, first = np.unique(profile.lower[0], return_index=True)
-    deltas, t = profile.lower[1][first], np.exp(np.minimum(epsilons, _LAST))
+    t, first = np.unique(np.exp(np.minimum(profile.lower[0], _LAST)), return_index=True)
+    deltas = profile.lower[1][first]
     if len(t) < 3:
         return np.empty(0)
-    slopes = -np.diff(deltas) / np.diff(t)
+    slopes = np.maximum(-np.diff(deltas) / np.diff(t), 0.0)
     turns = np.abs(np.diff(slopes))
     turns = np.maximum(np.append(turns, turns[-1]), np.append(turns[0], turns))
     gaps = np.sqrt(turns * np.diff(t) / (deltas[1:] + slopes * t[1:]) ** 0.75)
+    if not gaps.sum() > 0.0:
+        return np.empty(0)
     # intervals that are short enough already get none
     total = len(gaps) + nodes
     short = gaps * total < gaps.sum()
@@ -167,7 +169,7 @@ def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats, width: float) ->
         return profile
     found = loss.epsilons([float(delta) for delta in deltas], width=width)
     low, high = np.array([x.lower for x in found]), np.array([x.upper for x in found])
-    known = np.isfinite(high)
+    known = high <= _LAST
     return _Profile(
         _sorted(np.append(profile.upper[0], high[known]), np.append(profile.upper[1], deltas[known])),
         _sorted(np.append(profile.lower[0], low[low > 0.0]), np.append(profile.lower[1], deltas[low > 0.0])),

@@ -33,6 +33,9 @@ _LAW = 3.0
 #: The first relative width that a stage asks for, and the finest.
 _COARSEST, _FINEST = 0.8e-2, 1e-9
 
+#: No grid is wider: e^spacing must be a double.
+_WIDEST = 300.0
+
 #: A delta is looked for down to the least double.
 _DEEPEST = -760.0
 
@@ -84,14 +87,15 @@ class Ladder:
         # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
         self._cumulants = Cumulants.of(areas, self._direction)
         self._centre(self._saddle.epsilon)
-        spacing, limited = min(50.0, *(self._spacing(item, width) for item in self._items)), False
-        while True:
+        spacing, limited = min(0.2 * _WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        while spacing < _WIDEST:
             try:
                 self._grid(areas, spacing)
             except TooLongError as error:
                 spacing, limited = 1.02 * error.factor * spacing, True
                 continue
             return limited
+        return True  # losses in the millions per step: what is known without a grid has to do
 
     def _spacing(self, item: Open, width: float) -> float:
         """The grid that leaves an error of about ``width``: by the law, or by the spacing itself where that is less."""

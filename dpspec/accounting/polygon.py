@@ -25,20 +25,15 @@ class Lines:
 
     @classmethod
     def of(cls, epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Lines:
-        """tpr <= delta + e^epsilon fpr, any real epsilon."""
-        eps, d = (
-            np.atleast_1d(np.asarray(epsilon, dtype=np.float64)),
-            np.atleast_1d(np.asarray(delta, dtype=np.float64)),
-        )
-        return cls(np.exp(np.minimum(eps, 700.0)), d, 1.0 - d)
+        """tpr <= delta + e^epsilon fpr, any real epsilon; those above 700 say nothing in float64 and are left out."""
+        eps, d = _vector(epsilon), _vector(delta)
+        kept = eps <= 700.0
+        return cls(np.exp(eps[kept]), d[kept], 1.0 - d[kept])
 
     @classmethod
     def mirrored(cls, epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Lines:
         """The same of the exchanged pair, 1 - fpr <= delta + e^epsilon beta: beta >= e^-epsilon (1 - delta - fpr)."""
-        eps, d = (
-            np.atleast_1d(np.asarray(epsilon, dtype=np.float64)),
-            np.atleast_1d(np.asarray(delta, dtype=np.float64)),
-        )
+        eps, d = _vector(epsilon), _vector(delta)
         t = np.exp(-eps)
         return cls(t, -np.expm1(-eps) + t * d, t * (1.0 - d))
 
@@ -79,7 +74,7 @@ class Polygon(TradeOff):
     @classmethod
     def tangents(cls, curve: TradeOff, epsilons: npt.ArrayLike) -> Polygon:
         """The lines of ``curve`` at some real ``epsilons``, (n,): a curve below it that touches it there."""
-        eps = np.atleast_1d(np.asarray(epsilons, dtype=np.float64))
+        eps = _vector(epsilons)
         low = eps[eps < 0.0]
         lines = Lines.of(eps[eps >= 0.0], curve.delta(eps[eps >= 0.0]))
         return cls.above(lines + Lines.mirrored(-low, curve.inverse().delta(-low)))
@@ -140,6 +135,10 @@ class Polygon(TradeOff):
         """Exact: alpha is piecewise linear in the difference; above the curve's first value it is 0."""
         a, b = np.append(0.0, self.alpha), np.append(1.0, self.beta)
         return np.asarray(np.interp(-difference, a - b, a), dtype=np.float64)
+
+
+def _vector(values: npt.ArrayLike) -> Floats:
+    return np.atleast_1d(np.asarray(values, dtype=np.float64))
 
 
 def _crossing(t: Floats, d: Floats, b: Floats, steep: int, flat: int) -> float:

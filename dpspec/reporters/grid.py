@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpspec.contract import Finding, Json
+from dpspec.contract import Finding, Json, Series
+from dpspec.engine import numbers
 from dpspec.reporters import words
 
 #: Fewer findings than this read better one a line.
 _LEAST = 6
+
+#: A series of more rows than this is for figures and files.
+_MOST_ROWS = 24
 
 #: Places of a table that may be empty, as a share of all.
 _HOLES = 0.25
@@ -59,6 +63,21 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
         return None
     fitting = [table for table in tables if table is not None and len(table.lines()[0]) <= room]
     return min(fitting, key=lambda table: len(table.rows), default=None)
+
+
+def series_table(series: Series, room: int) -> tuple[str, ...]:
+    """A short series as lines of a table, its floats to nearest; empty where it is long or does not fit."""
+    columns = [[_number(item) for item in column] for column in series.columns.values()]
+    if not columns or len(columns[0]) > _MOST_ROWS:
+        return ()
+    table = Grid(title="", head=tuple(series.columns), rows=tuple(zip(*columns, strict=True)))
+    return table.lines() if len(table.lines()[0]) <= room else ()
+
+
+def _number(item: Json) -> str:
+    if item is None:
+        return "-"
+    return numbers.nearest(item) if isinstance(item, float) else words.value(item)
 
 
 def _strip(findings: Sequence[Finding], key: str, room: int) -> Grid | None:

@@ -9,7 +9,7 @@ from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.grid import grid
+from dpspec.reporters.grid import grid, series_table
 from dpspec.reporters.layout import Page
 from dpspec.reporters.limits import limits
 from dpspec.reporters.reproduce import command, facts
@@ -134,10 +134,14 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     for group in groups.values():
         _group(page, group)
     if audit.series:
-        page.line(("series, in the JSON", "bold"), indent=2)
+        page.line(("series", "bold"), indent=2)
     for series in audit.series:
-        about = "; ".join(part for part in (", ".join(series.columns), series.rigor, series.source) if part)
+        table = series_table(series, page.width - 6)
+        columns = "rounded to nearest" if table else f"{', '.join(series.columns)}, in the JSON"
+        about = "; ".join(part for part in (columns, series.rigor, series.source) if part)
         page.line(f"{series.title}: {about}", indent=4, hang=2)
+        for line in table:
+            page.line(line, indent=6)
 
 
 def _group(page: Page, group: list[Finding]) -> None:

@@ -21,11 +21,11 @@ class GroupAudit(dps.Audit):
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Epsilon per group size, delta and direction, and the same as a table."""
-        from dpspec_group.bounds import curve_series, upper_bounds
+        from dpspec_group.bounds import size_series, upper_bounds
 
         findings = list(upper_bounds(spec, context))
         yield from findings
-        yield curve_series(findings)
+        yield size_series(spec, context.facts.records, findings)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""
@@ -56,10 +56,11 @@ class GroupAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without the parts of the threat model that no trial reads."""
+        """The default without what no trial reads: baselines, and parts of the threat model."""
         inputs = super().trial_inputs(spec)
+        mechanism = {key: value for key, value in inputs["mechanism"].items() if key != "baselines"}
         threat = {key: inputs["threat_model"][key] for key in ("adjacency", "access", "group_size")}
-        return dps.FrozenMap({**inputs, "threat_model": threat})
+        return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries and without, once per index."""

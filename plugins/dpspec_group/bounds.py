@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
@@ -11,6 +10,9 @@ from dpspec_group import theory
 
 #: Deltas at which the upper curve is also computed, so that attacks can be held against all of it.
 CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
+
+#: The delta of the table by group size where no claim names one.
+DEFAULT_DELTA = 1e-6
 
 _ASSUMPTIONS = (
     dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
@@ -59,23 +61,16 @@ def upper_bounds(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     context.progress(len(sizes), len(sizes), "accounting")
 
 
-def curve_series(findings: Sequence[dps.Finding]) -> dps.Series:
-    """Every upper bound as one table: epsilon against group size, delta and direction; null where it is infinite."""
-    return dps.Series(
-        name="epsilon-by-group-size",
-        title="Epsilon by group size, delta and direction",
-        columns=dps.FrozenMap(
-            {
-                "group_size": [f.at["group_size"] for f in findings],
-                "delta": [f.at["delta"] for f in findings],
-                "direction": [f.scope.direction for f in findings],
-                "epsilon": [f.value if math.isfinite(f.value) else None for f in findings],
-            }
-        ),
-        units=dps.FrozenMap({"group_size": "records", "delta": "", "direction": "", "epsilon": "nats"}),
-        rigor="theorem",
-        source=findings[0].source,
-    )
+def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
+    """Epsilon against the group size at the largest delta that is claimed, with the baselines."""
+    from dpspec_group.baselines import comparison
+
+    delta = (claimed_deltas(spec, 1) or [DEFAULT_DELTA])[-1]
+    direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
+    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == direction}
+    sides = ("remove", "add") if direction == "both" else (direction,)
+    one = at.get(1) or max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
+    return comparison(spec, records, sorted(at.items()), one, delta)
 
 
 def _finding(

@@ -7,7 +7,22 @@ from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
 
 _MECHANISM = {
     "type": "object",
-    "properties": {"noise_multiplier": NOISE_MULTIPLIER, "clip_norm": CLIP_NORM, "sampling": SAMPLING},
+    "properties": {
+        "noise_multiplier": NOISE_MULTIPLIER,
+        "clip_norm": CLIP_NORM,
+        "sampling": SAMPLING,
+        "baselines": {
+            "type": "array",
+            "items": {
+                "enum": ["linear", "vadhan-literal", "vadhan-sharp", "full-batch"],
+                "description": "linear: k times the epsilon of one record, which is no bound. vadhan-literal and "
+                "vadhan-sharp: black-box conversions. full-batch: without amplification by sampling.",
+            },
+            "default": ["linear"],
+            "description": "What is shown beside the tight bound in the table of epsilon by group size. It changes no "
+            "bound and no verdict.",
+        },
+    },
     "required": ["noise_multiplier", "clip_norm", "sampling"],
     "additionalProperties": False,
 }

@@ -27,8 +27,8 @@ from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.pld import PrivacyLoss
 from dpspec.accounting.rdp import composed_rdp
 
-# group.md 4.1 and 4.2: k, literal, log10 of the delta it needs, sharp, log10; None where no single-record epsilon up to
-# 400 will do. 2000 steps, delta 1e-6; Poisson at rate 0.01, or batches of 500 of 50,000 and twice the noise.
+# The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
+# k, literal, log10 of the delta it needs, sharp, log10; None where no single-record epsilon up to 400 will do.
 Row = tuple[int, float | None, float | None, float | None, float | None]
 POISSON: dict[float, list[Row]] = {
     1.0: [

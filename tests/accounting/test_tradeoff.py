@@ -159,6 +159,12 @@ def test_epsilon_delta_pairs_by_brute_force(pairs: list[tuple[float, float]], on
     check_invariants(curve, 1e-14)
 
 
+def test_epsilons_beyond_float64_say_nothing() -> None:
+    curve = Polygon.from_epsilon_delta([(800.0, 1e-3), (1.0, 0.1)])
+    assert np.allclose(curve(ALPHAS), Polygon.from_epsilon_delta([(1.0, 0.1)])(ALPHAS))
+    check_invariants(curve)
+
+
 @few
 @given(points=st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)), min_size=1, max_size=8))
 def test_roc_points_are_reached_and_no_vertex_is_new(points: list[tuple[float, float]]) -> None:
