@@ -16,7 +16,7 @@ from dpspec.accounting.saddle import Saddle
 #: Below this an epsilon is as good as zero when widths are compared with it.
 TINY = 1e-7
 
-#: A delta of which no lower bound was found is looked for so much deeper, in logarithms.
+#: A delta of which no lower bound was found is looked for so much deeper at least, in logarithms.
 _DEEPER = 20.0
 
 
@@ -52,7 +52,7 @@ class Open:
         """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
         low, high = self.answer.lower, self.answer.upper
         if self.question.log_delta is None:
-            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - _DEEPER
+            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
             return
         if not 0.0 < low <= high < math.inf:
             return
