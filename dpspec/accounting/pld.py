@@ -19,6 +19,9 @@ from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.questions import Question
 from dpspec.accounting.solve import solve
 
+#: Effects (sensitivity over sigma) above this are not discretised: losses would leave the range of any grid.
+_STEEPEST = 1e6
+
 #: The relative width of an interval when none is asked for.
 WIDTH = 1e-4
 
@@ -92,8 +95,21 @@ class PrivacyLoss:
             terms = (steps * effect * effect for (_, steps), effect in zip(moving, effects, strict=True) if effect)
             mu = math.sqrt(math.fsum(terms))
             return [_gaussian(question, mu) for question in questions]
+        tops = [(float(pair.ratio.shifts[-1]), steps) for pair, steps in moving]
+        loosest = [_without_sampling(question, tops) for question in questions]
+        if max(top for top, _ in tops) > _STEEPEST:
+            return loosest
         answers = [solve(moving, side, questions, width) for side in directions(self.direction)]
-        return [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
+        found = [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
+        return [loose if math.isinf(f.upper) else f for f, loose in zip(found, loosest, strict=True)]
+
+
+def _without_sampling(question: Question, tops: Sequence[tuple[float, int]]) -> Interval:
+    """From 0 to the closed form with every step at its largest effect, which dominates (Ganesh 2024, Lemma 2.9)."""
+    mu = math.sqrt(math.fsum(steps * top * top for top, steps in tops))
+    if not math.isfinite(mu):
+        return Interval(0.0, math.inf if question.log_delta is not None else 1.0)
+    return Interval(0.0, _gaussian(question, mu).upper)
 
 
 def _gaussian(question: Question, mu: float) -> Interval:

@@ -23,10 +23,6 @@ from dpspec.contract import FrozenMap
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
-#: With less noise than this, epsilon is in the millions and losses leave the range of any grid: the bound is then the
-#: one without amplification by sampling, which is looser and still true.
-LEAST_NOISE = 1e-3
-
 #: With less noise than this, epsilon is beyond what a float can hold.
 NO_NOISE = 1e-100
 
@@ -96,7 +92,4 @@ def group_epsilons(
     if any(float(phase["noise_multiplier"]) < NO_NOISE for phase in phases):
         return [Interval(math.inf, math.inf) for _ in deltas]
     pairs = [(mixture(phase, group_size, records), int(phase["steps"])) for phase in phases]
-    if any(pair.sigma < LEAST_NOISE for pair, _ in pairs):
-        pairs = [(without_amplification(pair), steps) for pair, steps in pairs]
-        return [Interval(0.0, epsilon.upper) for epsilon in group_curve(pairs, deltas, DIRECTIONS[direction])]
     return list(group_curve(pairs, deltas, DIRECTIONS[direction]))
