@@ -7,6 +7,7 @@ last bracket, which many searches return, may lie on the wrong side; here both e
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -116,7 +117,7 @@ def calibrate(
     )
 
 
-class _Search:
+class _Search(ABC):
     """The values that were asked, and how to come from one to the next."""
 
     def __init__(self, holds: Callable[[float], bool]) -> None:
@@ -170,19 +171,19 @@ class _Search:
             return ()
         return (self.shown(far),) if self.ask(far) != self.ask(end) else ()
 
-    def shown(self, x: float) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def shown(self, x: float) -> float: ...
 
-    def following(self, x: float, limit: float, factor: int) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def following(self, x: float, limit: float, factor: int) -> float: ...
 
+    @abstractmethod
     def between(self, low: float, high: float) -> float | None:
         """The middle of a bracket, None where it need not be narrowed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def near(self, expected: float, low: float, high: float) -> float | None:
         """A value between two ends, as near to an expected one as is of use; None where there is none."""
-        raise NotImplementedError
 
 
 class _Reals(_Search):
