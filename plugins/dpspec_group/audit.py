@@ -20,11 +20,13 @@ class GroupAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Epsilon per group size, delta and direction, and the same as a table."""
-        from dpspec_group.bounds import size_series, upper_bounds
+        """Epsilon per group size, delta and direction, and as tables against the group size and against delta."""
+        from dpspec_group.bounds import curves, profile_series, size_series, upper_bounds
 
-        findings = list(upper_bounds(spec, context))
+        found = curves(spec, context)
+        findings = list(upper_bounds(spec, found))
         yield from findings
+        yield profile_series(spec, found)
         yield size_series(spec, context.facts.records, findings)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import dpspec.contract as dps
 from dpspec.accounting.interval import Interval
@@ -11,8 +14,14 @@ from dpspec_group import theory
 #: Deltas at which the upper curve is also computed, so that attacks can be held against all of it.
 CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 
+#: Deltas of the privacy profile that is shown for every group size.
+PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
+
 #: The delta of the table by group size where no claim names one.
 DEFAULT_DELTA = 1e-6
+
+#: What the numbers are: a proved theorem, evaluated.
+RIGOR: Final = "theorem"
 
 _ASSUMPTIONS = (
     dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
@@ -38,27 +47,67 @@ def group_sizes(spec: dps.Spec) -> list[int]:
     return sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
 
 
-def upper_bounds(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
-    """Epsilon upper bounds for every group size: at the claims' deltas per direction, and along the curve."""
+@dataclass(frozen=True)
+class Curves:
+    """Epsilon by group size, direction and delta: every interval holds the worst case over data and adversaries.
+
+    whole: the widest direction that was computed, ``both`` where claims or the threat model speak of both.
+    """
+
+    whole: str
+    intervals: Mapping[int, Mapping[str, Mapping[float, Interval]]]
+
+
+def curves(spec: dps.Spec, context: dps.Context) -> Curves:
+    """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile."""
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
+    directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
+    intervals: dict[int, dict[str, dict[float, Interval]]] = {}
     sizes = group_sizes(spec)
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
-        deltas = sorted({*claimed_deltas(spec, size), *CURVE_DELTAS})
-        curves = {
-            direction: theory.group_epsilons(phases, size, records, deltas, direction)
-            for direction in (("remove", "add") if "both" in wanted else sorted(wanted))
+        deltas = sorted({*claimed_deltas(spec, size), *CURVE_DELTAS, *PROFILE_DELTAS})
+        found: dict[str, dict[float, Interval]] = {
+            direction: dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
+            for direction in directions
         }
-        if len(curves) == 2:
-            pairs = zip(curves["remove"], curves["add"], strict=True)
-            curves["both"] = [Interval(max(a.lower, b.lower), max(a.upper, b.upper)) for a, b in pairs]
-        whole = "both" if "both" in curves else next(iter(curves))
-        for direction, curve in curves.items():
-            for delta, epsilon in zip(deltas, curve, strict=True):
-                if direction == whole or delta in claimed_deltas(spec, size):
-                    yield _finding(phases, size, delta, direction, epsilon)
+        if len(found) == 2:
+            found["both"] = {delta: found["remove"][delta].worse(found["add"][delta]) for delta in deltas}
+        intervals[size] = found
     context.progress(len(sizes), len(sizes), "accounting")
+    return Curves("both" if len(directions) == 2 else directions[0], intervals)
+
+
+def upper_bounds(spec: dps.Spec, found: Curves) -> Iterator[dps.Finding]:
+    """Epsilon upper bounds for every group size: at the claims' deltas per direction, and along the curve."""
+    for size, by_direction in found.intervals.items():
+        claimed = claimed_deltas(spec, size)
+        for direction, curve in by_direction.items():
+            for delta, epsilon in curve.items():
+                if delta in claimed or (direction == found.whole and delta in CURVE_DELTAS):
+                    yield _finding(spec.phases, size, delta, direction, epsilon)
+
+
+def profile_series(spec: dps.Spec, found: Curves) -> dps.Series:
+    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
+
+    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
+    """
+    columns: dict[str, list[dps.Json]] = {name: [] for name in ("group_size", "epsilon", "lower", "delta")}
+    for size, by_direction in found.intervals.items():
+        for delta, epsilon in sorted(by_direction[found.whole].items(), reverse=True):
+            if math.isfinite(epsilon.upper):
+                for name, value in zip(columns, (size, epsilon.upper, epsilon.lower, delta), strict=True):
+                    columns[name].append(value)
+    return dps.Series(
+        name="delta-against-epsilon",
+        title="Delta against epsilon for each group size",
+        columns=dps.FrozenMap(columns),
+        units=dps.FrozenMap({"group_size": "records", "epsilon": "", "lower": "", "delta": ""}),
+        rigor=RIGOR,
+        source=_source(spec.phases),
+    )
 
 
 def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
@@ -76,16 +125,19 @@ def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -
 def _finding(
     phases: Sequence[dps.FrozenMap], size: int, delta: float, direction: str, epsilon: Interval
 ) -> dps.Finding:
-    schemes = sorted({phase["sampling"]["scheme"] for phase in phases})
     return dps.Finding(
         quantity="epsilon",
         value=epsilon.upper,
         lower=epsilon.lower,
         bound="upper",
-        rigor="theorem",
+        rigor=RIGOR,
         at=dps.FrozenMap({"delta": delta, "group_size": size}),
         scope=dps.Scope(direction=direction, access="all-iterates", adversary="gradient"),
         method="pld/connect-the-dots",
-        source="; ".join(theory.SOURCES[scheme] for scheme in schemes),
+        source=_source(phases),
         assumptions=_ASSUMPTIONS,
     )
+
+
+def _source(phases: Sequence[dps.FrozenMap]) -> str:
+    return "; ".join(theory.SOURCES[scheme] for scheme in sorted({phase["sampling"]["scheme"] for phase in phases}))
