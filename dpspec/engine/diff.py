@@ -74,6 +74,8 @@ def _verdict_changes(audit: str, was: Verdict, now: Verdict) -> list[Change]:
     changes = []
     if was.verdict != now.verdict:
         trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
+        if not _same(was.claimed, now.claimed):  # another claim: its verdict is no better and no worse
+            trend = "other"
         changes.append(
             Change(audit=audit, claim=was.claim, what="verdict", before=was.verdict, after=now.verdict, trend=trend)
         )

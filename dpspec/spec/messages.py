@@ -19,7 +19,10 @@ _MOST_KEYS = 50
 
 @dataclass(frozen=True)
 class Problem:
-    """One objection of the validator: the keyword, what it demands, the value, and where both stand."""
+    """One objection of the validator: the keyword, what it demands, the value, and where both stand.
+
+    whole: the value is the whole block that ``root`` describes.
+    """
 
     keyword: str | None
     wanted: Any
@@ -29,6 +32,7 @@ class Problem:
     root: Plain
     schema_path: tuple[str | int, ...]
     branches: Sequence[Any] = ()
+    whole: bool = False
 
     @property
     def name(self) -> str:
@@ -47,15 +51,8 @@ class Problem:
 
 
 def _unknown_keys(p: Problem) -> Iterator[Diagnostic]:
-    properties = p.schema.get("properties", {})
-    valid = [key for key, schema in properties.items() if schema != {"not": {}}]
-    required = p.schema.get("required", ())
-    # A missing key is the likeliest meaning of a misspelt one, and one that is there the least likely.
-    likely = sorted(valid, key=lambda key: (key in p.value, key not in required))
-    patterns = [re.compile(pattern) for pattern in p.schema.get("patternProperties", ())]
-    unknown = (key for key in p.value if key not in properties and not any(r.search(key) for r in patterns))
-    for key in itertools.islice(unknown, _MOST_KEYS):
-        near = did_you_mean(key, likely)
+    valid = _valid_keys(p.schema)
+    for key, near in _meant(p.schema, p.value):
         message = f"unknown key {quoted(key)} in {p.place}" + (f"; did you mean {quoted(near)}?" if near else "")
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys may stand here"
         if key == "<<":
@@ -63,12 +60,30 @@ def _unknown_keys(p: Problem) -> Iterator[Diagnostic]:
         yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
 
 
+def _valid_keys(schema: Json) -> list[str]:
+    return [key for key, inner in schema.get("properties", {}).items() if inner != {"not": {}}]
+
+
+def _meant(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
+    """The unknown keys of a map, each with the valid key that it was most likely meant to be."""
+    required = schema.get("required", ())
+    # A missing key is the likeliest meaning of a misspelt one, and one that is there the least likely.
+    likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
+    patterns = [re.compile(pattern) for pattern in schema.get("patternProperties", ())]
+    properties = schema.get("properties", {})
+    unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
+    for key in itertools.islice(unknown, _MOST_KEYS):
+        yield key, did_you_mean(key, likely)
+
+
 def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
+    schema = p.root if p.whole else p.schema  # what a condition requires is described by the block that it stands in
+    strict = schema.get("additionalProperties") is False
+    misspelt = {near for _, near in _meant(schema, p.value)} if strict else set()
     for key in p.wanted:
-        if key in p.value:
+        if key in p.value or key in misspelt:  # a misspelt key is told once, as the unknown key that it is
             continue
-        described = p.root if not p.path else p.schema
-        about = _description(described, key) or _description(p.root, key)
+        about = _description(schema, key) or _description(p.root, key)
         message = f"missing key {quoted(key)} in {p.place}"
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 

@@ -47,6 +47,7 @@ def _tell(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
         root=root,
         schema_path=tuple(error.absolute_schema_path),
         branches=tuple(error.context or ()),
+        whole=not error.absolute_path,
     )
     if problem.keyword == "anyOf":
         yield from _best_branch(problem, path)

@@ -39,3 +39,10 @@ def test_conformance_that_breaks_is_worse() -> None:
 def test_rounding_is_no_change() -> None:
     nudged = factory.result(factory.audit(verdicts=(factory.verdict(upper=2.5 * (1 + 1e-12)),)))
     assert diff(factory.result(), nudged) == ()
+
+
+def test_another_claim_makes_a_verdict_neither_better_nor_worse() -> None:
+    refuted = factory.result(factory.audit(verdicts=(factory.verdict(verdict="refuted", claimed=1.0),)))
+    loosened = factory.result(factory.audit(verdicts=(factory.verdict(verdict="proved", claimed=9.0),)))
+    changes = {c.what: c.trend for c in diff(refuted, loosened)}
+    assert changes["verdict"] == changes["claimed"] == "other"

@@ -183,16 +183,21 @@ def test_texts(problems: Problems, old: str, new: str, code: str, message: str, 
     assert problems(old, new) == [(code, message, hint)]
 
 
-def test_a_misspelt_key_and_what_is_missing_for_it(load: Load, valid: str) -> None:
-    loaded = load(valid.replace("noise_multiplier", "nosie"))
-    missing, unknown = loaded.diagnostics
-    assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
-    assert missing.span is not None
-    assert (missing.span.line, missing.span.column, missing.span.end_column) == (5, 1, 10)
+def test_a_misspelt_key_is_one_mistake(load: Load, valid: str) -> None:
+    """Not also a missing key: that would tell the same thing twice."""
+    (unknown,) = load(valid.replace("noise_multiplier", "nosie")).diagnostics
     assert unknown.message == "unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?"
     assert unknown.help == "valid keys: clip_norm, kind, noise_multiplier, noise_on, phases, sampling, steps"
     assert unknown.span is not None
     assert (unknown.span.line, unknown.span.column, unknown.span.end_column) == (7, 3, 8)
+
+
+def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
+    missing, unknown = load(valid.replace("noise_multiplier", "zzz")).diagnostics
+    assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
+    assert missing.span is not None
+    assert (missing.span.line, missing.span.column, missing.span.end_column) == (5, 1, 10)
+    assert unknown.code == "unknown-key"
 
 
 def test_merge_keys_have_their_own_help(problems: Problems) -> None:
