@@ -75,6 +75,7 @@ class AuditResult:
     """One spec, one cell of its matrix, audited.
 
     left_out: how many values of each privacy class ``dpspec.engine.redact`` removed; empty where none was.
+    places: where each claim stands: its id to ``file``, ``line`` and ``column``; empty for a spec that is in no file.
     """
 
     name: str
@@ -95,6 +96,7 @@ class AuditResult:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     left_out: FrozenMap = field(default_factory=FrozenMap)
+    places: FrozenMap = field(default_factory=FrozenMap)
 
     @property
     def complete(self) -> bool:

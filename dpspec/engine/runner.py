@@ -15,6 +15,7 @@ from dpspec.contract import (
     Event,
     Evidence,
     Finding,
+    FrozenMap,
     Noticed,
     Outcome,
     Plan,
@@ -172,6 +173,7 @@ def assemble(audited: Sequence[Audited], catalog: Catalog) -> Result:
             power=a.plan.power,
             notes=a.plan.notes,
             seconds=round(a.seconds, 3),
+            places=_places(a.prepared.spec),
         )
         for a, j in zip(audited, judged, strict=True)
     )
@@ -238,6 +240,15 @@ def _same_name(spec: Spec) -> Diagnostic:
 def _source(spec: Spec) -> str:
     span = spec.origin.get(())
     return span.file if span is not None else ""
+
+
+def _places(spec: Spec) -> FrozenMap:
+    """Where each claim stands, by its id; and under the empty id, the spec itself."""
+    spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
+    spans[""] = spec.origin.get(())
+    return FrozenMap(
+        {name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None}
+    )
 
 
 def _notes(audits: Sequence[AuditResult]) -> tuple[str, ...]:

@@ -30,6 +30,30 @@ REPORTERS = (
         render="dpspec.reporters.markdown:render",
         suffix=".md",
     ),
+    Reporter(
+        format="junit",
+        summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
+        render="dpspec.reporters.junit:render",
+        suffix=".xml",
+    ),
+    Reporter(
+        format="sarif",
+        summary="SARIF 2.1.0 for code scanning: a result at the line of every claim that came out wrong",
+        render="dpspec.reporters.sarif:render",
+        suffix=".sarif",
+    ),
+    Reporter(
+        format="github",
+        summary="GitHub workflow commands: an annotation at the line of every claim that came out wrong",
+        render="dpspec.reporters.github:render",
+        suffix=".txt",
+    ),
+    Reporter(
+        format="csv",
+        summary="One row per claim, for spreadsheets and data frames",
+        render="dpspec.reporters.csv:render",
+        suffix=".csv",
+    ),
 )
 
 

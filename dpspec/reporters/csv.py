@@ -1,0 +1,53 @@
+"""A result as CSV for spreadsheets and data frames: one row per claim."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters.escape import plain
+
+COLUMNS = (
+    "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
+    "p_value", "conformance", "reason", "file", "line",
+)  # fmt: skip
+
+#: What a spreadsheet would take for a formula when a cell begins with it.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """CSV text with a header; numbers as they are, ``inf`` where there is no bound, empty where there is no value."""
+    if not internal:
+        result = redact(result)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for audit in result.audits:
+        for verdict in audit.verdicts:
+            writer.writerow(_row(audit, verdict))
+    return out.getvalue()
+
+
+def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
+    place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
+    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, verdict.verdict, " or ".join(verdict.expect))
+    numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
+    return [
+        *map(_text, texts),
+        "yes" if verdict.expected else "no",
+        _text(verdict.quantity),
+        *("" if number is None else repr(float(number)) for number in numbers),
+        audit.conformance.status,
+        _text(verdict.reason),
+        _text(place["file"]),
+        str(place["line"]),
+    ]
+
+
+def _text(text: str) -> str:
+    """Text on one line that no spreadsheet takes for a formula."""
+    line = plain(text)
+    return f"'{line}" if line.startswith(_FORMULA) else line

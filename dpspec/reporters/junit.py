@@ -1,0 +1,67 @@
+"""A result as JUnit XML, which every continuous-integration system reads: a suite per audit, a case per claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters import words
+from dpspec.reporters.escape import plain
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """The result as JUnit XML text; data-dependent and per-record values only where ``internal`` asks for them.
+
+    A case fails where a claim, or the conformance, did not come out as the spec expects: a control that is refuted as
+    it should be passes. Missing trials are an error, a conformance that nobody tested is skipped.
+    """
+    from junitparser import JUnitXml, TestSuite
+
+    if not internal:
+        result = redact(result)
+    document = JUnitXml("dpspec")
+    for audit in result.audits:
+        suite = TestSuite(plain(audit.name))
+        suite.timestamp = result.created
+        for case in _cases(audit):
+            suite.add_testcase(case)
+        suite.time = audit.seconds
+        document.add_testsuite(suite)
+    text: bytes = document.tostring()  # type: ignore[no-untyped-call]
+    return text.decode("utf-8") + "\n"
+
+
+def _cases(audit: AuditResult) -> Iterator[TestCase]:
+    from junitparser import Error, Failure, Skipped, TestCase
+
+    name = plain(audit.name)
+    for verdict in audit.verdicts:
+        case = TestCase(plain(verdict.claim), name)
+        if not verdict.expected:
+            case.result = [Failure(_line(audit, verdict), verdict.verdict)]
+        case.system_out = _line(audit, verdict)
+        yield case
+    found = audit.conformance
+    case = TestCase("conformance", name)
+    if not found.expected:
+        case.result = [
+            Failure(plain(f"{found.status}, {words.conformance_outcome(found)}. {found.reason}"), found.status)
+        ]
+    elif found.status == "not-run":
+        case.result = [Skipped(plain(found.reason))]
+    yield case
+    if not audit.complete:
+        case = TestCase("trials", name)
+        message = f"{len(audit.trials)} of {audit.planned_trials} trials are there; a run with the same store goes on"
+        case.result = [Error(message, "incomplete")]
+        yield case
+
+
+def _line(audit: AuditResult, verdict: Verdict) -> str:
+    interval = words.interval(audit, verdict)
+    return plain(f"{verdict.verdict}: {verdict.text}; interval {interval}; {words.outcome(verdict)}. {verdict.reason}")

@@ -1,0 +1,197 @@
+"""JUnit, SARIF, GitHub annotations and CSV: each parsed back by something that did not write it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.result import Conformance, Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters import csv as csv_format
+from dpspec.reporters import github, junit, sarif
+from dpspec.spec.load import load_specs
+
+#: What the SARIF 2.1.0 standard demands of the parts that are written here (sections 3.13 to 3.52).
+SARIF = {
+    "type": "object",
+    "required": ["version", "runs"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["tool", "results"],
+                "properties": {
+                    "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                    "tool": {
+                        "required": ["driver"],
+                        "properties": {
+                            "driver": {
+                                "required": ["name"],
+                                "properties": {
+                                    "rules": {
+                                        "uniqueItems": True,
+                                        "items": {
+                                            "required": ["id"],
+                                            "properties": {"shortDescription": {"required": ["text"]}},
+                                        },
+                                    }
+                                },
+                            }
+                        },
+                    },
+                    "results": {
+                        "items": {
+                            "required": ["message"],
+                            "properties": {
+                                "level": {"enum": ["none", "note", "warning", "error"]},
+                                "message": {"required": ["text"], "properties": {"text": {"minLength": 1}}},
+                                "locations": {
+                                    "items": {
+                                        "properties": {
+                                            "physicalLocation": {
+                                                "required": ["artifactLocation"],
+                                                "properties": {
+                                                    "artifactLocation": {
+                                                        "properties": {"uri": {"pattern": "^[!-~]*$"}}
+                                                    },
+                                                    "region": {
+                                                        "properties": {
+                                                            "startLine": {"type": "integer", "minimum": 1},
+                                                            "startColumn": {"type": "integer", "minimum": 1},
+                                                        }
+                                                    },
+                                                },
+                                            }
+                                        }
+                                    }
+                                },
+                            },
+                        }
+                    },
+                },
+            },
+        },
+    },
+}
+
+PLACES = FrozenMap(
+    {
+        "": {"file": "specs/demo.yaml", "line": 1, "column": 1},
+        "one": {"file": "specs/demo.yaml", "line": 17, "column": 5},
+    }
+)
+
+
+def broken(**changes: Any) -> Result:
+    refuted = factory.verdict(verdict="refuted", expected=False, reason="the attack rejects it", upper=math.inf)
+    deviates = Conformance(status="deviates", expect="conforms-within", expected=False, reason="half the noise")
+    audit = factory.audit(verdicts=(refuted,), conformance=deviates, places=PLACES, trials=(), **changes)
+    return factory.result(audit)
+
+
+def test_junit_has_a_failure_for_everything_unexpected() -> None:
+    root = ET.fromstring(junit.render(broken()))
+    (suite,) = root.findall("testsuite")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "2", "1")
+    failures = {case.get("name"): case.find("failure") for case in suite.findall("testcase")}
+    assert failures["one"] is not None
+    assert failures["one"].get("type") == "refuted" or "refuted" in (failures["one"].get("message") or "")
+    assert failures["conformance"] is not None
+
+
+def test_junit_passes_a_control_that_fails_as_it_should() -> None:
+    control = factory.verdict(verdict="refuted", expect=("refuted",), expected=True)
+    root = ET.fromstring(junit.render(factory.result(factory.audit(verdicts=(control,)))))
+    (suite,) = root.findall("testsuite")
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "0", "1")
+
+
+def test_sarif_points_at_the_claim() -> None:
+    document = json.loads(sarif.render(broken()))
+    jsonschema.validate(document, SARIF)
+    (run_,) = document["runs"]
+    rules = [rule["id"] for rule in run_["tool"]["driver"]["rules"]]
+    found = {item["ruleId"]: item for item in run_["results"]}
+    assert set(found) == {"dpspec/refuted", "dpspec/deviates", "dpspec/incomplete"}
+    assert all(rules[item["ruleIndex"]] == name for name, item in found.items())
+    place = found["dpspec/refuted"]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "specs/demo.yaml"
+    assert place["region"] == {"startLine": 17, "startColumn": 5}
+
+
+def test_sarif_of_a_good_result_is_empty() -> None:
+    document = json.loads(sarif.render(factory.result()))
+    jsonschema.validate(document, SARIF)
+    assert document["runs"][0]["results"] == []
+
+
+def test_fingerprints_tell_claims_apart_and_stay() -> None:
+    two = factory.result(
+        factory.audit(verdicts=(factory.verdict(expected=False), factory.verdict("two", expected=False)))
+    )
+    prints = [item["partialFingerprints"] for item in json.loads(sarif.render(two))["runs"][0]["results"]]
+    assert prints[0] != prints[1]
+    assert prints == [item["partialFingerprints"] for item in json.loads(sarif.render(two))["runs"][0]["results"]]
+
+
+def test_github_annotates_the_line() -> None:
+    lines = github.render(broken()).splitlines()
+    assert lines[0].startswith("::error title=demo%2C claim one%3A refuted,file=specs/demo.yaml,line=17,col=5::")
+    assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
+
+
+def test_csv_reads_back() -> None:
+    (row,) = csv.DictReader(io.StringIO(csv_format.render(broken())))
+    assert (row["claim"], row["verdict"], row["as_expected"], row["line"]) == ("one", "refuted", "no", "17")
+    assert float(row["upper"]) == math.inf
+    assert float(row["lower"]) == 0.4
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
+def test_no_cell_is_a_formula(start: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(csv_format.render(factory.result(factory.audit(f"{start}HYPERLINK(1)")))))
+    assert row["audit"] == f"'{start}HYPERLINK(1)"
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=40))
+def test_no_text_breaks_out_of_a_format(text: str) -> None:
+    verdict = factory.verdict(claim=f"c{text}", text=text, reason=text, expected=False)
+    places = FrozenMap({f"c{text}": {"file": f"specs/{text}.yaml", "line": 3, "column": 1}})
+    hostile = factory.result(factory.audit(f"a{text}", verdicts=(verdict,), places=places))
+    suite = ET.fromstring(junit.render(hostile)).findall("testsuite")
+    assert len(suite) == 1
+    assert len(suite[0].findall("testcase")) == 2
+    jsonschema.validate(json.loads(sarif.render(hostile)), SARIF)
+    commands = github.render(hostile)
+    assert len(commands.splitlines()) == 2
+    assert all(re.match(r"::(error|notice) [^:]*::", line) for line in commands.splitlines())
+    assert len(list(csv.reader(io.StringIO(csv_format.render(hostile))))) == 2
+
+
+def test_a_run_knows_where_its_claims_stand(tmp_path: Path) -> None:
+    spec = Path(__file__).parents[2] / "specs" / "bounds-only.yaml"
+    loaded = load_specs([spec], load_catalog())
+    (audit,) = run(loaded.specs, load_catalog(), store=Store(tmp_path), device="cpu").audits
+    lines = spec.read_text(encoding="utf-8").splitlines()
+    for verdict in audit.verdicts:
+        place = audit.places[verdict.claim]
+        assert place["file"].endswith("bounds-only.yaml")
+        assert verdict.claim in lines[place["line"] - 1]
