@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def read_result(path: Path) -> Result:
-    """The result in a file; raises ``ResultError`` naming the file where it cannot be read."""
+    """The result in a file, or inside a report in HTML; raises ``ResultError`` naming the file where there is none."""
     from dpspec.engine.codec import MAX_BYTES, load
+    from dpspec.reporters.html.embed import extract, is_page
 
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -24,6 +25,6 @@ def read_result(path: Path) -> Result:
     except UnicodeDecodeError:
         raise ResultError(f"{path}: not a text file") from None
     try:
-        return load(text)
+        return load(extract(text) if is_page(text) else text)
     except ResultError as error:
         raise ResultError(f"{path}: {error}") from None

@@ -92,7 +92,12 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """A curve or a table: named columns of equal length, each with a unit, for figures and files."""
+    """A curve or a table: named columns of equal length, each with a unit, for figures and files.
+
+    plot: how a figure is drawn of it, nothing for a table only. ``x``: a column; ``y``: a list of columns, a line each;
+        ``by``: a column whose every value gets lines of its own; ``log``: the axes (``x``, ``y``) that are logarithmic;
+        ``identity``: true where the diagonal y = x means something.
+    """
 
     name: str
     title: str
@@ -101,6 +106,7 @@ class Series:
     rigor: Rigor
     source: str
     privacy: Privacy = "public"
+    plot: FrozenMap = field(default_factory=FrozenMap)
 
 
 @dataclass(frozen=True, kw_only=True)

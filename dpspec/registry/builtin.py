@@ -31,6 +31,12 @@ REPORTERS = (
         suffix=".md",
     ),
     Reporter(
+        format="html",
+        summary="One self-contained page with figures, tables and the whole result inside",
+        render="dpspec.reporters.html:render",
+        suffix=".html",
+    ),
+    Reporter(
         format="junit",
         summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
         render="dpspec.reporters.junit:render",

@@ -42,6 +42,7 @@ def comparison(
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap({name: "records" if name == "group_size" else "" for name in columns}),
         rigor="theorem" if len(columns) == 2 else "approximate",
+        plot=dps.FrozenMap({"x": "group_size", "y": [name for name in columns if name not in ("group_size", "ratio")]}),
         source="; ".join([*sorted({theory.SOURCES[p["sampling"]["scheme"]] for p in spec.phases}), *_sources(columns)]),
     )
 

@@ -107,6 +107,7 @@ def profile_series(spec: dps.Spec, found: Curves) -> dps.Series:
         units=dps.FrozenMap({"group_size": "records", "epsilon": "", "lower": "", "delta": ""}),
         rigor=RIGOR,
         source=_source(spec.phases),
+        plot=dps.FrozenMap({"x": "epsilon", "y": ["delta"], "by": "group_size", "log": ["y"]}),
     )
 
 

@@ -1,0 +1,181 @@
+"""From a result to the page: what the template shows, put together beforehand so that it holds no logic."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from dpspec.contract import Assumption, Finding
+from dpspec.engine import numbers
+from dpspec.engine.codec import dump
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.reporters import words
+from dpspec.reporters.escape import plain
+from dpspec.reporters.html.bars import Bar, bar
+from dpspec.reporters.html.embed import ELEMENT, embedded
+from dpspec.reporters.html.figures import Figure, figures
+from dpspec.reporters.limits import limits
+from dpspec.reporters.reproduce import command, facts
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """One claim as the page shows it."""
+
+    verdict: Verdict
+    interval: str
+    claimed: str
+    outcome: str
+    bar: Bar | None
+
+
+@dataclass(frozen=True)
+class FindingView:
+    """One row of the table of findings."""
+
+    number: str
+    tight: str
+    at: str
+    of: str
+    rigor: str
+    method: str
+    source: str
+    printed: str
+    refuted: bool
+
+
+@dataclass(frozen=True)
+class AuditView:
+    """One audit as the page shows it; ``name`` is unique on the page."""
+
+    audit: AuditResult
+    name: str
+    description: str
+    claims: tuple[ClaimView, ...]
+    conformance: str
+    checks: tuple[str, ...]
+    power: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    findings: tuple[FindingView, ...]
+    assumptions: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """The page as text; data-dependent and per-record values only where ``internal`` asks for them.
+
+    It asks nothing of any server, runs without scripts (they only sort and filter), prints, and holds the result's
+    JSON, from which ``dpspec verify`` and ``dpspec report`` work.
+    """
+    if not internal:
+        result = redact(result)
+    audits = tuple(_audit(audit, f"a{i}") for i, audit in enumerate(result.audits))
+    text: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            result=result,
+            audits=audits,
+            tally=words.tally(result),
+            limits=(*result.notes, *limits(result)),
+            command=shlex.join(plain(part) for part in command(result)),
+            facts=tuple(facts(result)),
+            internal=internal,
+            element=ELEMENT,
+            json=embedded(dump(result)),
+            style=_asset("page.css"),
+            script=_asset("page.js"),
+        )
+    )
+    return text
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("dpspec.reporters.html", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_tame,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _tame(value: Any) -> Any:
+    """Text that others wrote without what draws nothing or draws elsewhere; our own markup as it is."""
+    return plain(value) if type(value) is str else value
+
+
+def _asset(name: str) -> str:
+    from importlib.resources import files
+
+    return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _audit(audit: AuditResult, name: str) -> AuditView:
+    held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
+    return AuditView(
+        audit=audit,
+        name=name,
+        description=str(audit.document.get("description") or ""),
+        claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
+        conformance=words.conformance_outcome(audit.conformance),
+        checks=tuple(words.check(check) for check in audit.checks),
+        power=tuple(
+            f"{power.method}: epsilon {numbers.lower(power.epsilon)} at {words.conditions(power.at)}"
+            + (f"; {power.note}" if power.note else "")
+            for power in audit.power
+        ),
+        figures=tuple(figures(audit, name)),
+        findings=tuple(_finding(finding) for finding in audit.findings),
+        assumptions=tuple(
+            (one.status, one.name, words.assumption(one))
+            for one in _distinct(assumption for assumptions in held for assumption in assumptions)
+        ),
+        notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
+    )
+
+
+def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
+    return ClaimView(
+        verdict=verdict,
+        interval=words.interval(audit, verdict),
+        claimed=words.claimed(verdict),
+        outcome=words.outcome(verdict),
+        bar=bar(verdict),
+    )
+
+
+def _finding(finding: Finding) -> FindingView:
+    printed, refuted = "", False
+    if finding.printed is not None:
+        refuted = finding.printed.refuted
+        state = "known to be wrong, backs no verdict" if refuted else "not known to be wrong"
+        printed = f"the formula as printed, {state}. {finding.printed.reason}"
+    return FindingView(
+        number=words.statement(finding),
+        tight="" if finding.lower is None else f"true value at least {numbers.lower(finding.lower)}",
+        at=words.conditions(finding.at),
+        of=words.scope(finding),
+        rigor=words.rigor(finding),
+        method=finding.method,
+        source=finding.source,
+        printed=printed,
+        refuted=refuted,
+    )
+
+
+def _distinct(assumptions: Iterable[Assumption]) -> list[Assumption]:
+    return sorted(dict.fromkeys(assumptions), key=lambda a: _STATUS_ORDER.index(a.status))
