@@ -45,11 +45,16 @@ def run(
             show_default=False,
         ),
     ] = [],  # noqa: B006
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="Fail only on what got worse than in this result.", show_default=False),
+    ] = None,
     internal: Internal = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
     from dpspec.cli.reports import parse_reports, show_on_terminal, write_reports
+    from dpspec.cli.results import read_result
     from dpspec.cli.specs import loaded_specs
     from dpspec.engine import runner
     from dpspec.engine.store import Store
@@ -61,6 +66,7 @@ def run(
         raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
     catalog = load_catalog()
     wanted = parse_reports(reports, catalog)
+    known = None if baseline is None else read_result(baseline)
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
         result = runner.run(
             loaded,
@@ -78,7 +84,21 @@ def run(
     note(tally(result))
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Running the same command again resumes.")
+    elif known is not None:
+        return _against(known, result)
     return result.exit_code
+
+
+def _against(baseline: Result, result: Result) -> ExitCode:
+    """Tell what got worse than in ``baseline``; only that fails."""
+    from dpspec.engine.diff import regressions
+    from dpspec.reporters.changes import line
+
+    worse = regressions(baseline, result)
+    for change in worse:
+        note(line(change))
+    note("Worse than the baseline." if worse else "Nothing got worse than in the baseline.")
+    return ExitCode.UNEXPECTED if worse else ExitCode.OK
 
 
 def _store_check(store: Path) -> Callable[[Event], None]:

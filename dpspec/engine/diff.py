@@ -42,6 +42,52 @@ def diff(a: Result, b: Result) -> tuple[Change, ...]:
     return tuple(changes)
 
 
+def regressions(baseline: Result, result: Result) -> tuple[Change, ...]:
+    """What a gate fails on that compares with ``baseline``: verdicts and conformance that got worse or failed anew.
+
+    A claim that already came out wrong in the baseline is known; a bound that moved without changing a verdict is no
+    failure. A claim or an audit that the baseline lacks fails where it does not come out as expected.
+    """
+    known = {
+        (audit.name, verdict.claim) for audit in baseline.audits for verdict in audit.verdicts if not verdict.expected
+    }
+    seen = {(audit.name, verdict.claim) for audit in baseline.audits for verdict in audit.verdicts}
+    worse = [
+        change
+        for change in diff(baseline, result)
+        if change.trend == "worse" and change.what in ("verdict", "conformance")
+    ]
+    told = {(change.audit, change.claim) for change in worse}
+    for audit in result.audits:
+        for verdict in audit.verdicts:
+            place = (audit.name, verdict.claim)
+            if not verdict.expected and place not in known and place not in told:
+                before = "as expected" if place in seen else "absent"
+                worse.append(
+                    Change(
+                        audit=audit.name,
+                        claim=verdict.claim,
+                        what="verdict",
+                        before=before,
+                        after=f"{verdict.verdict}, not as expected",
+                        trend="worse",
+                    )
+                )
+        wrong = {a.name for a in baseline.audits if not a.conformance.expected}
+        if not audit.conformance.expected and audit.name not in wrong and (audit.name, "") not in told:
+            worse.append(
+                Change(
+                    audit=audit.name,
+                    claim="",
+                    what="conformance",
+                    before="as expected",
+                    after=f"{audit.conformance.status}, not as expected",
+                    trend="worse",
+                )
+            )
+    return tuple(worse)
+
+
 def _audit_changes(old: AuditResult, new: AuditResult) -> list[Change]:
     changes: list[Change] = []
     if old.digest != new.digest:
