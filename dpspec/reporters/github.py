@@ -22,18 +22,14 @@ def render(result: Result, *, internal: bool = False) -> str:
 def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            message = (
-                f"{verdict.text}: interval {words.interval(audit, verdict)}, {words.outcome(verdict)}. {verdict.reason}"
-            )
             title = f"{audit.name}, claim {verdict.claim}: {verdict.verdict}"
-            yield _command("error", message, title=title, **_place(audit, verdict.claim))
+            yield _command("error", words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     found = audit.conformance
     if not found.expected:
-        message = f"{words.conformance_outcome(found)}. {found.reason}"
-        yield _command("error", message, title=f"{audit.name}: {found.status}", **_place(audit, ""))
+        title = f"{audit.name}: {found.status}"
+        yield _command("error", words.conformance_line(found), title=title, **_place(audit, ""))
     if not audit.complete:
-        message = f"{len(audit.trials)} of {audit.planned_trials} trials are there; a run with the same store goes on"
-        yield _command("warning", message, title=f"{audit.name}: incomplete", **_place(audit, ""))
+        yield _command("warning", words.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
 
 
 def _place(audit: AuditResult, claim: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpspec.engine.redact import redact
-from dpspec.engine.result import AuditResult, Result, Verdict
+from dpspec.engine.result import AuditResult, Result
 from dpspec.reporters import words
 from dpspec.reporters.escape import plain
 
@@ -43,25 +43,17 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
         if not verdict.expected:
-            case.result = [Failure(_line(audit, verdict), verdict.verdict)]
-        case.system_out = _line(audit, verdict)
+            case.result = [Failure(plain(words.verdict_line(audit, verdict)), verdict.verdict)]
+        case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     found = audit.conformance
     case = TestCase("conformance", name)
     if not found.expected:
-        case.result = [
-            Failure(plain(f"{found.status}, {words.conformance_outcome(found)}. {found.reason}"), found.status)
-        ]
+        case.result = [Failure(plain(words.conformance_line(found)), found.status)]
     elif found.status == "not-run":
         case.result = [Skipped(plain(found.reason))]
     yield case
     if not audit.complete:
         case = TestCase("trials", name)
-        message = f"{len(audit.trials)} of {audit.planned_trials} trials are there; a run with the same store goes on"
-        case.result = [Error(message, "incomplete")]
+        case.result = [Error(words.missing_trials(audit), "incomplete")]
         yield case
-
-
-def _line(audit: AuditResult, verdict: Verdict) -> str:
-    interval = words.interval(audit, verdict)
-    return plain(f"{verdict.verdict}: {verdict.text}; interval {interval}; {words.outcome(verdict)}. {verdict.reason}")

@@ -54,17 +54,13 @@ def render(result: Result, *, internal: bool = False) -> str:
 def _results(audit: AuditResult) -> Iterator[Json]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            text = (
-                f"{audit.name}, claim {verdict.claim}: {verdict.text} is {verdict.verdict}, {words.outcome(verdict)}. "
-            )
-            yield _result(audit, verdict.verdict, verdict.claim, text + verdict.reason)
+            text = f"{audit.name}, claim {verdict.claim}: {words.verdict_line(audit, verdict)}"
+            yield _result(audit, verdict.verdict, verdict.claim, text)
     found = audit.conformance
     if not found.expected:
-        text = f"{audit.name}: conformance {found.status}, {words.conformance_outcome(found)}. {found.reason}"
-        yield _result(audit, found.status, "", text)
+        yield _result(audit, found.status, "", f"{audit.name}: conformance {words.conformance_line(found)}")
     if not audit.complete:
-        text = f"{audit.name}: {len(audit.trials)} of {audit.planned_trials} trials are there"
-        yield _result(audit, "incomplete", "", text, level="warning")
+        yield _result(audit, "incomplete", "", f"{audit.name}: {words.missing_trials(audit)}", level="warning")
 
 
 def _result(audit: AuditResult, rule: str, claim: str, text: str, level: str = "error") -> Json:

@@ -57,6 +57,23 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
     return f"[{low}, {high}]{' (empty)' if crossed else ''}"
 
 
+def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
+    """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
+    return (
+        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(verdict)}. {verdict.reason}"
+    )
+
+
+def conformance_line(found: Conformance) -> str:
+    """A conformance on one line: its outcome and the reason."""
+    return f"{found.status}, {conformance_outcome(found)}. {found.reason}"
+
+
+def missing_trials(audit: AuditResult) -> str:
+    """How many trials are there, and what to do about the others."""
+    return f"{len(audit.trials)} of {audit.planned_trials} trials are there; a run with the same store goes on"
+
+
 def claimed(verdict: Verdict) -> str:
     """The claimed value, ``epsilon 3``, where the claim's own text does not say it."""
     if verdict.claimed is None or numbers.exact(verdict.claimed) in verdict.text.split():

@@ -1,0 +1,150 @@
+"""A pytest plugin that collects specs as tests: one test per claim, and one for the conformance of what ran.
+
+Enabled by name alone: ``pytest -p dpspec.testing.collect specs/``, or ``addopts = ["-p", "dpspec.testing.collect"]``.
+A spec is a YAML file with a top-level key ``dpspec``. Each file is one invocation: its claims are judged as one family.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dpspec.engine.result import AuditResult
+
+_SPEC = re.compile(rb"^dpspec[ \t]*:", re.MULTILINE)
+
+#: No larger file is read to see whether it is a spec.
+_MOST = 1 << 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where trials are kept, and whether anything is trained."""
+    group = parser.getgroup("dpspec")
+    group.addoption("--dpspec-store", default=".dpspec/store", metavar="PATH", help="The folder of finished trials.")
+    group.addoption("--dpspec-bounds-only", action="store_true", help="Train nothing: judge claims by theory alone.")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A collector for a spec; other files are left alone."""
+    if file_path.suffix not in (".yaml", ".yml") or file_path.stat().st_size > _MOST:
+        return None
+    if _SPEC.search(file_path.read_bytes()) is None:
+        return None
+    collector: pytest.Collector = SpecFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class InvalidSpec(Exception):  # noqa: N818 - told to the user by its text alone
+    """A spec that cannot be audited; the text holds every diagnostic."""
+
+
+class SpecFile(pytest.File):
+    """One spec file; audited once, when its first test runs."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """A test per claim and cell; all of the file's diagnostics where it is not valid."""
+        from dpspec.registry.loader import load_catalog
+        from dpspec.spec.load import load_specs
+        from dpspec.spec.render import render
+
+        self._audits: dict[str, AuditResult] | None = None
+        loaded = load_specs([self.path], load_catalog())
+        if not loaded.ok:
+            raise InvalidSpec(render(loaded.diagnostics, sources=loaded.sources))
+        self._loaded = loaded
+        for spec in loaded.specs:
+            for claim in spec.claims:
+                yield ClaimItem.from_parent(self, name=f"{spec.name}::{claim.id}", audit=spec.name, claim=claim.id)
+            yield ConformanceItem.from_parent(self, name=f"{spec.name}::conformance", audit=spec.name)
+
+    def audited(self, name: str) -> AuditResult:
+        """The audit of one spec of the file."""
+        from dpspec.engine.runner import run
+        from dpspec.engine.store import Store
+        from dpspec.errors import SpecError
+        from dpspec.registry.loader import load_catalog
+        from dpspec.spec.render import render
+
+        if self._audits is None:
+            try:
+                result = run(
+                    self._loaded.specs,
+                    load_catalog(),
+                    store=Store(Path(self.config.getoption("--dpspec-store"))),
+                    train=not self.config.getoption("--dpspec-bounds-only"),
+                )
+            except SpecError as error:
+                raise InvalidSpec(render(error.diagnostics, sources=self._loaded.sources)) from None
+            self._audits = {audit.name: audit for audit in result.audits}
+        return self._audits[name]
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Diagnostics as they are, without a traceback."""
+        return str(excinfo.value) if isinstance(excinfo.value, InvalidSpec) else super().repr_failure(excinfo)
+
+
+class NotAsExpected(Exception):  # noqa: N818 - a verdict, not an error
+    """A claim, or the conformance, came out otherwise than the spec expects."""
+
+
+class _Item(pytest.Item):
+    """A test of one spec."""
+
+    def __init__(self, *, audit: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.audit = audit
+
+    def audited(self) -> AuditResult:
+        """What the file's run found for this spec."""
+        assert isinstance(self.parent, SpecFile)
+        return self.parent.audited(self.audit)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What was found, without a traceback."""
+        told = isinstance(excinfo.value, NotAsExpected | InvalidSpec)
+        return str(excinfo.value) if told else super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the test stands: the spec file."""
+        return self.path, None, self.name
+
+
+class ClaimItem(_Item):
+    """Fails where a claim does not come out as the spec expects."""
+
+    def __init__(self, *, claim: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.claim = claim
+
+    def runtest(self) -> None:
+        """Look up the verdict; raises :class:`NotAsExpected`."""
+        from dpspec.reporters import words
+        from dpspec.reporters.escape import plain
+
+        audit = self.audited()
+        (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
+        if not verdict.expected:
+            raise NotAsExpected(plain(words.verdict_line(audit, verdict)))
+
+
+class ConformanceItem(_Item):
+    """Fails where what ran is not what was declared, or trials are missing; skipped where nothing ran."""
+
+    def runtest(self) -> None:
+        """Look up the conformance; raises :class:`NotAsExpected`."""
+        from dpspec.reporters import words
+        from dpspec.reporters.escape import plain
+
+        audit = self.audited()
+        found = audit.conformance
+        if not audit.complete:
+            raise NotAsExpected(words.missing_trials(audit))
+        if not found.expected:
+            raise NotAsExpected(plain(words.conformance_line(found)))
+        if found.status == "not-run":
+            pytest.skip(plain(found.reason))
