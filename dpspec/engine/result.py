@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Power, Series
 from dpspec.errors import ExitCode
@@ -134,3 +134,14 @@ class Result:
         if not self.complete:
             return ExitCode.INCOMPLETE
         return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
+
+    def to_frame(self) -> Any:
+        """The claims as a ``pandas.DataFrame``, one row each, numbers unrounded; needs pandas."""
+        from dpspec.engine.notebook import table_of
+
+        return table_of(self)
+
+    def _repr_html_(self) -> str:
+        from dpspec.engine.notebook import frame_of
+
+        return frame_of(self)
