@@ -37,6 +37,18 @@ REPORTERS = (
         suffix=".html",
     ),
     Reporter(
+        format="statement",
+        summary="A privacy statement to publish, along the blocks of NIST SP 800-226",
+        render="dpspec.reporters.statement:render",
+        suffix=".md",
+    ),
+    Reporter(
+        format="statement-json",
+        summary="The privacy statement as JSON",
+        render="dpspec.reporters.statement:render_json",
+        suffix=".json",
+    ),
+    Reporter(
         format="junit",
         summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
         render="dpspec.reporters.junit:render",

@@ -1,0 +1,90 @@
+"""The privacy statement: every block said to be checked, declared or not covered, and nothing of the data in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import Assumption, Finding, FrozenMap
+from dpspec.engine.result import AuditResult, Conformance, Result
+from dpspec.reporters import statement
+
+DOCUMENT = FrozenMap(
+    {
+        "description": "A | model",
+        "mechanism": {"kind": "group", "noise_multiplier": 1.5, "sampling": {"scheme": "poisson", "rate": 0.05}},
+        "threat_model": {"adjacency": "add-remove", "unit": "record", "access": "final-model", "group_size": [1, 8]},
+    }
+)
+
+
+def audit(**changes: object) -> AuditResult:
+    return dataclasses.replace(factory.audit(document=DOCUMENT), **changes)  # type: ignore[arg-type]
+
+
+def blocks(result: Result) -> dict[str, statement.Block]:
+    (one,) = statement.statements(result)
+    return {block.name: block for block in one.blocks}
+
+
+def test_a_proved_claim_is_checked() -> None:
+    found = blocks(factory.result(audit()))
+    assert found["Epsilon and delta"].coverage == "checked"
+    assert found["Epsilon and delta"].text == "1 of 1 claim proved, by the bounds below"
+    assert "groups of [1, 8]" in found["Unit of privacy"].text
+    assert found["What is released"].text.endswith("the final model")
+
+
+@pytest.mark.parametrize("verdict", ["open", "refuted", "contradicted"])
+def test_a_claim_that_is_not_established_is_not_called_checked(verdict: str) -> None:
+    found = blocks(factory.result(audit(verdicts=(factory.verdict(verdict=verdict),))))
+    assert found["Epsilon and delta"].coverage == "declared"
+    assert "not established" in found["Epsilon and delta"].text
+
+
+@pytest.mark.parametrize(
+    ("status", "coverage", "words"),
+    [
+        ("conforms-within", "checked", "tested against this"),
+        ("deviates", "checked", "deviates"),
+        ("not-run", "declared", "not tested"),
+    ],
+)
+def test_the_mechanism_is_checked_only_where_it_ran(status: str, coverage: str, words: str) -> None:
+    conformance = Conformance(status=status, expect=status, expected=True, reason="because")  # type: ignore[arg-type]
+    block = blocks(factory.result(audit(conformance=conformance)))["Mechanism"]
+    assert block.coverage == coverage
+    assert words in block.text
+    assert "noise_multiplier 1.5" in block.text
+
+
+def test_what_no_audit_covers_is_said() -> None:
+    found = blocks(factory.result(audit()))
+    for name in ("Bias", "Side channels", "Other releases", "Security and access control", "Data collection"):
+        assert found[name].coverage == "not covered"
+
+
+def test_markdown_and_json_say_the_same_and_nothing_of_the_data() -> None:
+    secret = Finding(
+        quantity="accuracy", value=0.987654, bound="estimate", rigor="approximate", method="m", source="s",
+        privacy="data-dependent",
+        assumptions=(Assumption(name="x", status="declared", text="y"),),
+    )  # fmt: skip
+    result = factory.result(audit(findings=(*factory.audit().findings, secret)))
+    page, data = statement.render(result, internal=True), statement.render_json(result, internal=True)
+    assert "0.987654" not in page + data
+    assert "# Privacy statement: demo" in page
+    assert "A &#124; model" in page
+    (one,) = json.loads(data)
+    assert [block["name"] for block in one["blocks"]] == list(blocks(result))
+    for block in one["blocks"]:
+        assert f"| {block['name']} | **{block['coverage']}** |" in page
+
+
+def test_the_words_that_no_statement_says() -> None:
+    page = statement.render(factory.result(audit())).lower()
+    assert "is private" not in page
+    assert " safe" not in page
