@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from dpspec.contract import Assumption, Finding
 from dpspec.engine import numbers
@@ -129,7 +130,8 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
         page.line("None.", indent=2)
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in audit.findings:
-        key = (finding.method, finding.source, finding.scope, words.rigor(finding), finding.printed)
+        scope = replace(finding.scope, direction="both")
+        key = (finding.method, finding.source, scope, words.rigor(finding), finding.printed)
         groups.setdefault(key, []).append(finding)
     for group in groups.values():
         _group(page, group)
@@ -145,8 +147,9 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
 
 
 def _group(page: Page, group: list[Finding]) -> None:
-    """Findings that share method, source, scope and rigor: said once, the numbers below."""
-    first = group[0]
+    """Findings that share method, source, rigor and, but for the direction, scope: said once, the numbers below."""
+    directions = sorted({finding.scope.direction for finding in group}, key=lambda one: (one != "both", one))
+    first = group[0] if len(directions) == 1 else replace(group[0], scope=replace(group[0].scope, direction="both"))
     page.line((words.rigor(first), "bold"), indent=2, hang=2)
     page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
     page.line(f"of {words.scope(first)}", indent=4, hang=2)
@@ -154,6 +157,16 @@ def _group(page: Page, group: list[Finding]) -> None:
         state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
         reason = f": {first.printed.reason}" if first.printed.reason else ""
         page.line((f"the formula as printed, {state}{reason}", "yellow"), indent=4, hang=2)
+    for direction in directions:
+        if len(directions) > 1:
+            said = "either direction" if direction == "both" else f"direction: {direction}"
+            page.line(said, indent=4)
+        _numbers(page, [finding for finding in group if finding.scope.direction == direction])
+
+
+def _numbers(page: Page, group: list[Finding]) -> None:
+    """The values of findings that differ in their conditions only: a table where they make one."""
+    first = group[0]
     table = grid(group, page.width - 6)
     if table is not None:
         privacy = "" if first.privacy == "public" else f"  [{first.privacy}]"

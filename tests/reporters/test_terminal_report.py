@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from support import results as factory
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.result import Conformance
@@ -173,3 +174,16 @@ def test_a_test_is_told_of_once(result):
     audit = dataclasses.replace(result.audits[0], checks=())
     text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
     assert "the noise has the declared scale (chi-square, level 1e-6, would have seen a deviation of 1.3%)" in text
+
+
+def test_findings_of_several_directions_say_the_rest_once():
+    upper = factory.audit().findings[0]
+    findings = tuple(
+        dataclasses.replace(upper, value=value, scope=dataclasses.replace(upper.scope, direction=direction))
+        for direction, value in (("add", 2.0), ("both", 3.0), ("remove", 3.0))
+    )
+    text = render(factory.result(factory.audit(findings=findings, verdicts=())))
+    assert text.count("of the mechanism as declared") == 1
+    places = [text.index(part) for part in ("either direction", "direction: add", "direction: remove")]
+    assert places == sorted(places)
+    assert text.count("epsilon <= 3") == 2
