@@ -26,7 +26,7 @@ import numpy.typing as npt
 from dpspec.accounting.checks import DIRECTIONS, EPS, Floats, inside, positive, whole
 from dpspec.accounting.contour import Contour
 from dpspec.accounting.convert import BestEpsilon, best_log_delta, optimal_epsilon, optimal_log_delta
-from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.pair import Pair
 from dpspec.accounting.pld import PrivacyLoss
 from dpspec.accounting.rdp import Curve, group_rdp
 
@@ -112,7 +112,7 @@ def group_epsilon_from_profile(
     return GroupEpsilon(k, k * found, profile(found))
 
 
-def example_profile(phases: Sequence[tuple[Mixture, int]]) -> Profile:
+def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
     """ln delta_1 of a schedule of (pair, steps), the worse direction: *approximate*, about eleven digits at any size.
 
     By ``Contour``; where that refuses a value (a few steps, an almost discrete loss) the certified upper bound instead.

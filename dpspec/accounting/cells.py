@@ -1,29 +1,21 @@
-"""One step of a mixture, cut into cells in the privacy loss, with exact masses.
+"""One step of a mechanism, cut into cells in the privacy loss, with the masses of each.
 
 Every discretisation starts from cells: for each interval of losses between neighbouring nodes, the probabilities of the
 outcomes in it under the first and the second distribution of the pair. ``Cells`` is all that the later stages see, so
 another mechanism only has to fill one in. Nodes lie on a uniform grid but need not use all of it: where little mass
-lies, cells are many grid steps wide. Here the outputs z of a mixture are cut where l(z) is a node's loss.
-
-Where the loss piles up at ln P[c = 0] (most steps do not see the group at all), an interval of outputs with nearly
-equal losses is merged into one atom for the lower bound, and the grid is shifted so that the atom lies on a node.
+lies, cells are many grid steps wide.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.checks import EPS, Direction, Floats, Index
-from dpspec.accounting.masses import CellMasses, Masses, cell_masses
-from dpspec.accounting.outputs import Range, TooLongError, place
-from dpspec.accounting.ratio import Ratio
+from dpspec.accounting.checks import Floats, Index
 
-#: Outputs under this, in units of sigma, have no mass that a double could hold.
-_FAR_LEFT = -39.0
+_NO_NODES: Index = np.zeros(0, dtype=np.int64)
+_NO_MASSES: Floats = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +29,9 @@ class Cells:
     slip: (n,) bound on the error of ``mass - scaled`` relative to ``mass``, beyond ``error`` times the difference.
     shift: the nodes' losses are true up to this much.
     below, above: the first distribution's probability of losses under the lowest and over the highest node, rounded
-        to the safe side.
-    atom: which node, and the probability of outcomes that lie on it exactly; node -1 for none.
+        to the safe side. For an upper bound ``above`` counts as infinite, for a lower one as the highest node.
+    infinite: for a lower bound only, the probability of losses that certainly are infinite, not part of ``above``.
+    atoms: which nodes have outcomes that lie on them exactly, and the probabilities of those, (k,) each.
     """
 
     lowest: float
@@ -51,125 +44,10 @@ class Cells:
     shift: float
     below: float
     above: float
-    atom: tuple[int, float] = (-1, 0.0)
+    atoms: tuple[Index, Floats] = (_NO_NODES, _NO_MASSES)
+    infinite: float = 0.0
 
     @property
     def widths(self) -> Floats:
         """The cells' widths in loss, (n,)."""
         return np.asarray(self.spacing * np.diff(self.index), dtype=np.float64)
-
-
-def build(
-    area: Range, direction: Direction, spacing: float, tilts: Sequence[float], widest: float, limit: int
-) -> tuple[Cells, Cells]:
-    """The cells for an upper and for a lower bound; they differ where the loss piles up.
-
-    tilts: at which answers are wanted; widest: the most grid steps in a cell; limit: the most cells. Raises
-    ``TooLongError`` when more are needed.
-    """
-    ratio, present = area.ratio, direction == "present-first"
-    bottom, step = np.array([-np.inf]), np.array([spacing])
-    heap = _Heap.of(area, spacing)
-    origin = area.losses()[0] if heap is None else heap.loss
-    index = place(area, direction, origin, spacing, tilts, widest, limit)
-    # The upper bound has nodes inside the heap as well, down to ln P[c = 0] or as far as there are outputs.
-    lead = 0 if heap is None else max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1)
-    before = ratio.inverse(origin - spacing * np.arange(lead, 0, -1.0))
-    complete = heap is not None and bool(np.all(before > _FAR_LEFT))
-    lead = int(np.sum(before > _FAR_LEFT))
-    if lead + len(index) > limit:
-        raise TooLongError(lead + len(index), limit)
-    longer = np.concatenate((np.arange(-lead, 0), index))
-    nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
-    z = np.concatenate((before[len(before) - lead :], ratio.inverse(nodes[lead:])))
-    z[lead] = area.low if heap is None else max(z[lead], _FAR_LEFT)
-    noise = _noise(ratio, max(abs(z[0]), abs(z[-1])))
-    shift = float(np.max(np.abs(ratio(z) - nodes))) + noise + 4.0 * EPS * float(np.max(np.abs(nodes)))
-    inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noise, present=present)
-    head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
-    if complete:  # upper: one more cell, for what lies beyond the first node
-        above = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
-        wider = np.concatenate(([0], longer + lead + 1))
-        upper = _Oriented(origin - spacing * (lead + 1), spacing, wider, above, present, None, tail, area.dropped)
-    else:
-        upper = _Oriented(float(nodes[0]), spacing, longer + lead, inner, present, head, tail, area.dropped)
-    if heap is None:
-        return upper.cells(shift), upper.cells(shift + area.pull, lower=True)
-    # Lower: the heap is an atom, and what it leaves of its cell a shorter cell.
-    ends = (heap.end, z[lead + 1 : lead + 2])
-    rest = Masses.of(ratio, *ends).cells(nodes[lead : lead + 1], step, noise, present=present)
-    lower = _Oriented(origin, spacing, index, rest.joined(inner, lead + 1), present, None, tail, 0.0)
-    return upper.cells(shift), lower.cells(shift + heap.error + area.pull, heap.masses, lower=True)
-
-
-@dataclass(frozen=True, eq=False)
-class _Oriented:
-    """Cells by increasing l, to be read by increasing loss: l present-first, -l absent-first.
-
-    head, tail: the outcomes with l under the first node (None where none is left) and over the last.
-    """
-
-    origin: float
-    spacing: float
-    index: Index
-    values: CellMasses
-    present: bool
-    head: Masses | None
-    tail: Masses
-    dropped: float
-
-    def cells(self, shift: float, heap: Masses | None = None, lower: bool = False) -> Cells:
-        """For an upper or a lower bound; ``heap`` holds the outcomes that lie on the first node exactly."""
-        side = 0 if lower else 1
-        head = 0.0 if self.head is None else self.head.first(self.present)[side]
-        tail = self.tail.first(self.present)[side]
-        atom = 0.0 if heap is None else heap.first(self.present)[0]
-        node = -1 if heap is None else 0 if self.present else len(self.index) - 1
-        extra = 0.0 if lower or not self.present else self.dropped
-        if self.present:
-            return Cells(self.origin, self.spacing, self.index, *self.values, shift, head, tail + extra, (node, atom))
-        lowest = -(self.origin + self.spacing * float(self.index[-1]))
-        index = self.index[-1] - self.index[::-1]
-        values = CellMasses(*(array[::-1] for array in self.values))
-        return Cells(lowest, self.spacing, index, *values, shift, tail, head, (node, atom))
-
-
-@dataclass(frozen=True, eq=False)
-class _Heap:
-    """The outputs up to ``end``, (1,), whose losses are close to ln P[c = 0]; merged, they have the loss ``loss``."""
-
-    end: Floats
-    masses: Masses
-    loss: float
-    error: float
-
-    @classmethod
-    def of(cls, area: Range, spacing: float) -> _Heap | None:
-        """The heap of a range of outputs; None if hardly any outcome lies there.
-
-        It is taken as far as the next node, one spacing over its own loss ln(P / Q): then no outcome is left between
-        the two, which the lower bound could only merge with heavier losses.
-        """
-        ratio = area.ratio
-        if ratio.log_zero == -math.inf:
-            return None
-        ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
-        masses = Masses.of(ratio, np.full(len(ends), -np.inf), ends)
-        with np.errstate(invalid="ignore"):
-            inside = ratio(ends) - (masses.group - masses.none) <= spacing * (1.0 - 1e-9)
-        fits = int(np.argmin(inside)) if not inside.all() else len(ends)
-        end = ends[max(0, fits - 1) : max(1, fits)]
-        if float(end[0]) <= area.low:
-            return None
-        heap = Masses.of(ratio, np.array([-np.inf]), end)
-        loss = float(heap.group[0] - heap.none[0])
-        start = np.maximum(ratio.inverse(np.array([loss])), _FAR_LEFT)
-        if float(ratio(start)[0]) - loss > 1e-14 * (1.0 + abs(loss)):
-            return None  # its own loss is that of outputs too far away to be told apart
-        return cls(end, heap, loss, float(heap.group_error[0] + heap.none_error[0]))
-
-
-def _noise(ratio: Ratio, reach: float) -> float:
-    """A bound on the rounding error of l(z) for |z| up to ``reach``, and of its weights."""
-    largest = np.max(np.abs(ratio.log_weights) + ratio.shifts * (reach + 0.5 * ratio.shifts))
-    return EPS * (32.0 + 4.0 * float(largest))

@@ -20,11 +20,14 @@ from scipy.fft import next_fast_len
 
 from dpspec.accounting.checks import EPS, Floats
 from dpspec.accounting.discretise import Atoms
-from dpspec.accounting.outputs import TooLongError
+from dpspec.accounting.pair import TooLongError
 from dpspec.accounting.tilted import OUTSIDE, Tilted, convolve, window
 
 #: Nodes whose weight would exceed e^this are not needed by any epsilon near the reference.
 _REACH = 500.0
+
+#: Relative error charged to the mass of infinite losses.
+_INFINITE = 1e-12
 
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
@@ -59,16 +62,25 @@ class Composed:
 
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of the measure's delta; for a measure from above, of the true delta."""
+        finite = self.log_finite(epsilon)
+        if self.infinity == 0.0:
+            return min(0.0, finite)
+        return min(0.0, float(np.logaddexp(finite, math.log(self.infinity) + _INFINITE)))
+
+    def log_finite(self, epsilon: float) -> float:
+        """The part of ``log_upper`` that finite losses make."""
         if epsilon - self.shift < self.least:
             return 0.0
         value, error = self._sum(epsilon - self.shift)
-        finite = self.log_scale + self.relative + _log(value + error)
-        return min(0.0, float(np.logaddexp(finite, _log(self.infinity))))
+        return self.log_scale + self.relative + _log(value + error)
 
     def log_lower(self, epsilon: float) -> float:
         """ln of a lower bound of the measure's delta; for a measure from below, of the true delta."""
         value, error = self._sum(epsilon + self.shift)
-        return self.log_scale - self.relative + _log(value - error)
+        finite = self.log_scale - self.relative + _log(value - error)
+        if self.infinity == 0.0:
+            return finite
+        return float(np.logaddexp(finite, math.log(self.infinity) - _INFINITE))
 
     def _sum(self, epsilon: float) -> tuple[float, float]:
         """The sum over nodes above ``epsilon``, and a bound on its error."""
@@ -87,6 +99,30 @@ class Composed:
         return max(value, 0.0), rounding + outside
 
 
+@dataclass(frozen=True, eq=False)
+class Worse:
+    """The larger of several profiles, composed on one grid: of both directions."""
+
+    members: tuple[Composed, ...]
+
+    @property
+    def spacing(self) -> float:
+        """The grid's."""
+        return self.members[0].spacing
+
+    def log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of the largest delta."""
+        return max(member.log_upper(epsilon) for member in self.members)
+
+    def log_finite(self, epsilon: float) -> float:
+        """The same of the part that finite losses make."""
+        return max(member.log_finite(epsilon) for member in self.members)
+
+    def log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of the largest delta."""
+        return max(member.log_lower(epsilon) for member in self.members)
+
+
 def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int) -> Composed:
     """Compose phases of (atoms, steps), all on grids of one spacing, tilted for epsilons near ``reference``.
 
@@ -94,7 +130,7 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
     when the window needs more.
     """
     spacing = phases[0][0].spacing
-    infinity = min(1.0, math.fsum(atoms.infinity * steps for atoms, steps in phases) * (1.0 + 1e-12))
+    infinity = at_least_once([(atoms.infinity, steps) for atoms, steps in phases])
     if any(not atoms.masses.any() for atoms, _ in phases):
         nothing = np.zeros(0)
         return Composed(
@@ -145,6 +181,13 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
         shift=math.fsum(atoms.shift * steps for atoms, steps in phases)
         + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),
     )
+
+
+def at_least_once(chances: Sequence[tuple[float, int]]) -> float:
+    """The probability that something of chance p per step happens, over phases of (p, steps)."""
+    if any(p >= 1.0 for p, _ in chances):
+        return 1.0
+    return -math.expm1(math.fsum(steps * math.log1p(-p) for p, steps in chances))
 
 
 def _from_above(values: Floats) -> Floats:

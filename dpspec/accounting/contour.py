@@ -20,6 +20,7 @@ import numpy as np
 
 from dpspec.accounting.checks import Direction, Floats, finite, one_direction, whole
 from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.pair import Pair
 
 #: Outputs: how far the grid reaches in units of sigma, its step at most, its step times the largest shift, how many.
 _REACH, _STEP, _STEP_SHIFT, _OUTPUTS = 13.0, 0.08, 1.0 / 16.0, 200_000
@@ -43,10 +44,15 @@ class Contour:
     _known: dict[float, float] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, phases: Sequence[tuple[Mixture, int]], direction: Direction) -> Contour:
+    def of(cls, phases: Sequence[tuple[Pair, int]], direction: Direction) -> Contour:
         """Raises ``ValueError`` naming the argument that makes no sense."""
-        kept = tuple((pair, whole("steps", steps, 1)) for pair, steps in phases if pair.effect != 0.0)
-        return cls(kept, one_direction(direction))
+        kept = []
+        for pair, steps in phases:
+            if not isinstance(pair, Mixture):
+                raise ValueError(f"phases must hold mixtures of Gaussians here, got {pair!r}")
+            if pair.effect != 0.0:
+                kept.append((pair, whole("steps", steps, 1)))
+        return cls(tuple(kept), one_direction(direction))
 
     def log_delta(self, epsilon: float) -> float:
         """ln delta(``epsilon``), epsilon >= 0; -inf where delta is 0."""

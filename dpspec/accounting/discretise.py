@@ -49,8 +49,7 @@ def pessimistic(cells: Cells) -> Atoms:
     """A measure whose curve lies above that of the pair: every mass rounded up, losses under the grid moved onto it."""
     nodes = _chords(cells, sign=1.0)
     nodes[0] += cells.below
-    if cells.atom[0] >= 0:
-        nodes[cells.atom[0]] += cells.atom[1]
+    np.add.at(nodes, *cells.atoms)
     nodes *= 1.0 + 4.0 * EPS
     return Atoms(cells.lowest, cells.spacing, cells.index, nodes, min(1.0, cells.above), cells.shift)
 
@@ -58,8 +57,7 @@ def pessimistic(cells: Cells) -> Atoms:
 def optimistic(cells: Cells) -> Atoms:
     """A measure whose curve lies below that of the pair: merged outcomes, losses over the grid moved down onto it."""
     nodes = _chords(cells, sign=-1.0)
-    if cells.atom[0] >= 0:
-        nodes[cells.atom[0]] += cells.atom[1]
+    np.add.at(nodes, *cells.atoms)
     nodes[-1] += cells.above
     pulls = _pulls(cells, nodes)
     up = 1.0 / np.expm1(cells.widths)  # what pulling a node down by one takes from the node below it
@@ -75,7 +73,7 @@ def optimistic(cells: Cells) -> Atoms:
         cells.spacing,
         cells.index,
         convex(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64)),
-        0.0,
+        cells.infinite,
         cells.shift,
     )
 

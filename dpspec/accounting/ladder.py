@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
-from dpspec.accounting.cells import build
 from dpspec.accounting.checks import EPS, Direction
-from dpspec.accounting.compose import Composed, compose
+from dpspec.accounting.compose import Composed, Worse, compose
 from dpspec.accounting.discretise import optimistic, pessimistic
 from dpspec.accounting.interval import Interval
-from dpspec.accounting.mixture import Mixture
-from dpspec.accounting.outputs import Range, TooLongError
-from dpspec.accounting.questions import Open, ranges
-from dpspec.accounting.saddle import Cumulants
+from dpspec.accounting.pair import Pair, Part, TooLongError
+from dpspec.accounting.power import most_power
+from dpspec.accounting.questions import Open, parts
+from dpspec.accounting.saddle import Cumulants, Saddle
+
+_Profile: TypeAlias = Composed | Worse
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 3 << 20
@@ -47,19 +50,22 @@ _FIRST_SHARE = 1e-6
 
 
 class Ladder:
-    """Questions about one composition that share a tilt, and the stages that narrow their intervals."""
+    """Questions about one composition that share a tilt, and the stages that narrow their intervals.
 
-    def __init__(self, phases: Sequence[tuple[Mixture, int]], direction: Direction, items: Sequence[Open]) -> None:
-        self._phases, self._direction, self._items = phases, direction, items
+    Of several directions, questions are about the worst of their profiles at each epsilon.
+    """
+
+    def __init__(self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[Open]) -> None:
+        self._phases, self._sides, self._items = phases, sides, items
         self._steps = sum(steps for _, steps in phases)
-        self._cumulants = Cumulants.of(ranges(phases, direction, self._least, math.log(_FIRST_SHARE)), direction)
+        self._cumulants = [Cumulants.of(kept) for kept in self._parts(_FIRST_SHARE)]
         self._centre(0.5 * (min(item.at for item in items) + max(item.at for item in items)))
 
     def climb(self, width: float) -> None:
         """Refine until every interval is within ``width``, or the longest grid has been used."""
         stage, last = _COARSEST, False
         while not last and any(
-            item.question.log_delta is None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
+            item.question.epsilon is not None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
             for item in self._items
         ):
             last = self._stage(stage)
@@ -78,21 +84,26 @@ class Ladder:
         return self._saddle.spread + 1.0 / self._saddle.tilt
 
     def _centre(self, epsilon: float) -> None:
-        self._saddle = self._cumulants.for_epsilon(epsilon)
+        self._saddle = worst([cumulants.for_epsilon(epsilon) for cumulants in self._cumulants])
+
+    def _parts(self, share: float) -> list[list[tuple[Part, int]]]:
+        """For each direction, all of the steps but a share of the least delta."""
+        return [parts(self._phases, side, self._least, math.log(share)) for side in self._sides]
 
     def _stage(self, width: float) -> bool:
         """One grid; returns whether it is the longest allowed."""
         share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
-        areas = ranges(self._phases, self._direction, self._least, math.log(min(max(share, 1e-14), 1e-3)))
+        kept = self._parts(min(max(share, 1e-14), 1e-3))
         # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
-        self._cumulants = Cumulants.of(areas, self._direction)
+        self._cumulants = [Cumulants.of(side) for side in kept]
         self._centre(self._saddle.epsilon)
-        spacing, limited = min(0.2 * _WIDEST, *(self._spacing(item, width) for item in self._items)), False
-        while spacing < _WIDEST:
+        wanted, limited = min(0.2 * _WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        while wanted < _WIDEST:
+            spacing = _fitting([part for side in kept for part in side], wanted)
             try:
-                self._grid(areas, spacing)
+                self._grid(kept, spacing)
             except TooLongError as error:
-                spacing, limited = 1.02 * error.factor * spacing, True
+                wanted, limited = 1.02 * max(error.factor * spacing, wanted), True
                 continue
             return limited
         return True  # losses in the millions per step: what is known without a grid has to do
@@ -103,23 +114,23 @@ class Ladder:
         law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
         return max(law, error / (3.0 * self._steps))
 
-    def _grid(self, areas: Sequence[tuple[Range, int]], spacing: float) -> None:
+    def _grid(self, kept: Sequence[Sequence[tuple[Part, int]]], spacing: float) -> None:
         tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self._items)})
         # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
         widest = 0.5 * math.sqrt(self._steps)
-        cells = [(build(area, self._direction, spacing, tilts, widest, CELLS), steps) for area, steps in areas]
-        upper = [(pessimistic(pair[0]), steps) for pair, steps in cells]
-        lower = [(optimistic(pair[1]), steps) for pair, steps in cells]
+        cells = [[(part.cells(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in kept]
+        upper = [[(pessimistic(pair[0]), steps) for pair, steps in side] for side in cells]
+        lower = [[(optimistic(pair[1]), steps) for pair, steps in side] for side in cells]
         for _ in range(5):
             # A steeper tilt than the grid resolves would pick out its last nodes.
             tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
             reach = max(self._reach, 8.0 * spacing)
             floor = centre - 1.1 * _SCAN * reach
-            above = compose(upper, tilt, centre, floor, NODES)
-            below = compose(lower, tilt, centre, floor, NODES)
+            above = _worse([compose(side, tilt, centre, floor, NODES) for side in upper])
+            below = _worse([compose(side, tilt, centre, floor, NODES) for side in lower])
             points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *(float(point) for point in points if point > 0.0)]
-            found = [_read(item, above, below, grid) for item in self._items]
+            found = [_read(item, above, below, grid, reach) for item in self._items]
             for item, interval in zip(self._items, found, strict=True):
                 item.answer = item.answer.intersect(interval)
                 item.locate(above)
@@ -128,8 +139,8 @@ class Ladder:
 
     def _recentre(self, found: Sequence[Interval]) -> bool:
         """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
-        ends = [x for item in self._items for x in (item.answer.lower, item.answer.upper) if 0.0 < x < math.inf]
-        if self._items[0].question.log_delta is None or not ends:
+        ends = [place for item in self._items for place in item.places()]
+        if not ends:
             return False
         middle = 0.5 * (min(ends) + max(ends))
         lost = any(interval.lower == 0.0 < interval.upper or interval.upper == math.inf for interval in found)
@@ -139,8 +150,33 @@ class Ladder:
         return True
 
 
-def _read(item: Open, above: Composed, below: Composed, grid: Sequence[float]) -> Interval:
+def worst(saddles: Sequence[Saddle]) -> Saddle:
+    """The saddle point of the largest delta."""
+    return max(saddles, key=lambda saddle: saddle.log_delta)
+
+
+def _worse(composed: Sequence[Composed]) -> _Profile:
+    return composed[0] if len(composed) == 1 else Worse(tuple(composed))
+
+
+def _fitting(kept: Sequence[tuple[Part, int]], spacing: float) -> float:
+    """A spacing, rather less than asked, of which the period of the phase with most steps is a multiple."""
+    periods = [(steps, part.period) for part, steps in kept if part.period]
+    if not periods:
+        return spacing
+    period = max(periods)[1] or spacing
+    return period / math.ceil(period / spacing)
+
+
+def _read(
+    item: Open, above: Composed | Worse, below: Composed | Worse, grid: Sequence[float], reach: float
+) -> Interval:
     """The interval that these two compositions give; epsilons are looked for between the points of ``grid``."""
+    level = item.question.log_level
+    if level is not None:
+        found, at = most_power(level, below.log_lower, above.log_upper, item.at, reach)
+        item.saddle = replace(item.saddle, epsilon=at)
+        return found
     if item.question.log_delta is None:
         low = math.exp(min(0.0, below.log_lower(item.at))) * (1.0 - 4.0 * EPS)
         high = math.exp(above.log_upper(item.at)) * (1.0 + 4.0 * EPS) + 5e-324
@@ -150,7 +186,7 @@ def _read(item: Open, above: Composed, below: Composed, grid: Sequence[float]) -
     return Interval(low, _least_epsilon(above, item.question.log_delta - rounding, grid))
 
 
-def _least_epsilon(composed: Composed, log_delta: float, grid: Sequence[float]) -> float:
+def _least_epsilon(composed: _Profile, log_delta: float, grid: Sequence[float]) -> float:
     """The least epsilon, up to rounding, whose upper bound of delta is within the target; infinite if none is."""
     passed = next((i for i, epsilon in enumerate(grid) if composed.log_upper(epsilon) <= log_delta), None)
     if passed is None:
@@ -165,7 +201,7 @@ def _least_epsilon(composed: Composed, log_delta: float, grid: Sequence[float]) 
     return high
 
 
-def _largest_epsilon(composed: Composed, log_delta: float, grid: Sequence[float]) -> float:
+def _largest_epsilon(composed: _Profile, log_delta: float, grid: Sequence[float]) -> float:
     """The largest epsilon, up to rounding, whose lower bound of delta reaches the target; 0 if none does."""
     passed = [i for i, epsilon in enumerate(grid) if composed.log_lower(epsilon) >= log_delta]
     if not passed:

@@ -15,13 +15,17 @@ import numpy.typing as npt
 from dpspec.accounting import weights
 from dpspec.accounting.checks import Direction, Floats, inside, one_direction, positive, whole
 from dpspec.accounting.masses import mixture_mass, normal_mass
+from dpspec.accounting.mixture_cells import MixturePart
+from dpspec.accounting.mixture_profile import log_delta_bounds
+from dpspec.accounting.outputs import cut
+from dpspec.accounting.pair import Pair
 from dpspec.accounting.ratio import Ratio
 
 #: How far given probabilities may sum from one (they are then divided by their sum).
 _SUM_TOLERANCE = 1e-9
 
 
-class Mixture:
+class Mixture(Pair):
     """The pair N(0, sigma^2) and sum_j p_j N(c_j, sigma^2), immutable.
 
     sensitivities: c_j >= 0, shape (m,), ascending after construction, equal ones merged.
@@ -98,6 +102,23 @@ class Mixture:
     def effect(self) -> float | None:
         """c / sigma when c is not random, so that the pair is a plain Gaussian one; else None."""
         return float(self.ratio.shifts[0]) if len(self.sensitivities) == 1 else None
+
+    @property
+    def dominating_effect(self) -> float:
+        """That of the largest sensitivity, without sampling (Ganesh 2024, Lemma 2.9)."""
+        return float(self.ratio.shifts[-1])
+
+    def largest_loss(self, direction: Direction) -> float:
+        """-ln P[c = 0] absent-first, up to rounding; present-first losses have no end."""
+        return math.inf if direction == "present-first" else -self.ratio.log_zero * (1.0 + 1e-12)
+
+    def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """By the closed form; see ``mixture_profile``."""
+        return log_delta_bounds(self.ratio, direction, epsilon)
+
+    def cut(self, direction: Direction, log_edge: float, log_far: float) -> MixturePart:
+        """A range of outputs; see ``outputs``."""
+        return MixturePart(cut(self.ratio, direction, log_edge, log_far), direction)
 
     def log_ratio(self, x: npt.ArrayLike) -> Floats:
         """ln of the density with the group over the density without it, at outputs ``x`` (any shape)."""

@@ -1,72 +1,55 @@
-"""One step of a mixture: the closed form of its privacy profile, with its rounding error on both sides.
-
-Any set bounds delta from below by its first mass less e^epsilon times its second. The outcomes of loss over epsilon,
-cut off at l(z) = epsilon, attain it, and a cut whose loss is off by w misses at most 2 w times the first mass.
-"""
+"""One step of a pair whose privacy profile is known exactly: no grid is needed."""
 
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from dpspec.accounting.checks import EPS, Direction
 from dpspec.accounting.interval import Interval
-from dpspec.accounting.masses import Masses
+from dpspec.accounting.pair import Pair
+from dpspec.accounting.power import most_power
 from dpspec.accounting.questions import Question
-from dpspec.accounting.ratio import Ratio
+
+#: A function from epsilon to lower and upper bound of ln delta.
+_Bounds = Callable[[float], tuple[float, float]]
 
 
-def answer(ratio: Ratio, direction: Direction, question: Question) -> Interval:
-    """Epsilon at a delta, or delta at an epsilon, for a single step in one direction."""
-    if question.log_delta is None:
-        assert question.epsilon is not None
-        low, high = _bounds(ratio, direction, question.epsilon)
+def answer(pair: Pair, sides: Sequence[Direction], question: Question) -> Interval | None:
+    """What is asked of a single step; None where the pair has no exact profile. Of two directions the worse counts."""
+    if pair.log_delta_bounds(0.0, sides[0]) is None:
+        return None
+
+    def bounds(epsilon: float) -> tuple[float, float]:
+        both = [pair.log_delta_bounds(epsilon, side) or (-math.inf, 0.0) for side in sides]
+        return max(low for low, _ in both), max(high for _, high in both)
+
+    if question.epsilon is not None:
+        low, high = bounds(question.epsilon)
         return Interval(math.exp(low), min(1.0, math.exp(high) + 5e-324))
+    if question.log_level is not None:
+        power, _ = most_power(question.log_level, lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
+        return power.intersect(Interval(math.exp(question.log_level) * (1.0 - 4.0 * EPS), 1.0))
+    assert question.log_delta is not None
     rounding = 4.0 * EPS * abs(question.log_delta)
     return Interval(
-        _cross(ratio, direction, question.log_delta + rounding, end=0),
-        _cross(ratio, direction, question.log_delta - rounding, end=1),
+        _cross(bounds, question.log_delta + rounding, end=0), _cross(bounds, question.log_delta - rounding, end=1)
     )
 
 
-def _cross(ratio: Ratio, direction: Direction, log_delta: float, end: int) -> float:
+def _cross(bounds: _Bounds, log_delta: float, end: int) -> float:
     """Where a bound of ln delta falls to ``log_delta``: the last epsilon over it (0), or the first not over it (1)."""
-    if _bounds(ratio, direction, 0.0)[end] <= log_delta:
+    if bounds(0.0)[end] <= log_delta:
         return 0.0
     low, high = 0.0, 1.0
-    while _bounds(ratio, direction, high)[end] > log_delta:
+    while bounds(high)[end] > log_delta:
         low, high = high, 2.0 * high
+        if high == math.inf:  # outcomes that the second distribution never produces
+            return math.inf
     for _ in range(80):
         middle = 0.5 * (low + high)
-        if _bounds(ratio, direction, middle)[end] > log_delta:
+        if bounds(middle)[end] > log_delta:
             low = middle
         else:
             high = middle
     return (low, high)[end]
-
-
-def _bounds(ratio: Ratio, direction: Direction, epsilon: float) -> tuple[float, float]:
-    """Lower and upper bound of ln delta(epsilon)."""
-    present = direction == "present-first"
-    z = ratio.inverse(np.array([epsilon if present else -epsilon]))
-    if np.isneginf(z[0]):  # every outcome exceeds epsilon present-first, none absent-first
-        exact = math.log(-math.expm1(epsilon)) if present and epsilon < 0.0 else -math.inf
-        return exact - 4.0 * EPS, exact + 4.0 * EPS
-    far = np.array([np.inf])
-    masses = Masses.of(ratio, z, far) if present else Masses.of(ratio, -far, z)
-    logs, errors = (masses.group, masses.none), (masses.group_error, masses.none_error)
-    first, second = (float(x[0]) for x in (logs if present else logs[::-1]))
-    if first == -math.inf:
-        return -math.inf, -math.inf
-    excess = max(0.0, -math.expm1(min(0.0, epsilon + second - first)))
-    miss = abs(float(ratio(z)[0]) - (epsilon if present else -epsilon))
-    near = ratio.relevant(z, z)
-    noise = EPS * (32.0 + 8.0 * float(np.max(np.abs(near.log_weights) + near.shifts * (abs(z[0]) + near.shifts))))
-    error = 2.0 * (float(errors[0][0]) + float(errors[1][0]) + miss + noise)
-    error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
-    return first + _log(excess - error), first + _log(excess + error)
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0.0 else -math.inf

@@ -10,7 +10,9 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from dpspec.accounting.checks import Direction, Floats, Index
+from dpspec.accounting.grids import split
 from dpspec.accounting.masses import lower_tail, upper_tail
+from dpspec.accounting.pair import TooLongError
 from dpspec.accounting.ratio import Ratio
 
 #: Points of the table from which nodes are placed.
@@ -21,14 +23,6 @@ _WIDEST = 300.0
 
 #: Share of the discretisation error that wide cells may add to that of the grid's own spacing.
 _WIDE = 0.5
-
-
-class TooLongError(Exception):
-    """A grid would need ``needed`` points, more than the ``limit``."""
-
-    def __init__(self, needed: int, limit: int) -> None:
-        super().__init__(f"a grid would need {needed} points, {limit} are allowed")
-        self.factor = needed / limit
 
 
 @dataclass(frozen=True)
@@ -114,18 +108,7 @@ def place(
     inner = inner[np.concatenate(([True], np.diff(inner) > 0))]
     # The last cell is not much narrower than the one before it.
     inner = inner[inner < end - 0.7 * float(inner[-1] - inner[-2])] if len(inner) > 3 else inner[inner < end]
-    return _split(np.concatenate((inner, [end])), max(1, int(_WIDEST / spacing)), limit)
-
-
-def _split(nodes: Index, most: int, limit: int) -> Index:
-    """The nodes with more between those that are over ``most`` grid steps apart."""
-    pieces = -(-np.diff(nodes) // most)
-    if pieces.sum() > limit:
-        raise TooLongError(int(pieces.sum()), limit)
-    if pieces.max() == 1:
-        return nodes
-    within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    return np.append(np.repeat(nodes[:-1], pieces) + within * most, nodes[-1])
+    return split(np.concatenate((inner, [end])), max(1, int(_WIDEST / spacing)), limit)
 
 
 def _trim(ratio: Ratio, log_budget: float) -> tuple[Ratio, float]:

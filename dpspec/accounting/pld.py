@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dpspec.accounting import gaussian
-from dpspec.accounting.checks import Directions, directions, finite, inside, whole
+import numpy.typing as npt
+
+from dpspec.accounting.checks import Directions, directions, finite, inside, positive, whole
+from dpspec.accounting.closed import closed_form, too_steep, without_grid
+from dpspec.accounting.densities import Densities
+from dpspec.accounting.discrete import Discrete
+from dpspec.accounting.distributions import Distributions, Law
+from dpspec.accounting.integrals import LogDensity
 from dpspec.accounting.interval import Interval
+from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.pair import Pair
 from dpspec.accounting.questions import Question
-from dpspec.accounting.solve import solve
-
-#: Effects (sensitivity over sigma) above this are not discretised: losses would leave the range of any grid.
-_STEEPEST = 1e6
+from dpspec.accounting.solve import solve, solve_worst
 
 #: The relative width of an interval when none is asked for.
 WIDTH = 1e-4
@@ -33,28 +38,74 @@ class PrivacyLoss:
     Adaptive composition is covered: a pair dominates every choice of step that it dominates (Zhu, Dong and Wang 2022,
     Theorem 10). Answers are intervals that contain the exact value for the pairs given: discretisation, cut tails,
     wrapped mass and rounding are bounded and charged; the basic functions (exp, log, the normal tail, the FFT) are
-    taken to keep their usual accuracy.
+    taken to keep the accuracy that ``docs/explanation/numerics.md`` states and ``selftest`` checks.
     """
 
-    phases: tuple[tuple[Mixture, int], ...]
+    phases: tuple[tuple[Pair, int], ...]
     direction: Directions = "both"
 
     def __post_init__(self) -> None:
         directions(self.direction)
         if not self.phases:
             raise ValueError("phases must not be empty")
-        merged: dict[object, tuple[Mixture, int]] = {}
+        merged: dict[object, tuple[Pair, int]] = {}
         for pair, count in self.phases:
-            if not isinstance(pair, Mixture):
-                raise ValueError(f"phases must hold pairs of a Mixture and its steps, got {pair!r}")
+            if not isinstance(pair, Pair):
+                raise ValueError(f"phases must hold pairs of a Pair and its steps, got {pair!r}")
             steps = whole("steps", count, 1)
             merged[pair.key] = (pair, merged.get(pair.key, (pair, 0))[1] + steps)
         object.__setattr__(self, "phases", tuple(merged.values()))
 
     @classmethod
-    def of(cls, mixture: Mixture, direction: Directions = "both") -> PrivacyLoss:
-        """One step of ``mixture``."""
-        return cls(((mixture, 1),), direction)
+    def of(cls, pair: Pair, direction: Directions = "both") -> PrivacyLoss:
+        """One step of ``pair``."""
+        return cls(((pair, 1),), direction)
+
+    @classmethod
+    def gaussian(
+        cls, sigma: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
+    ) -> PrivacyLoss:
+        """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``."""
+        q, reach = inside("rate", rate, one=True), positive("sensitivity", sensitivity)
+        sensitivities, weights = ([reach], [1.0]) if q == 1.0 else ([0.0, reach], [1.0 - q, q])
+        return cls.of(Mixture(sensitivities, weights, sigma), direction)
+
+    @classmethod
+    def laplace(
+        cls, scale: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
+    ) -> PrivacyLoss:
+        """One step of the Laplace mechanism, of all records or of a Poisson sample at ``rate``; see ``Laplace``."""
+        return cls.of(Laplace(scale, sensitivity, rate), direction)
+
+    @classmethod
+    def mixture(
+        cls, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float, direction: Directions = "both"
+    ) -> PrivacyLoss:
+        """One step of a scalar mixture of Gaussians; see ``Mixture``, which also knows groups and fixed batches."""
+        return cls.of(Mixture(sensitivities, probabilities, sigma), direction)
+
+    @classmethod
+    def discrete(cls, present: npt.ArrayLike, absent: npt.ArrayLike, direction: Directions = "both") -> PrivacyLoss:
+        """One step that shows finitely many outcomes; see ``Discrete``."""
+        return cls.of(Discrete(present, absent), direction)
+
+    @classmethod
+    def from_densities(
+        cls, present: LogDensity, absent: LogDensity, knots: Sequence[float], direction: Directions = "both"
+    ) -> PrivacyLoss:
+        """One step given by ln of two densities on the line; see ``Densities`` for what the caller asserts."""
+        return cls.of(Densities(present, absent, knots), direction)
+
+    @classmethod
+    def from_distributions(
+        cls,
+        present: Law,
+        absent: Law,
+        support: tuple[float, float] = (-math.inf, math.inf),
+        direction: Directions = "both",
+    ) -> PrivacyLoss:
+        """One step given by cumulative and survival functions; see ``Distributions`` for what the caller asserts."""
+        return cls.of(Distributions(present, absent, support), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
         """This, run ``times`` times."""
@@ -88,36 +139,63 @@ class PrivacyLoss:
         """
         return self._solve([Question(epsilon=finite("epsilon", epsilon))], inside("width", width))[0]
 
+    def advantage(self, *, width: float = WIDTH) -> Interval:
+        """The largest tpr - fpr of a test: the total variation distance, delta at epsilon 0, in either direction."""
+        return self.delta(0.0, width=width)
+
+    def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
+        """The least type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
+
+        Its tests look for the first distribution: "the record is present" for a present-first loss. Of both directions
+        it is the symmetrised curve, what holds whichever is tested. Whole curves: ``curves.tradeoff_bounds``. width:
+        relative to the smaller of the two, the error and the power.
+        """
+        return self.tradeoffs([alpha], width=width)[0]
+
+    def tradeoffs(self, alphas: Sequence[float], *, width: float = WIDTH) -> list[Interval]:
+        """``tradeoff`` at several levels, in their order."""
+        found = self._powers("alpha", alphas, self.direction, width, miss=True)
+        return [Interval(1.0 - power.upper, 1.0 - power.lower) for power in found]
+
+    def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
+        """The most that a reconstruction attack can succeed whose baseline success is ``kappa`` in (0, 1].
+
+        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1): of the
+        present-first curve, *whatever the loss's own direction*. ``direction`` asks for the other curve, or by ``both``
+        for the symmetrised one, a valid but looser bound. width: relative, down to kappas of 1e-30 and below.
+        """
+        return self.reros([kappa], direction=direction, width=width)[0]
+
+    def reros(
+        self, kappas: Sequence[float], *, direction: Directions = "present-first", width: float = WIDTH
+    ) -> list[Interval]:
+        """``rero`` at several baselines, in their order; nearby ones share one composition."""
+        return self._powers("kappa", kappas, direction, width, miss=False)
+
+    def _powers(
+        self, name: str, levels: Sequence[float], direction: Directions, width: float, *, miss: bool
+    ) -> list[Interval]:
+        values = [inside(name, level, one=True) for level in levels]
+        inside("width", width)
+        open_ = [Question(log_level=math.log(value), miss=miss) for value in values if value < 1.0]
+        found = iter(replace(self, direction=direction)._solve(open_, width) if open_ else [])
+        return [Interval(1.0, 1.0) if value == 1.0 else next(found) for value in values]
+
     def _solve(self, questions: list[Question], width: float) -> list[Interval]:
         moving = [(pair, steps) for pair, steps in self.phases if pair.effect != 0.0]
-        effects = [pair.effect for pair, _ in moving]
-        if all(effect is not None for effect in effects):
-            terms = (steps * effect * effect for (_, steps), effect in zip(moving, effects, strict=True) if effect)
-            mu = math.sqrt(math.fsum(terms))
-            return [_gaussian(question, mu) for question in questions]
-        tops = [(float(pair.ratio.shifts[-1]), steps) for pair, steps in moving]
-        loosest = [_without_sampling(question, tops) for question in questions]
-        if max(top for top, _ in tops) > _STEEPEST:
+        exact = [closed_form(question, moving) for question in questions]
+        if all(interval is not None for interval in exact):
+            return [interval for interval in exact if interval is not None]
+        sides = directions(self.direction)
+        loosest = [without_grid(question, moving, sides) for question in questions]
+        if too_steep(moving):
             return loosest
-        answers = [solve(moving, side, questions, width) for side in directions(self.direction)]
-        found = [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
-        return [loose if math.isinf(f.upper) else f for f, loose in zip(found, loosest, strict=True)]
-
-
-def _without_sampling(question: Question, tops: Sequence[tuple[float, int]]) -> Interval:
-    """From 0 to the closed form with every step at its largest effect, which dominates (Ganesh 2024, Lemma 2.9)."""
-    mu = math.sqrt(math.fsum(steps * top * top for top, steps in tops))
-    if not math.isfinite(mu):
-        return Interval(0.0, math.inf if question.log_delta is not None else 1.0)
-    return Interval(0.0, _gaussian(question, mu).upper)
-
-
-def _gaussian(question: Question, mu: float) -> Interval:
-    """The closed form for steps that are all plain Gaussian; ``mu`` 0 for no mechanism at all."""
-    if question.log_delta is not None:
-        return gaussian.epsilon_interval(question.log_delta, mu) if mu > 0.0 else Interval(0.0, 0.0)
-    assert question.epsilon is not None
-    if mu > 0.0:
-        return gaussian.delta_interval(question.epsilon, mu)
-    value = max(0.0, -math.expm1(min(question.epsilon, 0.0)))
-    return Interval(value, value)
+        if len(sides) > 1 and any(question.log_level is not None for question in questions):
+            found = solve_worst(moving, questions, width)
+        else:
+            answers = [solve(moving, side, questions, width) for side in sides]
+            found = [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
+        return [
+            f if f.upper <= loose.upper else Interval(min(f.lower, loose.upper), loose.upper)
+            for f, loose in zip(found, loosest, strict=True)
+        ]

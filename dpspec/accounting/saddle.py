@@ -16,11 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.checks import Direction, Floats
-from dpspec.accounting.outputs import Range
-
-#: Quadrature step in units of sigma, and the most points per phase.
-_STEP, _POINTS = 0.05, 20_000
+from dpspec.accounting.checks import Floats
+from dpspec.accounting.pair import Part
 
 #: ln of the tilts searched.
 _TILTS = (math.log(1e-9), math.log(1e9))
@@ -43,19 +40,9 @@ class Cumulants:
     phases: tuple[tuple[Floats, Floats, int], ...]
 
     @classmethod
-    def of(cls, areas: Sequence[tuple[Range, int]], direction: Direction) -> Cumulants:
-        """Tables for phases of (range, steps), by quadrature over the outputs in the range."""
-        phases = []
-        for area, steps in areas:
-            count = int(min(max((area.high - area.low) / _STEP, 100.0), _POINTS)) + 1
-            z = np.linspace(area.low, area.high, count)
-            log_ratio = area.ratio(z)
-            density = -0.5 * np.square(z) + math.log((z[1] - z[0]) / math.sqrt(2.0 * math.pi))
-            if direction == "present-first":
-                phases.append((log_ratio, density + log_ratio, steps))
-            else:
-                phases.append((-log_ratio, density, steps))
-        return cls(tuple(phases))
+    def of(cls, parts: Sequence[tuple[Part, int]]) -> Cumulants:
+        """From phases of (part, steps)."""
+        return cls(tuple((*part.table(), steps) for part, steps in parts))
 
     def at(self, tilt: float) -> tuple[float, float, float]:
         """K, K' and K'' at ``tilt``."""
@@ -78,6 +65,17 @@ class Cumulants:
         """The saddle point at which delta is about e^``log_delta``, at epsilon >= 0."""
         found = self._bisect(lambda s: self._point(s).log_delta > log_delta, None)
         return found if found.epsilon > 0.0 else self.for_epsilon(0.0)
+
+    def for_level(self, log_level: float) -> Saddle:
+        """The saddle point whose line, delta plus level times e^epsilon, decides the power at e^``log_level``.
+
+        There the level is -d delta / d epsilon over e^epsilon.
+        """
+        return self._bisect(lambda s: self._level(self._point(s)) > log_level, None)
+
+    @staticmethod
+    def _level(point: Saddle) -> float:
+        return math.log(point.tilt) + point.log_delta - point.epsilon
 
     def _point(self, tilt: float) -> Saddle:
         value, mean, variance = self.at(tilt)

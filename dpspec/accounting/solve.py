@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dpspec.accounting.checks import Direction
+import numpy as np
+
+from dpspec.accounting.checks import DIRECTIONS, EPS, Direction
 from dpspec.accounting.interval import Interval
-from dpspec.accounting.ladder import Ladder
-from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.ladder import Ladder, worst
 from dpspec.accounting.onestep import answer
-from dpspec.accounting.questions import TINY, Open, Question, largest_loss, ranges
-from dpspec.accounting.saddle import Cumulants
+from dpspec.accounting.pair import Pair
+from dpspec.accounting.questions import TINY, Open, Question, infinite_mass, largest_loss, parts
+from dpspec.accounting.saddle import Cumulants, Saddle
 
 #: Questions whose epsilons lie within so many tilted standard deviations share one composition.
 _SHARED = 4.0
@@ -24,50 +26,96 @@ _SHARE = math.log(1e-6)
 
 
 def solve(
-    phases: Sequence[tuple[Mixture, int]], direction: Direction, questions: Sequence[Question], width: float
+    phases: Sequence[tuple[Pair, int]], direction: Direction, questions: Sequence[Question], width: float
 ) -> list[Interval]:
-    """Certified answers for the composition of ``phases`` (pair, steps), in the order asked.
+    """Certified answers for the composition of ``phases`` (pair, steps) in one direction, in the order asked.
 
     width: the relative width wanted; where the grid limits do not allow it, intervals come out wider.
     """
+    return _solve(phases, (direction,), questions, width)
+
+
+def solve_worst(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], width: float) -> list[Interval]:
+    """The same for powers where at each epsilon the worse of both directions' profiles counts."""
+    return _solve(phases, DIRECTIONS, questions, width)
+
+
+def _solve(
+    phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question], width: float
+) -> list[Interval]:
     if len(phases) == 1 and phases[0][1] == 1:
-        return [answer(phases[0][0].ratio, direction, question) for question in questions]
-    opened = [_open(phases, direction, question) for question in questions]
+        exact = [answer(phases[0][0], sides, question) for question in questions]
+        if all(interval is not None for interval in exact):
+            return [interval for interval in exact if interval is not None]
+    opened = [_open(phases, sides, question) for question in questions]
     order = sorted((i for i in range(len(opened)) if opened[i].answer.width > 0.0), key=lambda i: opened[i].at)
     while order:
         first = opened[order[0]]
         reach = first.at + _SHARED * first.saddle.spread
         shared = [i for i in order if opened[i].at <= reach]
         order = order[len(shared) :]
-        Ladder(phases, direction, [opened[i] for i in shared]).climb(width)
+        Ladder(phases, sides, [opened[i] for i in shared]).climb(width)
     return [item.answer for item in opened]
 
 
-def _open(phases: Sequence[tuple[Mixture, int]], direction: Direction, question: Question) -> Open:
+def _open(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> Open:
+    if question.log_level is not None:
+        return _open_power(phases, sides, question)
+    (direction,) = sides
     if question.log_delta is None:
-        assert question.epsilon is not None
-        return _open_delta(phases, direction, question.epsilon)
-    cumulants = Cumulants.of(ranges(phases, direction, question.log_delta, _SHARE), direction)
-    saddle = cumulants.for_delta(question.log_delta)
-    known = Interval(0.0, largest_loss(phases, direction))
+        return _open_delta(phases, direction, question)
+    certain = infinite_mass(phases, direction)
+    log_delta, known = question.log_delta, Interval(0.0, largest_loss(phases, direction))
+    if certain.upper > 0.0:  # what finite losses may add
+        log_delta += math.log(max(-math.expm1(min(math.log(certain.upper) - log_delta, 0.0)), 1e-300))
+    cumulants = Cumulants.of(parts(phases, direction, log_delta, _SHARE))
+    if certain.upper > 0.0 and question.log_delta <= math.log(certain.upper) + 4.0 * EPS * abs(question.log_delta):
+        surely = question.log_delta < math.log(certain.lower) - 4.0 * EPS * abs(question.log_delta)
+        answer = Interval(math.inf if surely else 0.0, math.inf)
+        return Open(question, cumulants.for_epsilon(0.0), answer, log_delta)
+    saddle = cumulants.for_delta(log_delta)
     if saddle.epsilon > _NEAR_ZERO * saddle.spread:
-        return Open(question, saddle, known)
+        return Open(question, saddle, known, log_delta)
     # A delta so large that epsilon is 0 or little more: decided by delta at 0.
     at_zero = solve(phases, direction, [Question(epsilon=0.0)], 1e-3)[0]
     saddle = cumulants.for_epsilon(0.0)
     if math.log(at_zero.upper) <= question.log_delta:
-        return Open(question, saddle, Interval(0.0, 0.0))
+        return Open(question, saddle, Interval(0.0, 0.0), log_delta)
     gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - question.log_delta
-    return Open(question, cumulants.for_epsilon(max(gap / saddle.tilt, TINY)), known)
+    return Open(question, cumulants.for_epsilon(max(gap / saddle.tilt, TINY)), known, log_delta)
 
 
-def _open_delta(phases: Sequence[tuple[Mixture, int]], direction: Direction, epsilon: float) -> Open:
-    known = Interval(max(0.0, -math.expm1(min(epsilon, 0.0))), 1.0)
+def _open_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, question: Question) -> Open:
+    epsilon = question.epsilon
+    assert epsilon is not None
+    certain = infinite_mass(phases, direction)
+    known = Interval(max(certain.lower, -math.expm1(min(epsilon, 0.0))), 1.0)
     if epsilon >= largest_loss(phases, direction):
-        known = Interval(0.0, 0.0)  # no loss is that large
+        known = certain  # no finite loss is that large
+    saddle = _deep_enough(phases, direction, lambda cumulants: cumulants.for_epsilon(epsilon))
+    return Open(question, saddle, known, saddle.log_delta)
+
+
+def _open_power(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> Open:
+    level = question.log_level
+    assert level is not None
+    saddles = [_deep_enough(phases, side, lambda cumulants: cumulants.for_level(level)) for side in sides]
+    places = {saddle.epsilon for saddle in saddles}
+    if len(sides) > 1:  # each direction's own line may be worse for the other: the two meet at 0 at the latest
+        tables = [Cumulants.of(parts(phases, side, min(s.log_delta for s in saddles), _SHARE)) for side in sides]
+        found = [worst([table.for_epsilon(place) for table in tables]) for place in {*places, 0.0}]
+        saddles = [min(found, key=lambda saddle: float(np.logaddexp(saddle.log_delta, saddle.epsilon + level)))]
+    known = Interval(math.exp(level) * (1.0 - 4.0 * EPS), 1.0)
+    return Open(question, saddles[0], known, saddles[0].log_delta)
+
+
+def _deep_enough(
+    phases: Sequence[tuple[Pair, int]], direction: Direction, find: Callable[[Cumulants], Saddle]
+) -> Saddle:
+    """A saddle point from tables whose cut tails are far below its delta."""
     log_delta = -30.0
     while True:
-        saddle = Cumulants.of(ranges(phases, direction, log_delta, _SHARE), direction).for_epsilon(epsilon)
+        saddle = find(Cumulants.of(parts(phases, direction, log_delta, _SHARE)))
         if saddle.log_delta >= log_delta or log_delta < -1e4:
-            return Open(Question(epsilon=epsilon), saddle, known)
+            return saddle
         log_delta = saddle.log_delta - 5.0

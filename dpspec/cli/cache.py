@@ -35,7 +35,9 @@ def remove_trials(
         list[str] | None,
         typer.Argument(metavar="KEY", help="Keys as `dpspec cache ls` shows them, or their first digits."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Remove every stored trial.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove every stored trial, and what unfinished ones need to go on.")
+    ] = False,
     store: StoreFolder = DEFAULT_STORE,
 ) -> int:
     """Remove stored trials; they are trained again when a run needs them."""
@@ -51,6 +53,7 @@ def remove_trials(
     for key in dict.fromkeys(chosen):
         freed += kept.size(key)
         kept.remove(key)
+    freed += kept.sweep() if everything else 0
     count = len(set(chosen))
     emit(f"removed {count} trial{'' if count == 1 else 's'}, {size(freed)} freed")
     return ExitCode.OK

@@ -62,5 +62,7 @@ def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
         at = f" at {words.conditions(power.at)}" if power.at else ""
         remark = f"; {power.note}" if power.note else ""
         page.item(f"could show epsilon up to {numbers.lower(power.epsilon)}{at} ({power.method}{remark})")
+    for check in its_plan.checks:
+        page.item(words.foreseen(check))
     for remark in its_plan.notes:
         page.item(remark)

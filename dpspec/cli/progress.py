@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from dpspec.cli.pace import Pace
 from dpspec.contract import (
     Event,
     Noticed,
@@ -54,6 +55,7 @@ class _Lines:
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
         self._began = self._told = time.monotonic()
+        self._pace = Pace()
         self._trials: dict[str, tuple[int, int]] = {}
 
     def begin(self) -> None:
@@ -73,7 +75,9 @@ class _Lines:
                 self._trials[event.audit] = (done + 1, total)
                 self._say_at_times(f"{event.audit}: {done + 1} of {total} trials")
             case Progressed():
-                self._say_at_times(f"{event.audit}: {event.what or 'working'}, {event.done} of {event.total}")
+                pace = self._pace.see(event)
+                doing = f"{event.audit}: {event.what or 'working'}, {event.done} of {event.total}"
+                self._say_at_times(f"{doing} ({pace})" if pace else doing)
             case Noticed():
                 self._say(f"{event.audit}: {event.message}")
             case _:
@@ -105,6 +109,7 @@ class _Bar:
         self._timer: threading.Timer | None = None
         self._trials: dict[str, tuple[int, int]] = {}
         self._audit, self._what, self._done, self._total = "", "starting", 0, 0
+        self._pace, self._paced = Pace(), ""
 
     def begin(self) -> None:
         self._timer = threading.Timer(PATIENCE, self._show)
@@ -124,6 +129,7 @@ class _Bar:
         match event:
             case StageStarted():
                 self._audit, self._what, self._done, self._total = event.audit, event.stage, 0, 0
+                self._paced = ""
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
                 if event.total > event.stored:
@@ -134,6 +140,7 @@ class _Bar:
             case Progressed():
                 self._audit, self._what = event.audit, event.what or self._what
                 self._done, self._total = event.done, event.total
+                self._paced = self._pace.see(event)
             case Noticed():
                 self._say(f"{event.audit}: {event.message}")
             case RunFinished():
@@ -156,11 +163,12 @@ class _Bar:
                 BarColumn(bar_width=20),
                 TextColumn("{task.fields[count]}", markup=False),
                 TimeElapsedColumn(),
+                TextColumn("{task.fields[pace]}", markup=False),
                 console=console,
                 transient=True,
                 refresh_per_second=5,
             )
-            self._task = self._bars.add_task("", total=None, count="")
+            self._task = self._bars.add_task("", total=None, count="", pace="")
             self._refresh()
             self._bars.start()
 
@@ -178,6 +186,7 @@ class _Bar:
             completed=self._done,
             total=self._total or None,
             count=f"{self._done}/{self._total}" if self._total else "",
+            pace=plain(self._paced),
         )
 
     def _say(self, text: str) -> None:

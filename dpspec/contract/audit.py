@@ -16,7 +16,7 @@ from dpspec.contract.spec import Spec
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpspec.contract.providers import LoadedData, ModelFactory, Trainer
+    from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,8 @@ class Power:
 class Plan:
     """How the trials are split and what they cost.
 
-    ``chunks`` partitions the trial indices; one chunk runs on one device and may batch its trials.
+    ``chunks`` partitions the trial indices; one chunk runs on one device and may batch its trials. ``checks`` are the
+    tests of conformance that will be made, each with the deviation that it would see; nothing is measured in them yet.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -61,6 +62,7 @@ class Plan:
     memory_bytes: int
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     @property
     def trials(self) -> int:
@@ -113,8 +115,19 @@ class Context(Protocol):
     def seed(self, index: int, *purpose: str) -> int:
         """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
 
-    def progress(self, done: int, total: int, what: str = "") -> None:
-        """Tell how far the current piece of work is."""
+    def resumable(self, index: int) -> Resumable | None:
+        """Where the runs of trial ``index`` may keep their state until the trial is stored; None for nowhere.
+
+        Give it to every ``TrainingJob`` of the trial: a killed trial then goes on in the middle of the run that it
+        was in, and the runs before that one are not made again.
+        """
+
+    def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
+        """Tell how far the current piece of work is.
+
+        unit: what is counted, in the plural (``steps``), where its rate means something to people.
+        records: how many records one of them takes on average, where that does.
+        """
 
     def cancelled(self) -> bool:
         """Whether to stop at the next safe point."""

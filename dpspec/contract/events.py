@@ -33,12 +33,17 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed:
-    """The current piece of work has come this far."""
+    """The current piece of work has come this far.
+
+    unit: what is counted, in the plural, where its rate means something. records: how many records one of them takes.
+    """
 
     audit: str
     what: str
     done: int
     total: int
+    unit: str = ""
+    records: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

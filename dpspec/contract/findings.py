@@ -133,8 +133,9 @@ class Check:
 class Evidence:
     """The sufficient statistics of one attack, from which any null curve can be tested again at no cost.
 
-    kind: which test reads them (``dpspec.stats.nulls``): ``one-run`` (canaries, guesses, correct),
-        ``many-run`` (present, absent, true_positives, false_positives) or ``binomial`` (trials, successes).
+    kind: which test reads them (``dpspec.stats.nulls``): ``one-run`` (canaries, guesses, correct), ``one-run-ladder``
+        (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives, false_positives),
+        ``many-run-ranked`` (outcomes, a text of 0 and 1) or ``binomial`` (trials, successes).
     quantity: what is attacked: ``epsilon`` for privacy curves, or the name of a metric.
     power: the largest epsilon (at ``at.delta``) that this attack could have shown with perfect guesses.
     """

@@ -161,6 +161,9 @@ class Observer:
     """Sees what a run releases and, where the backend can tell, what it did. All methods do nothing by default.
 
     Steps count from 1; step 0 is the initial model. Tensors are valid during the call only: copy what you keep.
+
+    An observer that can be resumed overrides ``state`` and ``restore``: a run that is resumed at a later step shows it
+    the steps that follow, as if it had seen those before.
     """
 
     def released(self, step: int, state: torch.Tensor) -> None:
@@ -175,6 +178,29 @@ class Observer:
     def clipped(self, step: int, norms: torch.Tensor) -> None:
         """``norms`` (b,), float64: the norms of the step's contributions after clipping (``norm-log``)."""
 
+    def state(self) -> Mapping[str, np.ndarray[Any, Any]] | None:
+        """What it has seen so far, as named arrays; None where it cannot tell, and then its run cannot be resumed."""
+        return None
+
+    def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Go on from what :meth:`state` gave."""
+        raise TypeError(f"{type(self).__name__} cannot be restored")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumable:
+    """Where a run keeps its state, so that a killed run goes on, and how often it is saved.
+
+    folder: made when it is first needed; the run's files in it are no one else's business, and whoever chose the
+        folder removes it once the run's outcome is stored.
+    seconds: at most this much work is lost.
+    steps: save after every so many steps instead.
+    """
+
+    folder: FilePath
+    seconds: float = 60.0
+    steps: int | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
@@ -184,6 +210,7 @@ class TrainingJob:
     options: the spec's training block (learning_rate, reduction, ...).
     x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``.
     expected_batch_size: a public constant, the divisor where ``reduction`` is mean; never the realised size.
+    resumable: where the run may keep its state while it lasts; a backend that cannot starts anew.
     """
 
     x: np.ndarray[Any, Any]
@@ -198,6 +225,7 @@ class TrainingJob:
     observers: Sequence[Observer] = ()
     progress: Callable[[int, int], None] | None = None
     cancelled: Callable[[], bool] | None = None
+    resumable: Resumable | None = None
 
 
 class Trainer(Protocol):

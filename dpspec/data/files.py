@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -14,12 +15,17 @@ MAX_BYTES = 2**30
 MAX_VALUES = 2**28
 
 
-def locate(directory: Path, name: str) -> Path:
-    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when it is absent or too large."""
+def locate(directory: Path, name: str, otherwise: str = "") -> Path:
+    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when it is absent or too large.
+
+    ``otherwise``: what to append to the name where no file has it as it is.
+    """
     path = directory / name
     try:
         regular, size = path.is_file(), path.stat().st_size
     except FileNotFoundError:
+        if otherwise and os.path.exists(directory / (name + otherwise)):
+            return locate(directory, name + otherwise)
         raise DataError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}") from error

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from dpspec.contract import DataError, Dataset, Facts, LoadedData
+from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.files import check_count, locate, sha256
 from dpspec.data.options import CLASSES, path, schema
@@ -19,15 +19,22 @@ from dpspec.data.source import Source
 if TYPE_CHECKING:
     import numpy as np
 
+
+def _file(description: str) -> Json:
+    about = f"{description} Relative to path. Where there is no such file, the one that ends in .gz as well."
+    return {"type": "string", "minLength": 1, "description": about}
+
+
 DATASET = Dataset(
     kind="idx",
     summary="Images and labels in the IDX format of MNIST, pixels in [0, 1].",
     schema=schema(
         {
-            "images": path("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
-            "labels": path("The training labels: an IDX file of bytes (n), gzipped or not."),
-            "test_images": path("The test images; goes with test_labels."),
-            "test_labels": path("The test labels; goes with test_images."),
+            "path": path("The folder that the names of the files are relative to; by default the spec's."),
+            "images": _file("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
+            "labels": _file("The training labels: an IDX file of bytes (n), gzipped or not."),
+            "test_images": _file("The test images; goes with test_labels."),
+            "test_labels": _file("The test labels; goes with test_images."),
             "classes": {**CLASSES, "default": 10},
         },
         required=["images", "labels"],
@@ -71,7 +78,11 @@ class Idx(Source):
     def what(self, test: bool = False) -> str:
         """Messages name both files, since either can be the wrong one."""
         names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
-        return " and ".join(str(self.directory / name) for name in names if name)
+        return " and ".join(str(self._folder / name) for name in names if name)
+
+    @property
+    def _folder(self) -> Path:
+        return self.directory / str(self.options.get("path", ""))
 
     def _pairs(self) -> list[tuple[Path, Path]]:
         """Images and labels of the training records and, where the spec names them, of the test records."""
@@ -81,7 +92,7 @@ class Idx(Source):
         for key in (key for pair in named for key in pair):
             if key not in self.options:
                 raise DataError(f"idx data with test records needs both test_images and test_labels; no {key} given")
-        return [tuple(locate(self.directory, self.options[key]) for key in pair) for pair in named]  # type: ignore[misc]
+        return [tuple(locate(self._folder, self.options[key], otherwise=".gz") for key in pair) for pair in named]  # type: ignore[misc]
 
 
 def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What each claim kind says: inequalities that findings are held against, and curve points that attacks test."""
+"""What each claim kind says: inequalities that findings are held against, and the curve that attacks test."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Statement:
 
     text: the claim as people read it.
     parts: all of them must be proved; one that is refuted refutes the claim.
-    points: (epsilon, delta) pairs that the claim implies, each a null for attacks; empty where none is implied.
+    points: (epsilon, delta) pairs that the claim implies, together the null for attacks; empty where none is implied.
     curve: the same points for another claimed value, where the claim has a single one: says what could be refuted.
     """
 

@@ -9,7 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import Cancelled, Catalog, Event, Facts, FrozenMap, LoadedData, ModelFactory, Progressed, Trainer
+from dpspec.contract import (
+    Cancelled,
+    Catalog,
+    Event,
+    Facts,
+    FrozenMap,
+    LoadedData,
+    ModelFactory,
+    Progressed,
+    Resumable,
+    Trainer,
+)
 from dpspec.engine.keys import trial_seed
 from dpspec.engine.prepare import Prepared
 
@@ -38,6 +49,8 @@ class RunContext:
         self._stop = stop
         self._told = 0.0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
+        self.kept: Callable[[int], Path] | None = None
 
     @property
     def facts(self) -> Facts:
@@ -85,12 +98,17 @@ class RunContext:
         """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
         return trial_seed(self._inputs, index, *purpose)
 
-    def progress(self, done: int, total: int, what: str = "") -> None:
+    def resumable(self, index: int) -> Resumable | None:
+        """Where the runs of trial ``index`` may keep their state, which the store removes once it has the trial."""
+        return Resumable(folder=self.kept(index)) if self.kept is not None else None
+
+    def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
         """Emit a progress event, unless the last one was a moment ago."""
         now = time.monotonic()
         if self._emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
-            self._emit(Progressed(audit=self._prepared.spec.name, what=what, done=done, total=total))
+            name = self._prepared.spec.name
+            self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
 
     def cancelled(self) -> bool:
         """Whether to stop at the next safe point."""

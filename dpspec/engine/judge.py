@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Spec
 from dpspec.engine import nulltests, power, reasons
-from dpspec.engine.claims import Part, Statement, statement
+from dpspec.engine.claims import Part, Points, Statement, statement
 from dpspec.engine.conformance import conforms, join_checks
 from dpspec.engine.nulltests import Family, Hypothesis, group_size
 from dpspec.engine.result import Conformance, Verdict, VerdictName
@@ -85,12 +85,11 @@ class _Case:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rejection:
-    """A proved bound that an attack rejects."""
+    """A curve of proved bounds that an attack rejects, and the findings that it is made of, all of one scope."""
 
     evidence: Evidence
-    finding: Finding
-    epsilon: float
-    delta: float
+    findings: tuple[Finding, ...]
+    points: Points
     p_value: float
 
 
@@ -129,8 +128,8 @@ class _Bench:
                 family.add(hypothesis, e)
         return [
             [
-                _Rejection(evidence=e, finding=f, epsilon=hypothesis[3], delta=hypothesis[4], p_value=p)
-                for hypothesis, e, f in of_audit
+                _Rejection(evidence=e, findings=found, points=hypothesis[3], p_value=p)
+                for hypothesis, e, found in of_audit
                 if (p := family.adjusted(hypothesis)) is not None and p <= LEVEL
             ]
             for of_audit in tests
@@ -153,7 +152,8 @@ class _Bench:
             name = "contradicted"
             attack = reasons.attack_name(broken.evidence)
             deviates = conformance.status == "deviates"
-            reason = reasons.contradicted(attack, broken.epsilon, broken.delta, broken.p_value, deviates)
+            worst = nulltests.worst(broken.evidence, broken.points)
+            reason = reasons.contradicted(attack, *worst, len(broken.points), broken.p_value, deviates)
         elif smallest is not None and smallest[0] <= level:
             name = "refuted"
             clash = view is not None and view.rank == 2
@@ -206,7 +206,7 @@ class _Bench:
             for r in rejections
             if covers(case.scope, r.evidence.scope)
             and group_size(r.evidence) <= case.claim.group_size
-            and reaches(r.finding, case.scope)
+            and reaches(r.findings[0], case.scope)
         ]
         met += [v.relied_on for v in views if v.relied_on is not None]
         return min(met, key=lambda r: r.p_value, default=None)
@@ -263,11 +263,12 @@ class _View:
 
 
 def _rejection(finding: Finding, rejections: Sequence[_Rejection]) -> _Rejection | None:
-    """The rejection that hits a finding: of itself, or of a weaker statement that it implies."""
+    """The rejection that hits a finding: of a curve that it is a part of, or of a point that it implies."""
     if finding.quantity != "epsilon" or finding.bound != "upper" or not set(finding.at) <= {"delta", "group_size"}:
-        return next((r for r in rejections if r.finding == finding), None)
+        return next((r for r in rejections if finding in r.findings), None)
+    delta = float(finding.at.get("delta", 0.0))
     for r in rejections:
-        implied = finding.value <= r.epsilon and float(finding.at.get("delta", 0.0)) <= r.delta
+        implied = any(finding.value <= epsilon and delta <= at for epsilon, at in r.points)
         if implied and group_size(finding) >= group_size(r.evidence) and covers(finding.scope, r.evidence.scope):
             return r
     return None

@@ -1,5 +1,7 @@
 """Every test that one invocation makes on its attacks' evidence, each hypothesis once, adjusted as one family.
 
+What is tested of privacy is a curve, all its (epsilon, delta) points at once: one test on each piece of evidence.
+
 Two families are kept apart: tests of what the claims say, at the stated confidence, and tests of what the proved
 bounds say, at level 1e-6.
 """
@@ -10,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dpspec.contract import Claim, Evidence, Finding, Scope
-from dpspec.engine.claims import Part, Statement
+from dpspec.engine.claims import Part, Points, Statement
 from dpspec.engine.scope import covers
 from dpspec.engine.standing import proven_bound, usable
 
-#: What is tested on one piece of evidence: its audit and place, ``curve`` or a metric's side, and the null's numbers.
-Hypothesis = tuple[int, int, str, float, float]
+#: What is tested on one piece of evidence: its audit and place, and ``curve`` with its points or a metric's side with
+#: what is claimed of it (and 0).
+Hypothesis = tuple[int, int, str, Points]
 
 
 @dataclass
@@ -31,13 +34,13 @@ class Family:
 
         if hypothesis in self._p_values:
             return
-        _, _, kind, first, second = hypothesis
+        _, _, kind, points = hypothesis
         if kind == "curve":
-            p_value = nulls.p_value(evidence, first, second)
+            p_value = nulls.curve_p_value(evidence, points)
         elif kind == "at-least":
-            p_value = nulls.metric_p_value(evidence, at_least=first)
+            p_value = nulls.metric_p_value(evidence, at_least=points[0][0])
         else:
-            p_value = nulls.metric_p_value(evidence, at_most=first)
+            p_value = nulls.metric_p_value(evidence, at_most=points[0][0])
         self._p_values[hypothesis] = p_value
         self._adjusted = None
 
@@ -84,13 +87,10 @@ def claim_hypotheses(
 ) -> list[tuple[Hypothesis, Evidence]]:
     """What a claim says, on every piece of evidence that can tell against it."""
     if said.about_privacy:
-        return [
-            ((audit, index, "curve", epsilon, delta), e)
-            for index, e in attacks_on(claim, scope, evidence)
-            for epsilon, delta in said.points
-        ]
+        attacks = attacks_on(claim, scope, evidence) if said.points else []
+        return [((audit, index, "curve", said.points), e) for index, e in attacks]
     return [
-        ((audit, index, part.side, part.claimed, 0.0), e)
+        ((audit, index, part.side, ((part.claimed, 0.0),)), e)
         for part in said.parts
         for index, e in measurements_of(part, evidence)
     ]
@@ -98,29 +98,39 @@ def claim_hypotheses(
 
 def bound_hypotheses(
     audit: int, findings: Sequence[Finding], evidence: Sequence[Evidence]
-) -> list[tuple[Hypothesis, Evidence, Finding]]:
-    """What the proved upper bounds say, on every attack in their scope: the best one per scope and delta.
+) -> list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]]:
+    """What the proved upper bounds say, on every attack in their scope: for each scope the curve of the best ones.
 
-    A bound for larger groups covers an attack on smaller ones; where there is a tighter one for those, it is left out.
+    The findings are those that the curve is made of. A bound for larger groups covers an attack on smaller ones; where
+    there is a tighter one for those at the same delta, it is left out.
     """
     hypotheses = []
     for index, e in enumerate(evidence):
         if e.quantity != "epsilon" or not usable(e.assumptions):
             continue
-        best: dict[tuple[Scope, float], tuple[float, Finding]] = {}
+        best: dict[Scope, dict[float, tuple[float, Finding]]] = {}
         for finding in findings:
             if not (finding.bound == "upper" and proven_bound(finding) and covers(finding.scope, e.scope)):
                 continue
             if group_size(finding) < group_size(e):
                 continue
+            curve = best.setdefault(finding.scope, {})
             for epsilon, delta in _points(finding):
-                key = (finding.scope, delta)
-                if epsilon < best.get(key, (float("inf"), finding))[0]:
-                    best[key] = (epsilon, finding)
-        hypotheses += [
-            ((audit, index, "curve", epsilon, delta), e, finding) for (_, delta), (epsilon, finding) in best.items()
-        ]
+                if epsilon < curve.get(delta, (float("inf"), finding))[0]:
+                    curve[delta] = (epsilon, finding)
+        for curve in best.values():
+            points = tuple(sorted((epsilon, delta) for delta, (epsilon, _) in curve.items()))
+            if points:
+                made_of = tuple(dict.fromkeys(finding for _, finding in curve.values()))
+                hypotheses.append(((audit, index, "curve", points), e, made_of))
     return hypotheses
+
+
+def worst(evidence: Evidence, points: Points) -> tuple[float, float]:
+    """The point of a curve that a piece of evidence speaks against most."""
+    from dpspec.stats import nulls
+
+    return min(points, key=lambda point: nulls.p_value(evidence, *point))
 
 
 def _points(finding: Finding) -> list[tuple[float, float]]:

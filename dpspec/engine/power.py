@@ -9,7 +9,7 @@ from dpspec.engine.claims import Part, Points
 
 
 def largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Evidence], level: float) -> float | None:
-    """The largest claimed value some point of whose curve a perfect attack rejects at ``level``; None without attacks.
+    """The largest claimed value whose curve a perfect attack rejects at ``level``; None without attacks.
 
     Bisection, the rejected end; 0 where not even the claim of 0 could have been refuted.
     """
@@ -20,14 +20,14 @@ def largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Eviden
         return None
 
     def rejected(value: float) -> bool:
-        return any(nulls.p_value(e, epsilon, delta) <= level for e in best for epsilon, delta in curve(value))
+        return any(nulls.curve_p_value(e, curve(value)) <= level for e in best)
 
     if not rejected(0.0):
         return 0.0
     low, high = 0.0, 1.0
     while rejected(high) and high < 1e6:
         low, high = high, 2.0 * high
-    while high - low > 1e-6 * high:
+    while high - low > 1e-4 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return low

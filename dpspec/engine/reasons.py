@@ -8,11 +8,12 @@ from dpspec.engine.numbers import exact, lower, upper
 from dpspec.engine.standing import Standing
 
 
-def contradicted(attack: str, epsilon: float, delta: float, p_value: float, deviates: bool) -> str:
-    """The attack rejects a proved upper bound itself."""
+def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
+    """The attack rejects a proved upper bound itself, or a curve of so many points of which this is the worst one."""
+    what, more = ("bound", "") if points == 1 else ("curve", f", {points} points at once")
     text = (
-        f"The attack ({attack}) rejects the proved bound epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself, "
-        f"p = {upper(p_value)} over the invocation: theory, implementation or attack is wrong."
+        f"The attack ({attack}) rejects the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself"
+        f"{more}, p = {upper(p_value)} over the invocation: theory, implementation or attack is wrong."
     )
     return text + (" What ran was not what was declared, which can explain it." if deviates else "")
 

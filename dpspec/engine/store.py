@@ -2,7 +2,8 @@
 
 A record is a folder ``trials/ab/abcd.../`` with ``record.json`` and one ``.npy`` file per array. It is written
 beside its place and renamed into it, so that a reader sees all of it or nothing, and a killed run leaves at most a
-folder under ``tmp/``. What does not match its own digests is moved to ``damaged/`` and counts as absent.
+folder under ``tmp/``. What does not match its own digests is moved to ``damaged/`` and counts as absent. What a trial
+in work needs to go on after it was killed is under ``unfinished/``, until the trial is stored.
 """
 
 from __future__ import annotations
@@ -99,6 +100,19 @@ class Store:
             return self._read(folder, key)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+            if self._folder(key).is_dir():
+                shutil.rmtree(self.unfinished(key), ignore_errors=True)
+
+    def unfinished(self, key: str) -> Path:
+        """A folder for the state of a trial in work, which may not exist; it is removed once the trial is stored."""
+        return self.root / "unfinished" / self._folder(key).name
+
+    def sweep(self) -> int:
+        """Remove the state of all trials that were not finished; the number of bytes that it took."""
+        folder = self.root / "unfinished"
+        freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        shutil.rmtree(folder, ignore_errors=True)
+        return freed
 
     def keys(self) -> Iterator[str]:
         """The keys of all stored trials, sorted."""

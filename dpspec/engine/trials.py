@@ -35,6 +35,9 @@ def make_trials(
     def key(chunk: Sequence[int], index: int) -> str:
         return trial_key(inputs, prepared.facts, prepared.revisions, chunk, index)
 
+    places = {index: store.unfinished(key(chunk, index)) for chunk in plan.chunks for index in chunk}
+    context.kept = places.__getitem__
+
     def on_damage(message: str) -> None:
         emit(Noticed(audit=name, message=message))
 

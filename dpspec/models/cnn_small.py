@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dpspec.contract import Model
 from dpspec.models.layers import Activation, Convolution, Dense, Flatten, Layer, Pool
-from dpspec.models.stack import ACTIVATION, Stack
+from dpspec.models.stack import ACTIVATION, Stack, images
 
 MODEL = Model(
     kind="cnn-small",
@@ -35,9 +35,7 @@ class CnnSmall(Stack):
 
     def layers(self) -> Iterable[Layer]:
         """Convolution, activation and max pooling per entry of ``channels``, then the scores."""
-        shape = self.facts.shape
-        if len(shape) != 3 or min(shape[1:]) < 8:
-            raise ValueError(f"cnn-small needs images (channels, height, width) of at least 8 x 8, got records {shape}")
+        images("cnn-small", self.facts.shape, 8)
         for width in self.options.get("channels", (16, 32)):
             yield Convolution(int(width), kernel=3, padding=1)
             yield Activation(self.options.get("activation", "relu"))

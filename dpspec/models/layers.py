@@ -6,6 +6,7 @@ No layer mixes records (there is no batch normalisation): every record's gradien
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -30,6 +31,35 @@ class Layer(ABC):
     @abstractmethod
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         """The torch module when ``shape`` goes in, float32 on the CPU, its weights drawn from ``generator``."""
+
+
+@dataclass(frozen=True)
+class Chain(Layer):
+    """Layers one after the other."""
+
+    layers: tuple[Layer, ...]
+
+    def output(self, shape: Shape) -> Shape:
+        """What the last layer makes of it."""
+        for layer in self.layers:
+            shape = layer.output(shape)
+        return shape
+
+    def parameters(self, shape: Shape) -> int:
+        """Of all layers."""
+        return sum(layer.parameters(before) for layer, before in self._fitted(shape))
+
+    def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
+        """``torch.nn.Sequential``; weights are drawn first layer first."""
+        import torch
+
+        return torch.nn.Sequential(*(layer.module(before, generator) for layer, before in self._fitted(shape)))
+
+    def _fitted(self, shape: Shape) -> Iterator[tuple[Layer, Shape]]:
+        """Every layer with the shape that goes into it."""
+        for layer in self.layers:
+            yield layer, shape
+            shape = layer.output(shape)
 
 
 @dataclass(frozen=True)
@@ -72,17 +102,19 @@ class Dense(Layer):
 
 @dataclass(frozen=True)
 class Convolution(Layer):
-    """(channels, h, w) to (width, h', w') by square kernels of stride 1, h' = h + 2 padding - kernel + 1."""
+    """(channels, h, w) to (width, h', w') by square kernels, h' = (h + 2 padding - kernel) // stride + 1."""
 
     width: int
     kernel: int
     padding: int = 0
+    stride: int = 1
+    bias: bool = True
 
     def output(self, shape: Shape) -> Shape:
         """(width, h', w'); raises ``ValueError`` for images smaller than the kernel and for records that are none."""
         if len(shape) != 3:
             raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
-        h, w = (side + 2 * self.padding - self.kernel + 1 for side in shape[1:])
+        h, w = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in shape[1:])
         if min(h, w) < 1:
             raise ValueError(
                 f"images of {shape[1]} x {shape[2]} are smaller than the {self.kernel} x {self.kernel} kernel"
@@ -90,15 +122,20 @@ class Convolution(Layer):
         return (self.width, h, w)
 
     def parameters(self, shape: Shape) -> int:
-        """Kernels and biases."""
-        return (shape[0] * self.kernel**2 + 1) * self.width
+        """Kernels and, where there are any, biases."""
+        return (shape[0] * self.kernel**2 + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         """``torch.nn.Conv2d``."""
         import torch
 
         made = torch.nn.Conv2d(
-            shape[0], self.width, self.kernel, padding=self.padding, device="meta", dtype=torch.float32
+            *(shape[0], self.width, self.kernel),
+            stride=self.stride,
+            padding=self.padding,
+            bias=self.bias,
+            device="meta",
+            dtype=torch.float32,
         )
         return _drawn(made, shape[0] * self.kernel**2, generator)
 

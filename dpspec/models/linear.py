@@ -1,4 +1,4 @@
-"""``linear``: logistic regression, one linear score per class."""
+"""``linear``: multinomial logistic regression, one linear score per class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpspec.models.stack import Stack
 
 MODEL = Model(
     kind="linear",
-    summary="One linear score per class (logistic regression).",
+    summary="One linear score per class (multinomial logistic regression).",
     schema={
         "type": "object",
         "properties": {

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dpspec.contract import Model
 from dpspec.models.layers import Activation, Dense, Flatten, Layer
-from dpspec.models.stack import ACTIVATION, Stack
+from dpspec.models.stack import ACTIVATION, HIDDEN, Stack
 
 MODEL = Model(
     kind="mlp",
@@ -14,14 +14,7 @@ MODEL = Model(
     schema={
         "type": "object",
         "properties": {
-            "hidden": {
-                "type": "array",
-                "items": {"type": "integer", "minimum": 1, "maximum": 65536},
-                "minItems": 1,
-                "maxItems": 16,
-                "default": [64],
-                "description": "The widths of the hidden layers, first to last.",
-            },
+            "hidden": {**HIDDEN, "default": [64]},
             "activation": {**ACTIVATION, "default": "relu"},
         },
         "additionalProperties": False,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Facts, FrozenMap, Json
-from dpspec.models.layers import Layer, Shape
+from dpspec.models.layers import Chain, Layer, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 ACTIVATION: dict[str, Json] = {
     "enum": ["relu", "tanh"],
     "description": "The function between layers. Bounded ones such as tanh often train better under clipping.",
+}
+
+#: The schema of the hidden layers' widths, less its default.
+HIDDEN: dict[str, Json] = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 1, "maximum": 65536},
+    "minItems": 1,
+    "maxItems": 16,
+    "description": "The widths of the hidden layers, first to last.",
 }
 
 
@@ -29,7 +38,13 @@ class Stack(ABC):
     def __init__(self, options: FrozenMap, facts: Facts) -> None:
         self.options = options
         self.facts = facts
-        self._layers = tuple(self._fitted())
+        self._chain = Chain(tuple(self.layers()))
+        self._chain.output(self._shape)
+
+    @property
+    def _shape(self) -> Shape:
+        """The shape of one record; data that states none is flat."""
+        return self.facts.shape or (self.facts.features,)
 
     @abstractmethod
     def layers(self) -> Iterable[Layer]:
@@ -37,18 +52,18 @@ class Stack(ABC):
 
     def parameters(self) -> int:
         """The number of trainable parameters."""
-        return sum(layer.parameters(shape) for layer, shape in self._layers)
+        return self._chain.parameters(self._shape)
 
     def build(self, seed: int) -> torch.nn.Module:
         """A module whose weights depend on the seed alone; torch's global generators are neither read nor moved."""
         import torch
 
-        generator = torch.Generator(device="cpu").manual_seed(seed)
-        return torch.nn.Sequential(*(layer.module(shape, generator) for layer, shape in self._layers))
+        return self._chain.module(self._shape, torch.Generator(device="cpu").manual_seed(seed))
 
-    def _fitted(self) -> Iterator[tuple[Layer, Shape]]:
-        """Every layer with the shape that goes into it."""
-        shape = self.facts.shape or (self.facts.features,)
-        for layer in self.layers():
-            yield layer, shape
-            shape = layer.output(shape)
+
+def images(kind: str, shape: Shape, least: int) -> None:
+    """Raise ``ValueError`` unless ``shape`` is that of images (channels, h, w) with h and w at least ``least``."""
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ValueError(
+            f"{kind} needs images (channels, height, width) of at least {least} x {least}, got records {shape}"
+        )

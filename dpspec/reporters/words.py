@@ -156,6 +156,14 @@ def check(of: Check) -> str:
     return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
 
 
+def foreseen(of: Check) -> str:
+    """One test of the executed pipeline that is going to be made, and what it will see."""
+    sees = "what it sees depends on the run"
+    if of.detectable is not None:
+        sees = "sees any deviation" if of.detectable == 0 else f"sees {numbers.upper(100 * of.detectable, digits=2)}%"
+    return f"will check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {sees}"
+
+
 def detectable(deviation: float) -> str:
     """The smallest relative deviation that a test would have seen, rounded up."""
     if deviation == 0:

@@ -1,8 +1,7 @@
-"""What a claim about a whole curve says at single points: the (epsilon, delta) pairs that it implies.
+"""Claims about a whole curve as the (epsilon, delta) pairs that they imply, all at once: the lines that support it.
 
-Attacks test (epsilon, delta) pairs. A claim of another form is refuted when a pair that it implies is, so that the
-pairs here are implied exactly or with slack, never more than the claim says. They lie on fixed grids: a pair chosen
-by the data would need a correction that a fixed one does not.
+Attacks test such sets of pairs. The pairs here are implied exactly or with slack, so that together they never say more
+than the claim, and they are many, so that they say nearly as much.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from itertools import accumulate, pairwise
 from scipy import special
 
 #: Deltas at which Renyi claims are tested, ...
-DELTAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8, 1e-10)
-#: ... and distances, in standard deviations of the privacy loss above its mean, at which mu-GDP claims are.
-DISTANCES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
+#: ... and distances, in standard deviations of the privacy loss from its mean, at which mu-GDP claims are.
+DISTANCES = tuple(k / 4.0 for k in range(-32, 33))
 
 Point = tuple[float, float]
 
@@ -25,19 +24,21 @@ Point = tuple[float, float]
 def gaussian(mu: float) -> tuple[Point, ...]:
     """Pairs on the curve of mu-GDP: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-    Dong, Roth & Su 2022, Corollary 2.13, at eps = mu^2/2 + z mu for the fixed distances z; float64, rounded up by 1e-9
-    relatively.
+    Dong, Roth & Su 2022, Corollary 2.13, at eps = mu^2/2 + z mu for the fixed distances z where that is positive, and
+    at eps = 0; float64, rounded up by 1e-9 relatively.
     """
     if not mu > 0.0:
         return ((0.0, 0.0),)
-    points = []
-    for z in DISTANCES:
-        epsilon = 0.5 * mu * mu + z * mu
-        first = float(special.log_ndtr(-z))
-        second = epsilon + float(special.log_ndtr(-z - mu))
-        delta = math.exp(first) * -math.expm1(min(0.0, second - first))
-        points.append((epsilon, min(1.0, delta * (1.0 + 1e-9))))
-    return tuple(points)
+    distances = (-0.5 * mu, *(z for z in DISTANCES if z > -0.5 * mu))
+    epsilons = [max(0.0, 0.5 * mu * mu + z * mu) for z in distances]
+    return tuple((epsilon, min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 1e-9))) for epsilon in epsilons)
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """The delta of mu-GDP, mu > 0, at one epsilon: the formula of :func:`gaussian`, float64."""
+    first = float(special.log_ndtr(0.5 * mu - epsilon / mu))
+    second = epsilon + float(special.log_ndtr(-0.5 * mu - epsilon / mu))
+    return math.exp(first) * -math.expm1(min(0.0, second - first))
 
 
 def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:

@@ -13,8 +13,12 @@ upper bound on fpr, each at half the level, serve both.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from dpspec.stats import binomial
+from dpspec.stats import binomial, curves
+
+#: What evidence and bounds of this kind name as their source.
+SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
 
 def p_value(
@@ -43,6 +47,17 @@ def p_value(
         low, high = (middle, high) if from_present(middle) < from_absent(middle) else (low, middle)
     # Whatever lies left of low or right of high is smaller; between them this is an upper bound.
     return min(1.0, 2.0 * min(from_present(high), from_absent(low)))
+
+
+def curve_p_value(
+    present: int, absent: int, true_positives: int, false_positives: int, points: Sequence[curves.Point]
+) -> float:
+    """The same for "(epsilon, delta)-DP for all ``points``": the least over them, 1 without any.
+
+    One pair of bounds excludes what any of them excludes, so that a whole curve costs no multiplicity.
+    """
+    counts = (present, absent, true_positives, false_positives)
+    return min((p_value(*counts, epsilon, delta) for epsilon, delta in points), default=1.0)
 
 
 def epsilon_lower(

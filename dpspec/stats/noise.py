@@ -9,6 +9,7 @@ so that too small a sum speaks against the declared scale and too large a sum do
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from scipy import special
@@ -68,30 +69,71 @@ def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
     )
 
 
-def correlation(products: float, pairs: int, count: int) -> Measurement:
+def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Measurement:
     """Test that standard normal noise is fresh: ``products`` sums the ``pairs`` products of successive steps' numbers.
 
     count: how many numbers there are, over all steps; chains of T numbers each hold T - 1 pairs. ``products`` over the
     root of ``pairs`` is nearly standard normal where there are many pairs; where there are few its tails are heavier,
     and p is twice Chernoff's bound instead, with E[e^(s products)] = det(I - s A)^(-1/2), A the adjacency matrix of all
-    chains. ``measured`` is the correlation, ``detectable`` the smallest one seen, by the normal law; None where not
-    even the same noise again would be.
+    chains. tried: of how many such sums this one is the largest (Bonferroni). ``measured`` is the correlation,
+    ``detectable`` the smallest one seen, by the normal law; None where not even the same noise again would be.
     """
     if not 1 <= pairs < count:
         raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
+    if tried < 1:
+        raise ValueError(f"tried must be at least 1, got {tried}")
     z = abs(products) / math.sqrt(pairs)
     if pairs >= _MANY_PAIRS:
-        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL))
+        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
     else:
-        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 / LEVEL))
-        p_value = min(1.0, 2.0 * math.exp(_log_chernoff(abs(products), pairs, count)))
+        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
+        p_value = 2.0 * math.exp(_log_chernoff(abs(products), pairs, count))
     detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
     return Measurement(
         test=f"correlation of successive steps, {test}",
         declared=0.0,
         measured=products / pairs,
-        p_value=p_value,
+        p_value=min(1.0, tried * p_value),
         detectable=detectable if detectable <= 1.0 else None,
+    )
+
+
+def least_coordinate(least: float, steps: int, count: int) -> Measurement:
+    """Test that every one of ``count`` coordinates had noise: ``least`` is the smallest sum of squares over the steps.
+
+    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom, whatever else
+    is in it: p = count P[chi2(steps) <= least], one-sided (Bonferroni). ``measured`` is that coordinate's scale,
+    ``detectable`` the smallest shortfall of a single coordinate's scale that would have been seen; None where not even
+    the absence of noise would.
+    """
+    _check(least, 1.0, steps)
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    room = _quantile(LEVEL / count, steps) / _quantile(POWER, steps)
+    return Measurement(
+        test="chi-square of the quietest coordinate",
+        declared=1.0,
+        measured=math.sqrt(least / steps),
+        p_value=min(1.0, math.exp(math.log(count) + log_lower_tail(least, steps))),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def quietest(parts: Mapping[str, tuple[float, int]]) -> tuple[str, Measurement]:
+    """Test every part of the model (a layer's sum of squares over its degrees) by :func:`lower_tail`, Bonferroni.
+
+    Returns the name of the most surprising part and its measurement; ``detectable`` is that of the smallest part.
+    """
+    found = {name: lower_tail(total, 1.0, count) for name, (total, count) in parts.items()}
+    name = min(found, key=lambda n: (found[n].p_value, found[n].measured))
+    smallest = min(count for _, count in parts.values())
+    room = _quantile(LEVEL / len(parts), smallest) / _quantile(POWER, smallest)
+    return name, Measurement(
+        test="chi-square of the quietest layer",
+        declared=1.0,
+        measured=found[name].measured,
+        p_value=min(1.0, len(parts) * found[name].p_value),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
     )
 
 

@@ -1,55 +1,110 @@
 """Tests of a null hypothesis on stored evidence: which test reads which kind of sufficient statistics.
 
-=========== ====================================================== ====================================
-kind        statistics                                             null
-=========== ====================================================== ====================================
-one-run     canaries, guesses, correct                             (epsilon, delta)-DP
-many-run    present, absent, true_positives, false_positives       (epsilon, delta)-DP
-binomial    trials, successes                                      a metric's at_least or at_most
-=========== ====================================================== ====================================
+================ ====================================================== ==================================
+kind             statistics                                             null
+================ ====================================================== ==================================
+one-run          canaries, guesses, correct                             a privacy curve
+one-run-ladder   canaries, guesses (rising), correct (of each count)    a privacy curve
+many-run         present, absent, true_positives, false_positives       a privacy curve
+many-run-ranked  outcomes: a text of 0 and 1, from the lowest score     a privacy curve
+binomial         trials, successes                                      a metric's at_least or at_most
+================ ====================================================== ==================================
+
+A privacy curve is a set of (epsilon, delta) pairs that the null says all at once; one pair is a curve too. Numbers are
+integers, several of them a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from dpspec.contract import Evidence, FrozenMap
-from dpspec.stats import binomial, manyrun, onerun
+from dpspec.stats import binomial, ladder, manyrun, onerun, onerun_curve, thresholds
+from dpspec.stats.curves import Point
 
-_ONE_RUN = ("canaries", "guesses", "correct")
-_MANY_RUN = ("present", "absent", "true_positives", "false_positives")
 _BINOMIAL = ("successes", "trials")
 
-#: Per kind of privacy evidence: its counts, the test, and how many of the counts the design fixes.
-_TESTS: dict[str, tuple[tuple[str, ...], Callable[..., float], Callable[..., float], int]] = {
-    "one-run": (_ONE_RUN, onerun.p_value, onerun.largest, 2),
-    "many-run": (_MANY_RUN, manyrun.p_value, manyrun.largest, 2),
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """How one kind of privacy evidence is read.
+
+    statistics: names and types, in the order of the functions' first arguments.
+    p_value: takes these and the points; epsilon_lower: these, delta and the confidence; perfect: these, and returns
+    what they would be without an error.
+    """
+
+    statistics: dict[str, type]
+    p_value: Callable[..., float]
+    epsilon_lower: Callable[..., float]
+    perfect: Callable[..., tuple[Any, ...]]
+
+
+_KINDS: dict[str, _Kind] = {
+    "one-run": _Kind(
+        statistics={"canaries": int, "guesses": int, "correct": int},
+        p_value=onerun_curve.p_value,
+        epsilon_lower=onerun.epsilon_lower,
+        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
+    ),
+    "one-run-ladder": _Kind(
+        statistics={"canaries": int, "guesses": tuple, "correct": tuple},
+        p_value=ladder.p_value,
+        epsilon_lower=ladder.epsilon_lower,
+        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
+    ),
+    "many-run": _Kind(
+        statistics={"present": int, "absent": int, "true_positives": int, "false_positives": int},
+        p_value=manyrun.curve_p_value,
+        epsilon_lower=manyrun.epsilon_lower,
+        perfect=lambda present, absent, true, false: (present, absent, present, 0),
+    ),
+    "many-run-ranked": _Kind(
+        statistics={"outcomes": str},
+        p_value=thresholds.p_value,
+        epsilon_lower=thresholds.epsilon_lower,
+        perfect=lambda outcomes: ("".join(sorted(outcomes)),),
+    ),
 }
 
 
 def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
     """A valid p-value for the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope.
 
-    Raises ``ValueError`` on a kind that tests no such null, and on counts that are missing or make no sense.
+    Raises ``ValueError`` on a kind that tests no such null, and on statistics that are missing or make no sense.
     """
-    names, test, _, _ = _privacy(evidence)
-    return _cached(test, _counts(evidence, names), (epsilon, delta))
+    return curve_p_value(evidence, ((epsilon, delta),))
+
+
+def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
+    """A valid p-value for the null that the pipeline is (epsilon, delta)-DP for all ``points``; 1 without any.
+
+    It is one test, whatever the number of points. Raises ``ValueError`` as :func:`p_value` does.
+    """
+    kind = _privacy(evidence)
+    return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
+
+
+def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
+    """The lower bound on epsilon at ``delta`` that this evidence gives: no larger than the truth with probability at
+    least ``confidence``; 0 where nothing is shown."""
+    kind = _privacy(evidence)
+    return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
     """The largest epsilon at ``delta`` that this design could have refuted at ``confidence``, with perfect guesses."""
-    names, _, power, design = _privacy(evidence)
-    return _cached(power, _counts(evidence, names)[:design], (delta, confidence))
+    return epsilon_lower(perfect(evidence), delta, confidence)
 
 
 def perfect(evidence: Evidence) -> Evidence:
     """The same design with every guess right: what it could have shown at best."""
-    names, _, _, design = _privacy(evidence)
-    counts = _counts(evidence, names)[:design]
-    best = {"one-run": (counts[-1],), "many-run": (counts[0], 0)}[evidence.kind]
-    counted = dict(zip(names, (*counts, *best), strict=True))
+    kind = _privacy(evidence)
+    best = kind.perfect(*_statistics(evidence, kind.statistics))
+    counted = dict(zip(kind.statistics, best, strict=True))
     return replace(evidence, statistics=FrozenMap({**evidence.statistics, **counted}))
 
 
@@ -63,7 +118,7 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
         raise ValueError("give exactly one of at_least and at_most")
     if evidence.kind != "binomial":
         raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no metric (needed: binomial)")
-    successes, trials = _counts(evidence, _BINOMIAL)
+    successes, trials = _statistics(evidence, dict.fromkeys(_BINOMIAL, int))
     if at_least is not None:
         return binomial.at_most(successes, trials, min(1.0, max(0.0, at_least)))
     assert at_most is not None
@@ -71,22 +126,30 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
 
 
 @lru_cache(maxsize=4096)
-def _cached(test: Callable[..., float], counts: tuple[int, ...], null: tuple[float, float]) -> float:
-    return test(*counts, *null)
+def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
+    return test(*statistics, *null)
 
 
-def _privacy(evidence: Evidence) -> tuple[tuple[str, ...], Callable[..., float], Callable[..., float], int]:
+def _privacy(evidence: Evidence) -> _Kind:
     try:
-        return _TESTS[evidence.kind]
+        return _KINDS[evidence.kind]
     except KeyError:
-        valid = ", ".join(sorted(_TESTS))
+        valid = ", ".join(sorted(_KINDS))
         raise ValueError(
             f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no privacy curve (valid kinds: {valid})"
         ) from None
 
 
-def _counts(evidence: Evidence, names: tuple[str, ...]) -> tuple[int, ...]:
-    missing = [name for name in names if not isinstance(evidence.statistics.get(name), int)]
+def _statistics(evidence: Evidence, wanted: dict[str, type]) -> tuple[Any, ...]:
+    values = [evidence.statistics.get(name) for name in wanted]
+    missing = [name for (name, kind), value in zip(wanted.items(), values, strict=True) if not _is(value, kind)]
     if missing:
         raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} lacks the counts {', '.join(missing)}")
-    return tuple(int(evidence.statistics[name]) for name in names)
+    return tuple(values)
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a statistic has its type: a text, an integer, or a list of integers."""
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_is(v, int) for v in value)
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -47,6 +47,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     >>> round(p_value(100, 100, 75, math.log(3), 0.0), 3)
     0.553
     """
+    beta = independent(canaries, guesses, correct, epsilon, delta)
+    return min(1.0, beta + correction(canaries, guesses, correct, epsilon, delta)) if beta < 1.0 else 1.0
+
+
+def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """The first term of the bound: beta = P[W >= correct], what independent guesses reach at delta = 0."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"need 0 <= correct <= guesses <= canaries, got {correct}, {guesses}, {canaries}")
     if not epsilon >= 0.0 or not 0.0 <= delta <= 1.0:
@@ -54,13 +60,18 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     if correct == 0:
         return 1.0
     # The chance of a wrong guess keeps its digits where q itself rounds to 1.
-    wrong = float(special.expit(-epsilon))
-    beta = float(special.betaincc(guesses - correct + 1, correct, wrong))
-    if delta == 0.0 or beta >= 1.0:
-        return min(1.0, beta)
-    rest = float(special.betainc(guesses - correct + 1, correct, wrong))
+    return float(special.betaincc(guesses - correct + 1, correct, special.expit(-epsilon)))
+
+
+def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """The second term of the bound, what delta > 0 adds: m delta beta (1 - beta) / (v P[W = v]), at most 1."""
+    if delta == 0.0 or correct == 0:
+        return 0.0
+    rest = float(special.betainc(guesses - correct + 1, correct, special.expit(-epsilon)))
+    if rest == 0.0:
+        return 0.0
     log_correction = math.log(canaries * delta / correct) + math.log(rest) + _log_tail_ratio(guesses, correct, epsilon)
-    return min(1.0, beta + math.exp(min(0.0, log_correction)))
+    return math.exp(min(0.0, log_correction))
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:

@@ -1,14 +1,16 @@
 """Are batches drawn as declared? Tests of Poisson sampling on counts that a sampling log boils down to.
 
 Under Poisson sampling every record enters every batch by its own coin: the total number of inclusions is binomial,
-and so is every batch size. A sampler of another rate shows in the total, one of fixed-size or correlated batches in
-the spread of the sizes.
+and so are every batch size and every record's number of inclusions. A sampler of another rate shows in the total, one
+of fixed-size or correlated batches in the spread of the sizes, weights in the spread of the records' counts, and an
+order that is gone through in what batches have in common.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from dataclasses import replace
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -18,6 +20,9 @@ from dpspec.stats.measurement import LEVEL, POWER, Measurement
 
 #: Probability of ever leaving the window of batch sizes that is summed over; it is added to the p-value.
 _OUTSIDE = 1e-16
+
+#: Exponents at which a likelihood ratio against independent batches is tried.
+_TILTS = np.geomspace(0.01, 20.0, 24)
 
 
 def inclusions(included: int, chances: int, rate: float) -> Measurement:
@@ -68,6 +73,61 @@ def batch_variance(steps: int, total: int, total_of_squares: int, records: int, 
         p_value=min(1.0, 2.0 * _chernoff(statistic, steps, records, rate)),
         detectable=_detectable_variance(steps, variance, rate),
     )
+
+
+def record_spread(records: int, total: int, total_of_squares: int, steps: int, rate: float) -> Measurement:
+    """Test that records are drawn alike and each afresh: ``records`` inclusion counts, with their sum and squares' sum.
+
+    Under Poisson sampling each count is Binomial(steps, rate), independently: the same test as of the batch sizes, with
+    records and steps exchanged. Shuffled batches give counts that are too even, weighted ones too uneven.
+    """
+    found = batch_variance(records, total, total_of_squares, steps, rate)
+    return replace(found, test="variance of inclusions per record")
+
+
+def overlap(lag: int, common: int, chances: int, rate: float) -> Measurement:
+    """Test that batches ``lag`` steps apart are independent: ``common`` of the earlier ones' ``chances`` were in both.
+
+    Given the past, the records that a batch shares with an earlier one are Binomial(size of the earlier, rate) under
+    Poisson sampling, and no more spread out than that in batches of a fixed size (Hoeffding 1963, Theorem 4). So
+    exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
+    over a grid of s of one sign is a p-value, however sizes and batches follow from the past (Ville). ``measured`` is
+    the rate of inclusion among the earlier batches' records.
+    """
+    if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
+        raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
+    return Measurement(
+        test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
+        declared=rate,
+        measured=common / chances,
+        p_value=_betting(common, chances, rate),
+        detectable=_detectable_overlap(chances, rate),
+    )
+
+
+def _betting(common: float, chances: int, rate: float) -> float:
+    p_values = []
+    for s in (_TILTS, -_TILTS):
+        log_values = s * common - chances * np.log1p(rate * np.expm1(s))
+        p_values.append(2.0 * math.exp(min(0.0, math.log(len(s)) - float(special.logsumexp(log_values)))))
+    return min(1.0, *p_values)
+
+
+def _detectable_overlap(chances: int, rate: float) -> float | None:
+    """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way."""
+
+    def rejects(shift: float) -> bool:
+        other = rate * (1.0 + shift)
+        deviation = math.sqrt(chances * other * max(0.0, 1.0 - other))
+        surely = chances * other - math.copysign(float(special.ndtri(POWER)) * deviation, shift)
+        return (surely - chances * rate) * shift > 0.0 and _betting(max(0.0, surely), chances, rate) <= LEVEL
+
+    found = []
+    for sign, most in ((-1.0, 1.0), (1.0, (1.0 - rate) / rate)):
+        if not rejects(sign * most):
+            return None
+        found.append(float(optimize.bisect(lambda d, s=sign: rejects(s * d) - 0.5, 0.0, most, xtol=1e-3)) + 1e-3)
+    return max(found)
 
 
 def _detectable_rate(chances: int, rate: float) -> float:

@@ -7,7 +7,12 @@ from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training import memory
-from dpspec.training.persample import ClippedSum, FlatModel, add_clipped, no_norms
+from dpspec.training.clipping import Clip, Flat, add_clipped, clipper, no_norms
+from dpspec.training.persample import ClippedSum, FlatModel
+from dpspec.training.sparse import SparseCanaries, clipped_sparse_sum
+
+#: Rows are copied out of the data piece by piece, at most so many bytes at once: a batch may be of any size.
+_COPIED = 64 * 2**20
 
 
 class RecordsAndCanaries:
@@ -21,30 +26,42 @@ class RecordsAndCanaries:
         self._x, self._y = x, y
         self._canaries = canaries
         self._chunk = memory.chunk_size(2 * 4 * model.size, model.device)
+        self._copied = max(1, _COPIED // max(1, x[:1].nbytes))
 
     @property
     def records(self) -> int:
         """Real and planted records together."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
-    def __call__(self, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
+    def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,), ascending and on the CPU, so that canaries stand at the end."""
         real = int(torch.searchsorted(indices, len(self._x)))
-        rows = indices[:real].to(self._model.device)
-        records = self._model.clipped_sum(state, self._x[rows], self._y[rows], clip_norm)
+        records = self._real(state, indices[:real].to(self._model.device), clip_norm)
         if self._canaries is None or real == len(indices):
             return records
         planted = self._planted(self._canaries, state, indices[real:] - len(self._x), clip_norm)
         return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
 
-    def _planted(self, canaries: GradientCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
-        total = torch.zeros_like(state)
-        norms = [no_norms(state.device)]
+    def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
+        total, norms = None, []
+        for some in torch.split(rows, self._copied):
+            found = self._model.clipped_sum(state, self._x[some], self._y[some], clip_norm)
+            total = found.sum if total is None else total.add_(found.sum)
+            norms.append(found.norms)
+        assert total is not None  # an empty batch is one empty piece
+        return ClippedSum(total, torch.cat(norms))
+
+    def _planted(self, canaries: GradientCanaries, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
+        how = clipper(clip_norm)
+        if isinstance(canaries, SparseCanaries) and isinstance(how, Flat):
+            return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
+        total, layout = torch.zeros_like(state), self._model.layout
+        pieces, norms = layout.unflatten(total), [no_norms(state.device)]
         for some in torch.split(indices.to(state.device), self._chunk):
             rows = canaries.gradients(some).to(state)
             if rows.shape != (len(some), self._model.size):
                 raise ValueError(
                     f"canary gradients must have shape {(len(some), self._model.size)}, got {tuple(rows.shape)}"
                 )
-            norms.append(add_clipped({"": total}, {"": rows}, clip_norm))
+            norms.append(add_clipped(pieces, layout.split(rows), how))
         return ClippedSum(total, torch.cat(norms))

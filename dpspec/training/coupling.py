@@ -10,6 +10,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from dpspec.models import modules
+
 _Rule = tuple[type[nn.Module], Callable[[Any], bool], str, str]
 
 _RULES: tuple[_Rule, ...] = (
@@ -39,6 +41,33 @@ _RULES: tuple[_Rule, ...] = (
         "write the recurrence with torch.nn.RNNCell, LSTMCell or GRUCell",
     ),
 )
+
+#: Layers whose output for a record is a function of that record alone, whatever their options are.
+_SEPARATE: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(nn.Sequential, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding),
+        *(nn.GroupNorm, nn.LayerNorm, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
+        *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+        *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
+        *(modules.Sum, modules.Subsample, modules.ZeroFirst),
+    }
+)
+
+
+def record_by_record(model: nn.Module) -> bool:
+    """Whether a model's structure shows that it treats each record by itself, so that a batch needs no ``vmap``.
+
+    True only for layers that are known, of exactly these types and without hooks; a false answer says nothing.
+    """
+    return all(_separate(module) for module in model.modules())
+
+
+def _separate(module: nn.Module) -> bool:
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False
+    if type(module) is nn.Flatten:
+        return module.start_dim >= 1
+    return type(module) in _SEPARATE
 
 
 def problems(model: nn.Module) -> tuple[str, ...]:

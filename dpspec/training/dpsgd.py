@@ -1,4 +1,4 @@
-"""The DP-SGD loop: theta <- theta - learning_rate * (sum of clipped gradients + noise) / divisor.
+"""The DP-SGD loop: theta <- update(theta, sum of clipped gradients + noise).
 
 The loop itself only calls its parts in order. Whoever needs another sampler, other contributions, other noise or
 another update replaces that part with ``dataclasses.replace`` and keeps the rest.
@@ -6,14 +6,18 @@ another update replaces that part with ``dataclasses.replace`` and keeps the res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dpspec.contract.providers import Cancelled, Observer
+from dpspec.training.checkpoint import Checkpoint
+from dpspec.training.clipping import Clip
+from dpspec.training.memories import Random, Remembering
 from dpspec.training.persample import ClippedSum
 from dpspec.training.schedule import Schedule
 from dpspec.training.seeds import generator
@@ -22,7 +26,7 @@ from dpspec.training.seeds import generator
 class Contributions(Protocol):
     """What the drawn records add to a step."""
 
-    def __call__(self, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
+    def __call__(self, state: Tensor, indices: Tensor, clip: Clip, /) -> ClippedSum:
         """The clipped sum of records ``indices`` (b,) at parameters ``state`` (P,); norms in the order of indices."""
 
 
@@ -40,46 +44,30 @@ class Update(Protocol):
         """The next parameters (P,), as a new tensor."""
 
 
-class GaussianNoise:
-    """Independent N(0, deviation^2) for every parameter."""
-
-    def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """Drawn on the device of ``total``, which must be the generator's."""
-        return torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype) * deviation
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """theta - learning_rate * noisy / divisor; the divisor is a public constant (1, or the expected batch size)."""
-
-    learning_rate: float
-    divisor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}")
-        if not self.divisor > 0:
-            raise ValueError(f"the expected batch size must be above 0, got {self.divisor}")
-
-    @property
-    def scale(self) -> float:
-        """By how much the noisy sum is multiplied."""
-        return self.learning_rate / self.divisor
-
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """The next parameters (P,)."""
-        return state - self.scale * noisy
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything that decides what a run computes. ``initial`` (P,) stands on the device of the run."""
+    """Everything that decides what a run computes. ``initial`` (P,) stands on the device of the run.
+
+    A part with a memory (an update with momentum, a sampler that shuffles) is :class:`Remembering`; a run starts by
+    clearing it.
+    """
 
     initial: Tensor
     schedule: Schedule
     contributions: Contributions
     noise: Noise
     update: Update
+
+    @property
+    def remembering(self) -> Mapping[str, Remembering]:
+        """The parts that have a memory, by name."""
+        parts: dict[str, object] = {
+            "contributions": self.contributions,
+            "noise": self.noise,
+            "update": self.update,
+            **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
+        }
+        return {name: part for name, part in parts.items() if isinstance(part, Remembering)}
 
 
 def run(
@@ -89,24 +77,39 @@ def run(
     observers: Sequence[Observer] = (),
     progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Tensor:
     """Run every step and return the final parameters (P,).
 
     Sampling and noise have generators of their own, derived from ``seed``; the same seed gives the same run on the
-    same device. Raises ``Cancelled`` before the next step once ``cancelled()`` is true.
+    same device. Raises ``Cancelled`` before the next step once ``cancelled()`` is true. With a ``checkpoint`` a run
+    goes on where an earlier one of the same job stopped, and ends with the same bits as one that never did.
     """
     state = parts.initial
     sampling = generator(seed, "sampling")
     source = generator(seed, "noise", state.device)
     total = parts.schedule.total
+    for part in parts.remembering.values():
+        part.restore({})
+    remembering: dict[str, Remembering] = {
+        **parts.remembering,
+        "sampling": Random(sampling),
+        "source": Random(source),
+        **{f"observer{i}": observer for i, observer in enumerate(observers)},
+    }
+    resumed = checkpoint.load(remembering, state) if checkpoint is not None else None
+    done, state = resumed if resumed is not None else (0, state)
     with torch.no_grad():
-        for observer in observers:
-            observer.released(0, state)
-        for step, phase in enumerate(parts.schedule, start=1):
+        if resumed is None:
+            for observer in observers:
+                observer.released(0, state)
+        for step, phase in enumerate(islice(parts.schedule, done, None), start=done + 1):
             if cancelled is not None and cancelled():
+                if checkpoint is not None:
+                    checkpoint.save(step - 1, state, remembering)
                 raise Cancelled
             indices = phase.sampler.draw(sampling)
-            clipped = parts.contributions(state, indices, phase.clip_norm)
+            clipped = parts.contributions(state, indices, phase.clip)
             noise = parts.noise(clipped.sum, phase.deviation, source)
             state = parts.update(state, clipped.sum + noise)
             for observer in observers:
@@ -114,6 +117,8 @@ def run(
                 observer.clipped(step, clipped.norms)
                 observer.noised(step, noise)
                 observer.released(step, state)
+            if checkpoint is not None and checkpoint.due(step, total):
+                checkpoint.save(step, state, remembering)
             if progress is not None:
                 progress(step, total)
     return state

@@ -42,6 +42,12 @@ class Layout:
         pieces = torch.split(flat, list(self.sizes))
         return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
 
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """Views (b, *shape) of ``rows`` (b, P) by parameter name."""
+        pieces = torch.split(rows, list(self.sizes), dim=1)
+        shaped = zip(self.names, pieces, self.shapes, strict=True)
+        return {name: piece.view(len(rows), *shape) for name, piece, shape in shaped}
+
     def flatten(self, named: Mapping[str, Tensor], leading: int = 0) -> Tensor:
         """One vector (P,) from tensors by name; with ``leading`` batch dimensions kept, (..., P)."""
         pieces = [named[name] for name in self.names]

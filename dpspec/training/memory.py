@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 #: Bytes that one chunk aims at. On a CPU, chunks that fit into its cache are two to three times as fast as all records
 #: at once. A GPU wants enough work to be busy.
-_PREFERRED = {"cpu": 16 * 2**20, "cuda": 2**30}
+_PREFERRED = {"cpu": 96 * 2**20, "cuda": 2**30}
+
+#: What the errors of torch's allocators for a CPU say.
+_RAN_OUT = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "out of memory")
+
+T = TypeVar("T")
 
 #: Where the system tells nothing about its memory.
 _UNKNOWN = 2**30
@@ -37,6 +44,31 @@ def chunk_size(bytes_per_record: int, device: str | torch.device, budget: int | 
         budget = min(_PREFERRED.get(where.type, _PREFERRED["cpu"]), free_bytes(where) // 4)
     records = max(1, budget // max(1, bytes_per_record))
     return 1 << (int(records).bit_length() - 1)
+
+
+def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tuple[T, int | None]:
+    """``work(size)``, or where that runs out of memory ``work(size // 2)``, and so on; and the size that did not.
+
+    most: the size that an earlier call came down to, or None where none had to; in turn the second result. ``work``
+    starts afresh each time, so that what it returns depends on the last size alone.
+    """
+    size = size if most is None else min(size, most)
+    while True:
+        try:
+            return work(size), most
+        except (RuntimeError, MemoryError) as error:
+            if size == 1 or not ran_out(error):
+                raise
+        most = size = size // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory, on a GPU or not."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAN_OUT)
 
 
 def activation_bytes(model: nn.Module, x: Tensor) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.providers import TrainingJob
 from dpspec.training import flat
+from dpspec.training.checkpoint import checkpoint_of
 from dpspec.training.contributions import RecordsAndCanaries
-from dpspec.training.dpsgd import GaussianNoise, Parts, Sgd, run
+from dpspec.training.dpsgd import Parts, run
+from dpspec.training.noise import noise_of
+from dpspec.training.optimizers import update_of
 from dpspec.training.persample import FlatModel
 from dpspec.training.schedule import Schedule
 
@@ -23,34 +26,40 @@ class NativeTrainer:
         """Run the job; ``job.model`` ends trained. Raises ``Cancelled``, or ``ValueError`` for a job that is off."""
         train_with(job, parts_of(job))
 
+    def train_many(self, jobs: Sequence[TrainingJob]) -> None:
+        """Run jobs of one kind all at once; see :func:`~dpspec.training.batched.run_batched`."""
+        from dpspec.training.batched import run_batched
+
+        for job, final in zip(jobs, run_batched(jobs), strict=True):
+            flat.load(job.model, final)
+
 
 def parts_of(job: TrainingJob) -> Parts:
     """The parts of the loop, as the job declares them."""
     model = FlatModel(job.model, device=job.device)
     x, y = tensors(job.x, job.y, job.device)
     contributions = RecordsAndCanaries(model, x, y, job.canaries)
+    schedule = Schedule.of(job.phases, contributions.records)
     return Parts(
         initial=model.initial(),
-        schedule=Schedule.of(job.phases, contributions.records),
+        schedule=schedule,
         contributions=contributions,
-        noise=GaussianNoise(),
-        update=update_of(job.options, job.expected_batch_size),
+        noise=noise_of(schedule.noise),
+        update=update_of(job.options, job.expected_batch_size, schedule.total),
     )
 
 
 def train_with(job: TrainingJob, parts: Parts) -> None:
     """Run a job with parts that may have been replaced; the model is written once, at the end."""
-    final = run(parts, job.seed, observers=job.observers, progress=job.progress, cancelled=job.cancelled)
+    final = run(
+        parts,
+        job.seed,
+        observers=job.observers,
+        progress=job.progress,
+        cancelled=job.cancelled,
+        checkpoint=checkpoint_of(job, parts.initial),
+    )
     flat.load(job.model, final)
-
-
-def update_of(options: FrozenMap, expected_batch_size: float) -> Sgd:
-    """The update of a spec's training options."""
-    reduction = options["reduction"]
-    if reduction not in ("sum", "mean"):
-        raise ValueError(f"reduction must be sum or mean, got {reduction!r}")
-    divisor = expected_batch_size if reduction == "mean" else 1.0
-    return Sgd(learning_rate=float(options["learning_rate"]), divisor=divisor)
 
 
 def tensors(

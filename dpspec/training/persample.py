@@ -1,27 +1,33 @@
-"""Per-example gradients by ``torch.func``: what DP-SGD clips, and what an auditor recomputes.
+"""Per-example gradients, their norms and their clipped sums: what DP-SGD computes, and what an auditor recomputes.
 
-Gradients are float32 (the model's dtype), norms float64. Work is cut into chunks, and sums of clipped gradients are
-accumulated chunk by chunk and parameter by parameter, so that no (records, parameters) matrix is ever held for them.
+Gradients are float32 (the model's dtype), norms float64. Work is cut into chunks, whose gradients are added up
+parameter by parameter, in factors where a layer allows it (:mod:`dpspec.training.ghost`): no (records, parameters)
+matrix is ever held for sums and norms. A chunk that runs out of memory starts the batch afresh with chunks of half
+the size. Arithmetic is that of full float32, whatever the process has allowed elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from math import isfinite
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 from dpspec.training import flat, memory
-from dpspec.training.coupling import require_uncoupled
-
-#: The mean loss of a batch: outputs (b, classes) and labels (b,) to a scalar. Called with b = 1.
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+from dpspec.training.clipping import Clip, add_clipped, clipper, layer_of, no_norms
+from dpspec.training.coupling import record_by_record, require_uncoupled
+from dpspec.training.ghost import Loss, PerExample
+from dpspec.training.ghost_gradients import Gradients
+from dpspec.training.precision import full_precision
 
 #: Gradients by parameter name, each (b, *shape).
 Named: TypeAlias = Mapping[str, Tensor]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,11 @@ class FlatModel:
         self._model = model
         self._loss = loss
         self._budget = budget
-        self._chunk: int | None = None
+        self._examples: PerExample | None = None
+        self._sizes: dict[bool, int] = {}
+        self._most: int | None = None
         frozen = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
         self._constants = {n: t.to(self.device) for n, t in {**frozen, **dict(model.named_buffers())}.items()}
-        self._gradients = vmap(grad(self._example_loss), in_dims=(None, 0, 0))
 
     def initial(self) -> Tensor:
         """The module's own parameters as a vector (P,) on the device."""
@@ -70,99 +77,127 @@ class FlatModel:
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
         """The outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
-        return self._call(self.layout.unflatten(state), x)
+        with full_precision(self.device):
+            return self._forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
         """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, one chunk after the other."""
-        if len(x) == 0:
-            return
-        parameters = self.layout.unflatten(state)
-        if self._chunk is None:
-            self._chunk = memory.chunk_size(self._record_bytes(x[:1]), self.device, self._budget)
-        for some_x, some_y in zip(torch.split(x, self._chunk), torch.split(y, self._chunk), strict=True):
-            yield self._gradients(parameters, some_x, some_y)
+        if len(x):
+            size = self._size(state, x, y, written=True)
+            for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+                yield self.layout.split(self.rows(state, some_x, some_y))
 
-    def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip_norm: float) -> ClippedSum:
+    def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
+
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
+            named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk in chunks)
+            return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
+
+        return self._each(state, x, y, work, written=True)
+
+    def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The squared l2 norms (k, b) in float64 of the gradients with respect to each of the k parameters."""
+
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
+            found = (torch.stack([chunk[name].squares() for name in self.layout.names]) for chunk in chunks)
+            nothing = torch.zeros(len(self.layout.names), 0, dtype=torch.float64, device=self.device)
+            return torch.cat([nothing, *found], dim=1)
+
+        return self._each(state, x, y, work)
+
+    def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The l2 norm (b,) in float64 of each record's gradient at ``state``, before any clipping."""
+        return self.squares(state, x, y).sum(0).sqrt()
+
+    def layer_norms(self, state: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The norms (b,) in float64 of each layer's part of the gradient; a layer is what one module holds itself."""
+        squares: dict[str, Tensor] = {}
+        for name, found in zip(self.layout.names, self.squares(state, x, y), strict=True):
+            squares[layer_of(name)] = squares.get(layer_of(name), 0.0) + found
+        return {layer: found.sqrt() for layer, found in squares.items()}
+
+    def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
         """Sum of the records' clipped gradients at ``state``; zeros (P,) and no norms for an empty batch."""
-        total = torch.zeros_like(state)
-        pieces = self.layout.unflatten(total)
-        norms = [no_norms(self.device)]
-        norms += [add_clipped(pieces, chunk, clip_norm) for chunk in self.gradients(state, x, y)]
-        return ClippedSum(total, torch.cat(norms))
 
-    def _call(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> ClippedSum:
+            total = torch.zeros_like(state)
+            pieces = self.layout.unflatten(total)
+            norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk in chunks)]
+            return ClippedSum(total, torch.cat(norms))
+
+        return self._each(state, x, y, work, written=isfinite(clipper(clip).coordinate_bound))
+
+    def _each(
+        self,
+        state: Tensor,
+        x: Tensor,
+        y: Tensor,
+        work: Callable[[Iterator[Mapping[str, Gradients]]], T],
+        *,
+        written: bool = False,
+    ) -> T:
+        """``work`` on the gradients of all chunks; ``written``: whether it writes every gradient out."""
+        if len(x) == 0:
+            return work(iter(()))
+        with full_precision(self.device):
+            size = self._size(state, x, y, written=written)
+            found, self._most = memory.halving(lambda size: work(self._chunks(state, x, y, size)), size, self._most)
+        return found
+
+    def _chunks(self, state: Tensor, x: Tensor, y: Tensor, size: int) -> Iterator[Mapping[str, Gradients]]:
+        parameters = self.layout.unflatten(state.detach())
+        for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            yield self._tried(parameters, x, y).gradients(parameters, some_x, some_y)
+
+    def _size(self, state: Tensor, x: Tensor, y: Tensor, *, written: bool) -> int:
+        """How many records to take at once, by what one of them needs; asked once."""
+        if written not in self._sizes:
+            examples = self._tried(self.layout.unflatten(state.detach()), x, y)
+            with torch.no_grad():
+                kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
+            rows = 2 * state.nbytes if written else examples.written
+            self._sizes[written] = memory.chunk_size(kept + rows, self.device, self._budget)
+        return self._sizes[written]
+
+    def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
+        """What the first record that is ever seen shows about the model."""
+        if self._examples is None:
+            together = record_by_record(self._model)
+            self._examples = PerExample(self._forward, self._loss, parameters, x[:1], y[:1], together=together)
+        return self._examples
+
+    def _forward(self, parameters: Named, x: Tensor) -> Tensor:
         outputs: Tensor = functional_call(self._model, {**self._constants, **parameters}, (x,))
         return outputs
-
-    def _example_loss(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return self._loss(self._call(parameters, x.unsqueeze(0)), y.unsqueeze(0))
-
-    def _record_bytes(self, x: Tensor) -> int:
-        # The gradient and one temporary of its size; activations and, on the way back, their gradients.
-        with torch.no_grad():
-            kept = memory.activation_bytes(self._model, x.to(next(self._model.parameters()).device))
-        return 2 * 4 * self.size + 2 * kept
-
-
-def norms_of(rows: Named) -> Tensor:
-    """The l2 norm (b,) in float64 of each record over all its parameters, without a float64 copy of the rows."""
-    parts = [torch.linalg.vector_norm(r.reshape(len(r), -1), dim=1, dtype=torch.float64) for r in rows.values()]
-    norms: Tensor = parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
-    return norms
-
-
-def add_clipped(totals: Mapping[str, Tensor], rows: Named, clip_norm: float) -> Tensor:
-    """Add sum_i g_i * min(1, clip_norm / ||g_i||) to ``totals`` in place; the norms (b,) float64 that were added.
-
-    A gradient within ``clip_norm`` is added as it is. A gradient that is not finite counts as zero: no record,
-    however broken, contributes more than ``clip_norm``.
-    """
-    norms = norms_of(rows)
-    factors = clip_factors(norms, clip_norm, next(iter(rows.values())).dtype)
-    finite = norms.isfinite()
-    if not bool(finite.all()):
-        rows = {name: r[finite] for name, r in rows.items()}
-    weights = factors[finite]
-    for name, total in totals.items():
-        total.view(-1).addmv_(rows[name].reshape(len(weights), total.numel()).T, weights)
-    return torch.where(finite, norms * factors, 0.0)
-
-
-def clip_factors(norms: Tensor, clip_norm: float, dtype: torch.dtype) -> Tensor:
-    """min(1, clip_norm / norm) for norms (b,) in float64, rounded down to ``dtype``; zero where a norm is not finite.
-
-    Rounding down keeps norm * factor <= clip_norm in float64.
-    """
-    exact = clip_norm / norms.clamp_min(clip_norm)
-    factors = exact.to(dtype)
-    factors = torch.where(factors > exact, torch.nextafter(factors, torch.zeros_like(factors)), factors)
-    return torch.where(norms.isfinite(), factors, 0.0)
-
-
-def no_norms(device: torch.device) -> Tensor:
-    """The norms of no records: (0,) float64."""
-    return torch.zeros(0, dtype=torch.float64, device=device)
 
 
 def per_example_gradients(model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None) -> Tensor:
     """The gradient of each record's loss as rows (b, P), at ``state`` (P,) or else the model's own parameters."""
     functional, state = _at(model, x, state)
-    rows = [functional.layout.flatten(chunk, leading=1) for chunk in functional.gradients(state, x, y)]
-    return torch.cat([state.new_zeros(0, functional.size), *rows])
+    return functional.rows(state, x, y)
 
 
 def per_example_norms(model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None) -> Tensor:
     """The l2 norm of each record's gradient, (b,) in float64, before any clipping."""
     functional, state = _at(model, x, state)
-    return torch.cat([no_norms(functional.device), *map(norms_of, functional.gradients(state, x, y))])
+    return functional.norms(state, x, y)
+
+
+def per_layer_norms(
+    model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The l2 norm of each layer's part of each record's gradient, (b,) in float64 by layer, before any clipping."""
+    functional, state = _at(model, x, state)
+    return functional.layer_norms(state, x, y)
 
 
 def clipped_sum(
-    model: nn.Module | FlatModel, x: Tensor, y: Tensor, clip_norm: float, *, state: Tensor | None = None
+    model: nn.Module | FlatModel, x: Tensor, y: Tensor, clip: Clip, *, state: Tensor | None = None
 ) -> Tensor:
-    """sum_i g_i * min(1, clip_norm / ||g_i||) over the records, (P,)."""
+    """The sum (P,) of the records' gradients, each clipped; a number clips to that l2 norm as a whole."""
     functional, state = _at(model, x, state)
-    return functional.clipped_sum(state, x, y, clip_norm).sum
+    return functional.clipped_sum(state, x, y, clip).sum
 
 
 def _at(model: nn.Module | FlatModel, x: Tensor, state: Tensor | None) -> tuple[FlatModel, Tensor]:

@@ -1,13 +1,20 @@
-"""How a step draws its batch: every draw is afresh and independent of other steps, empty batches included."""
+"""How a step draws its batch: afresh and independently of other steps, empty batches included.
+
+Shuffled batches are the exception: they are what many loaders do, no accountant here covers them, and they remember
+the order of their epoch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from dpspec.training.memories import Memory, tensor, tensors
 
 
 class Sampler(Protocol):
@@ -84,6 +91,45 @@ class Full:
         return torch.arange(self.records)
 
 
+@dataclass
+class Shuffled:
+    """Every epoch takes all records in a new random order, ``batch_size`` at a time; its last batch is what is left.
+
+    A record is in exactly one batch of each epoch, so that batches depend on each other: an accountant for Poisson or
+    fixed-size sampling does not cover it.
+    """
+
+    records: int
+    batch_size: int
+    _order: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _taken: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= self.records:
+            raise ValueError(f"batch_size must be within 1..{self.records} (the records), got {self.batch_size}")
+
+    @property
+    def inclusion(self) -> float:
+        """One over the batches of an epoch: the average over its steps."""
+        return 1.0 / -(-self.records // self.batch_size)
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The next piece of the epoch's order, sorted."""
+        if self._order is None or self._taken >= self.records:
+            self._order, self._taken = torch.randperm(self.records, generator=generator), 0
+        batch = self._order[self._taken : self._taken + self.batch_size]
+        self._taken += self.batch_size
+        return batch.sort().values
+
+    def state(self) -> Memory:
+        """The epoch's order and how much of it was taken."""
+        return {**tensors(order=self._order), "taken": np.array(self._taken)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on within an epoch, or begin one."""
+        self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
+
+
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
     """The sampler of a spec's ``sampling`` block over ``records`` records; raises ``ValueError`` on any other block."""
     match sampling.get("scheme"):
@@ -93,4 +139,6 @@ def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
             return FixedSize(records, int(sampling["batch_size"]))
         case "full":
             return Full(records)
-    raise ValueError(f"sampling scheme must be poisson, fixed or full, got {sampling.get('scheme')!r}")
+        case "shuffled":
+            return Shuffled(records, int(sampling["batch_size"]))
+    raise ValueError(f"sampling scheme must be poisson, fixed, full or shuffled, got {sampling.get('scheme')!r}")

@@ -8,17 +8,23 @@ from itertools import chain, repeat
 from math import isfinite
 from typing import Any
 
+from dpspec.training.clipping import Clip, Flat, clipper_of
 from dpspec.training.sampling import Sampler, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Steps that share their parameters; the noise added to a sum has deviation noise_multiplier * clip_norm."""
+    """Steps that share their parameters; the noise added to a sum has deviation noise_multiplier * clip_norm.
+
+    clip: how contributions are brought to ``clip_norm``: by a clipper, or that number where they are scaled as a whole.
+    """
 
     steps: int
     noise_multiplier: float
     clip_norm: float
     sampler: Sampler
+    clip: Clip
+    noise: str = "gaussian"
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -50,6 +56,8 @@ class Schedule:
                     noise_multiplier=float(phase["noise_multiplier"]),
                     clip_norm=float(phase["clip_norm"]),
                     sampler=sampler_of(phase["sampling"], records),
+                    clip=_clip(phase),
+                    noise=str(phase.get("noise", "gaussian")),
                 )
                 for phase in phases
             )
@@ -60,6 +68,19 @@ class Schedule:
         """The number of steps."""
         return sum(phase.steps for phase in self.phases)
 
+    @property
+    def noise(self) -> str:
+        """The law of the noise, which all phases share; raises ``ValueError`` where they do not."""
+        laws = {phase.noise for phase in self.phases}
+        if len(laws) != 1:
+            raise ValueError(f"all phases must have noise of one law, got {', '.join(sorted(laws))}")
+        return laws.pop()
+
     def __iter__(self) -> Iterator[Phase]:
         """The phase of step 1, of step 2, ..."""
         return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
+
+
+def _clip(phase: Mapping[str, Any]) -> Clip:
+    made = clipper_of(phase)
+    return made.clip_norm if isinstance(made, Flat) else made

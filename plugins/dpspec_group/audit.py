@@ -11,9 +11,12 @@ from dpspec_group.refusals import refusals
 _FLOPS = 4e9
 _STEP_SECONDS = 4e-3
 
+#: At most so many runs are trained together, and so many bytes are held for them.
+_TOGETHER, _CHUNK_BYTES = 64, 2**29
+
 
 class GroupAudit(dps.Audit):
-    """Upper bounds by mixtures of Gaussians, lower bounds by a one-run attack with groups of canaries."""
+    """Upper bounds by mixtures of Gaussians, lower bounds by attacks with groups of canaries, in one run or in many."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """What the theory does not cover, and what cannot be trained or attacked."""
@@ -31,30 +34,23 @@ class GroupAudit(dps.Audit):
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""
-        from dpspec_group.evidence import attack_delta, designs
+        from dpspec_group.conformance import foresee
+        from dpspec_group.options import attack_of_spec
+        from dpspec_group.plans import power
 
         assert spec.audit is not None
-        runs = spec.audit.runs
-        share = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
-        power = []
-        for size in spec.threat_model.group_size:
-            tried = designs(spec, facts.records, share * runs, size)
-            best = tried[0]
-            power.append(
-                dps.Power(
-                    at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
-                    epsilon=max(design.largest_epsilon for design in tried),
-                    method=f"one-run, {spec.threat_model.access}, {share * runs} canary groups of {size}",
-                    note=f"about {best.expected_epsilon:.2f} expected if the pipeline is as declared",
-                )
-            )
+        attack, runs = attack_of_spec(spec), spec.audit.runs
         parameters = facts.parameters or 0
-        step = 2 * 6.0 * parameters * facts.records / _FLOPS + _STEP_SECONDS
+        # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
+        trained = 1.0 + 1.0 / runs if attack.method == "many-run" else 2.0
+        rows = trained * facts.records + (attack.count if attack.space == "input" else 0)
+        step = 6.0 * parameters * rows / _FLOPS + _STEP_SECONDS
         return dps.Plan(
-            chunks=tuple((index,) for index in range(runs)),
+            chunks=_chunks(runs, facts) if attack.method == "many-run" else tuple((index,) for index in range(runs)),
             seconds=runs * spec.steps * step,
             memory_bytes=4 * parameters * min(facts.records, 4096) + 8 * facts.records * facts.features,
-            power=tuple(power),
+            power=power(spec, facts.records),
+            checks=foresee(spec, facts),
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
@@ -65,11 +61,10 @@ class GroupAudit(dps.Audit):
         return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train with canaries and without, once per index."""
-        from dpspec_group.attack import run_trial
+        """Train with canaries, once per index, and without."""
+        from dpspec_group.attack import run_trials
 
-        for index in indices:
-            yield run_trial(inputs, context, index)
+        yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Lower bounds with their evidence, accuracy, and checks of the pipeline that ran."""
@@ -80,3 +75,10 @@ class GroupAudit(dps.Audit):
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials)
         yield from checks(spec, trials)
+
+
+def _chunks(runs: int, facts: dps.Facts) -> tuple[tuple[int, ...], ...]:
+    """Runs that are trained together: as many as their rows and models take memory for, and no more than help."""
+    each = 8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))
+    together = max(1, min(_TOGETHER, _CHUNK_BYTES // each))
+    return tuple(tuple(range(start, min(runs, start + together))) for start in range(0, runs, together))

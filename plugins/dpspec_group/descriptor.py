@@ -27,6 +27,19 @@ _MECHANISM = {
     "additionalProperties": False,
 }
 
+_AUDIT = {
+    "type": "object",
+    "properties": {
+        "score": {
+            "enum": ["loss-difference", "loss", "likelihood-ratio"],
+            "description": "What a final model is asked about planted records: by how much their loss fell since the "
+            "first model (this is the default), how small it is, or how likely both are if they were planted, learned "
+            "from half of the canaries, which are not guessed then.",
+        },
+    },
+    "additionalProperties": False,
+}
+
 EXAMPLE = """\
 dpspec: 1
 name: group-example
@@ -59,8 +72,9 @@ audit:
 GROUP = dps.Mechanism(
     kind="group",
     summary="DP-SGD: what groups of k records lose, by mixtures of Gaussians",
-    schemas=dps.Schemas(mechanism=_MECHANISM),
+    schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_group.audit:GroupAudit",
     example=EXAMPLE,
+    trial_revision=2,
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import dpspec.contract as dps
-
-#: Trials embed a score per canary; more than this does not fit their evidence.
-MAX_CANARIES = 50_000
+from dpspec_group.attack_refusals import attack_refusals
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -16,7 +14,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from _sizes(spec, facts)
     yield from _mechanism(spec, facts)
     if spec.audit is not None:
-        yield from _attack(spec, facts)
+        yield from attack_refusals(spec, facts)
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -60,6 +58,13 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
 
         sampling = phase["sampling"]
+        if sampling["scheme"] == "shuffled":
+            yield dps.Diagnostic(
+                code="unsupported",
+                message="no theorem here covers shuffled batches: those of one epoch depend on each other",
+                path=at("sampling", "scheme"),
+                help="train with poisson or fixed sampling; the bound for one does not hold for the other",
+            )
         if sampling["scheme"] == "fixed" and int(sampling["batch_size"]) > facts.records - largest:
             yield dps.Diagnostic(
                 code="bad-value",
@@ -74,63 +79,3 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 path=at("noise_multiplier"),
                 severity="warning",
             )
-
-
-def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
-    if spec.audit.method != "one-run":
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"the group audit attacks by one-run, not by {spec.audit.method}",
-            path=("audit", "method"),
-        )
-    canary = spec.audit.options.get("canary")
-    if canary is None:
-        yield dps.Diagnostic(
-            code="missing-key",
-            message="missing key 'canary' in audit",
-            path=("audit",),
-            help="for example canary: {space: gradient, kind: orthogonal, count: 1000}",
-        )
-        return
-    if canary.get("space", "gradient") != "gradient" or canary.get("kind", "orthogonal") != "orthogonal":
-        yield dps.Diagnostic(
-            code="unsupported",
-            message="the group audit plants orthogonal canaries in gradient space",
-            path=("audit", "canary"),
-            help="write canary: {space: gradient, kind: orthogonal, count: ...}",
-        )
-    if facts.digest is None:
-        yield dps.Diagnostic(
-            code="data-not-at-hand",
-            message="data that is only declared can be bounded, not trained on",
-            path=("audit",),
-            help="leave audit out, or name the data",
-        )
-    for need in ("iterates", "gradient-canaries"):
-        if need not in facts.capabilities:
-            yield dps.Diagnostic(
-                code="missing-capability",
-                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
-                path=("training", "backend"),
-            )
-    if facts.parameters is None:
-        yield dps.Diagnostic(
-            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
-        )
-        return
-    count, sizes = int(canary["count"]), len(spec.threat_model.group_size)
-    most = min(facts.parameters, MAX_CANARIES)
-    if count > most:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"count must be at most {most}, got {count}: every canary needs a direction of its own among "
-            f"{facts.parameters} parameters",
-            path=("audit", "canary", "count"),
-        )
-    if count // sizes < 8:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"count must be at least {8 * sizes}, 8 for each group size, got {count}",
-            path=("audit", "canary", "count"),
-        )

@@ -53,22 +53,19 @@ def without_amplification(pair: Mixture) -> Mixture:
     return Mixture([float(pair.sensitivities[-1])], [1.0], pair.sigma)
 
 
-def planted_mixture(phase: FrozenMap, group_size: int, records: int) -> Mixture:
+def planted_mixture(phase: FrozenMap, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
     """What one step adds along the direction of a planted group: members that were drawn, each of norm one.
 
     With fixed-size batches a drawn member displaces another record, whose gradient points elsewhere: the planted
     direction sees the member alone, unlike the worst case of Theorem 3.3.
 
     records: how many are in the run, planted ones included; batches of a fixed size include each the less often.
+    spread: the angle between each member and the direction, which sees its cosine; the noise is divided by it, as only
+    their ratio counts.
     """
-    sigma = float(phase["noise_multiplier"])
+    sigma = float(phase["noise_multiplier"]) / math.cos(spread)
     rate = sampling_rate(phase, records)
     return Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
-
-
-def planted_on_average(count: int, group_sizes: Sequence[int]) -> int:
-    """How many records ``count`` canary groups, shared evenly by the sizes, add if half of them are planted."""
-    return (count // len(group_sizes)) * sum(group_sizes) // 2
 
 
 def sampling_rate(phase: FrozenMap, records: int) -> float:

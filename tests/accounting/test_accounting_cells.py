@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpspec.accounting.cells import Cells, build
+from dpspec.accounting.cells import Cells
 from dpspec.accounting.convex import convex
 from dpspec.accounting.discretise import Atoms, optimistic, pessimistic
 from dpspec.accounting.masses import mixture_mass, normal_mass
 from dpspec.accounting.mixture import Mixture
-from dpspec.accounting.outputs import TooLongError, cut, place
+from dpspec.accounting.mixture_cells import build
+from dpspec.accounting.outputs import cut, place
+from dpspec.accounting.pair import TooLongError
 
 DIRECTIONS = ("present-first", "absent-first")
 
@@ -90,7 +92,7 @@ def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: 
     except TooLongError:
         return
     for cells in both:
-        total = cells.mass.sum() + cells.below + cells.above + cells.atom[1]
+        total = cells.mass.sum() + cells.below + cells.above + cells.atoms[1].sum()
         assert total == pytest.approx(1.0, abs=1e-12)
         assert np.all(cells.scaled <= cells.mass * (1.0 + cells.slip + 1e-15))
         assert np.all(cells.scaled >= cells.mass * np.exp(-cells.widths) * (1.0 - cells.slip - 1e-15))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ def source() -> Callable[..., DataSource]:
         return made
 
     return make
+
+
+def picture(values: Any, form: str = "PNG") -> bytes:
+    """A picture file of bytes (height, width) or (height, width, channels)."""
+    image = pytest.importorskip("PIL.Image")
+    file = BytesIO()
+    image.fromarray(np.asarray(values, dtype=np.uint8)).save(file, form)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def picture_bytes() -> Callable[..., bytes]:
+    return picture
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +77,27 @@ def files(tmp_path: Path, idx_bytes: Callable[[Any], bytes], arrays: dict[str, A
         (tmp_path / f"{prefix}images").write_bytes(idx_bytes(random.integers(0, 256, (count, 9, 8))))
         (tmp_path / f"{prefix}labels").write_bytes(gzip.compress(idx_bytes(random.integers(0, 10, count)), mtime=0))
     return tmp_path
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a Parquet file of named columns into the directory."""
+    arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def write(name: str = "table.parquet", **columns: Any) -> Path:
+        files.write_table(arrow.table(columns), tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder ``pictures`` of 5 cats and 4 dogs of 6 x 5 pixels."""
+    random = np.random.default_rng(6)
+    for name, count in (("cat", 5), ("dog", 4)):
+        folder = tmp_path / "pictures" / name
+        folder.mkdir(parents=True)
+        for i in range(count):
+            (folder / f"{i}.png").write_bytes(picture(random.integers(0, 256, (6, 5, 3))))
+    return tmp_path / "pictures"

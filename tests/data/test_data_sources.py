@@ -23,6 +23,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "csv": ("csv", {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}),
     "npz": ("npz", {"path": "arrays.npz", "classes": 3}),
     "idx": ("idx", {"images": "images", "labels": "labels"}),
+    "parquet": ("parquet", {"path": "table.parquet", "label": "label", "classes": ["no", "yes"]}),
+    "pictures": ("images", {"path": "pictures", "classes": ["cat", "dog"], "shape": [3, 6, 5]}),
     "idx-test": (
         "idx",
         {"images": "images", "labels": "labels", "test_images": "test_images", "test_labels": "test_labels"},
@@ -32,6 +34,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         for pattern in ("blobs", "linear", "rings", "xor", "images")
     },
 }
+#: Named by what must be fetched: their facts are declared, and their rows are not asked for here.
+REMOTE: dict[str, tuple[str, dict[str, Any]]] = {
+    "openml": ("openml", {"id": 554, "records": 70, "features": [1, 28, 28], "label": "class", "classes": 10}),
+    "huggingface": (
+        "huggingface",
+        {"name": "a/b", "revision": "0" * 40, "records": 70, "features": 4, "label": "class", "classes": 2},
+    ),
+}
 OWN_TEST = {"npz", "idx-test"}
 COMMON: list[dict[str, Any]] = [
     {},
@@ -39,6 +49,11 @@ COMMON: list[dict[str, Any]] = [
     {"standardise": {"mean": 0.5, "std": 2.0}, "radius": 0.75},
 ]
 SPLITS: list[dict[str, Any]] = [{"split": {"test": 0.25}}, {"split": {"test": 3.0, "seed": 9}, "size": 5}]
+
+
+@pytest.fixture(autouse=True)
+def _more_files(parquet: Callable[..., Path], pictures: Path) -> None:
+    parquet(a=range(12), b=[i / 7 for i in range(12)], label=["yes", "no"] * 6)
 
 
 def _expect(facts: Facts, rows: LoadedData) -> None:
@@ -89,8 +104,9 @@ def test_options_are_reproducible_and_have_digests_of_their_own(case: str, sourc
 
 
 def test_kinds_have_digests_of_their_own(source: Make, files: Path) -> None:
-    digests = {source(kind, files, **own).facts().digest for kind, own in CASES.values()}
-    assert len(digests) == len(CASES)
+    cases = [*CASES.values(), *REMOTE.values()]
+    digests = {source(kind, files, **own).facts().digest for kind, own in cases}
+    assert len(digests) == len(cases)
 
 
 @pytest.mark.parametrize(
@@ -171,9 +187,9 @@ def test_schema_is_valid_and_described(dataset: Any) -> None:
             jsonschema.validate(inner["default"], inner)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES | REMOTE)
 def test_schema_accepts_what_the_sources_understand(case: str) -> None:
-    kind, own = CASES[case]
+    kind, own = (CASES | REMOTE)[case]
     schema = next(d.schema for d in DATASETS if d.kind == kind)
     for common in COMMON + SPLITS:
         jsonschema.validate({**own, **common}, dict(schema))
@@ -196,7 +212,7 @@ from pathlib import Path
 from dpspec.contract import FrozenMap
 from dpspec.data.providers import DATASETS
 assert "numpy" not in sys.modules
-cases = {list(CASES.values())!r} + [("declared", {{"records": 3}})]
+cases = {[*CASES.values(), *REMOTE.values()]!r} + [("declared", {{"records": 3}})]
 for kind, options in cases:
     module, name = next(d.source for d in DATASETS if d.kind == kind).split(":")
     assert getattr(import_module(module), name)(FrozenMap(options), Path({str(files)!r})).facts().records

@@ -23,10 +23,11 @@ def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the faulty backends and the counting one are installed."""
+    """An environment in which the faulty backends and those that count are installed."""
     site = tmp_path / "site"
     expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
     expose(site, "dpspec-counted", "counted", "support.counted_backend")
+    expose(site, "dpspec-stepwise", "stepwise", "support.stepwise_backend")
     path = [str(site), str(ROOT / "tests" / "plugins" / "dpspec_faulty"), str(ROOT / "tests")]
     known = os.environ.get("PYTHONPATH")
     return {
@@ -34,6 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([*path, *([known] if known else [])]),
         "COLUMNS": "80",
         "COUNTED_LOG": str(tmp_path / "trainings.txt"),
+        "STEPWISE_LOG": str(tmp_path / "steps.txt"),
     }
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from support import audits
 from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
 
-from dpspec.contract import Scope
+from dpspec.contract import FrozenMap, Scope
 from dpspec.engine.judge import judge
 from dpspec.stats import nulls, onerun
 
@@ -72,6 +72,36 @@ def test_the_whole_curve_of_a_bound_is_tested() -> None:
     curve = (bound(4.0, 0.1), bound(4.1, 1e-9))
     assert verdict(approx(4.0, delta=0.1), curve[0], attack(1000, 1000, 1000)).verdict == "proved"
     assert verdict(approx(4.0, delta=0.1), *curve, attack(1000, 1000, 1000)).verdict == "contradicted"
+
+
+def test_the_curve_says_more_than_its_points() -> None:
+    # No single point of the bound is rejected at 1e-6, all of them together are.
+    points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]
+    curve = [bound(epsilon, delta) for epsilon, delta in points]
+    close = attack(4000, 140, 140)
+    alone = [nulls.p_value(close, epsilon, delta) for epsilon, delta in points]
+    together = nulls.curve_p_value(close, points)
+    assert together < 1e-6 < min(alone)
+    found = verdict(approx(3.0, delta=9.5e-8), *curve, close)
+    assert found.verdict == "contradicted"
+    assert "rejects the proved curve epsilon <= " in found.reason
+    assert "7 points at once" in found.reason
+    assert verdict(approx(3.0, delta=9.5e-8), curve[5], close).verdict != "contradicted"
+
+
+def test_a_ladder_is_one_test() -> None:
+    ladder = attack(
+        1,
+        1,
+        1,
+        kind="one-run-ladder",
+        statistics=FrozenMap({"canaries": 500, "guesses": [100, 500], "correct": [90, 385]}),
+    )
+    found = verdict(approx(1.0, **PURE), ladder)
+    assert found.verdict == "refuted"
+    assert found.p_value == nulls.p_value(ladder, 1.0, 0.0)
+    assert found.refutable is not None
+    assert verdict(approx(9.0, **PURE), ladder).verdict == "open"
 
 
 def test_bound_tests_are_adjusted_over_the_invocation() -> None:

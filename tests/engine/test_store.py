@@ -131,3 +131,22 @@ def test_removing(tmp_path: Path) -> None:
     store.remove(KEY)
     assert store.get(KEY) is None
     assert list(store.keys()) == []
+
+
+def test_what_an_unfinished_trial_needs_goes_with_its_end(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), "cd" * 32
+    for key in (KEY, other):
+        store.unfinished(key).mkdir(parents=True)
+        (store.unfinished(key) / "state.npz").write_bytes(b"12345")
+    store.put(KEY, TRIAL, FrozenMap())
+    assert not store.unfinished(KEY).exists()
+    assert store.unfinished(other).is_dir()
+    assert list(store.keys()) == [KEY]
+    store.unfinished(KEY).mkdir()
+    store.put(KEY, TRIAL, FrozenMap())  # of a process that was slower
+    assert not store.unfinished(KEY).exists()
+    assert store.sweep() == 5
+    assert not store.unfinished(other).exists()
+    assert store.sweep() == 0
+    with pytest.raises(ValueError, match="not a trial key"):
+        store.unfinished("../../etc")

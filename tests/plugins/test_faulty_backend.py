@@ -18,7 +18,8 @@ from torch import nn
 from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.training.canaries import SignBlocks
 from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import NoiseLog, ProjectionObserver
+from dpspec.training.logs import NoiseLog
+from dpspec.training.observers import ProjectionObserver
 
 PACKAGE = Path(__file__).parent / "dpspec_faulty"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from dpspec.contract import Facts
 from dpspec.registry.discover import Candidate
@@ -79,6 +80,30 @@ class TestIdx(Ours, DatasetSuite):
         return {"images": "images", "labels": "labels"}
 
 
+class TestParquet(Ours, DatasetSuite):
+    kind = "parquet"
+
+    def options(self, directory: Path):
+        arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        table = arrow.table({"a": range(12), "size": ["s", "l"] * 6, "label": [i % 3 for i in range(12)]})
+        files.write_table(table, directory / "rows.parquet")
+        categories = {"size": ["s", "l"]}
+        return {"path": "rows.parquet", "label": "label", "classes": 3, "categories": categories}
+
+
+class TestImages(Ours, DatasetSuite):
+    kind = "images"
+
+    def options(self, directory: Path):
+        image = pytest.importorskip("PIL.Image")
+        for name in ("cat", "dog"):
+            (directory / "pictures" / name).mkdir(parents=True, exist_ok=True)
+            for i in range(3):
+                pixels = np.full((4, 5), 40 * i, dtype=np.uint8)
+                image.fromarray(pixels).save(directory / "pictures" / name / f"{i}.png")
+        return {"path": "pictures", "classes": ["cat", "dog"], "shape": [1, 4, 5]}
+
+
 class TestLinear(Ours, ModelSuite):
     kind = "linear"
 
@@ -96,6 +121,25 @@ class TestCnnSmall(Ours, ModelSuite):
 class TestLenet5(Ours, ModelSuite):
     kind = "lenet5"
     facts = Facts(records=10, features=784, classes=10, shape=(1, 28, 28))
+
+
+class TestLogistic(Ours, ModelSuite):
+    kind = "logistic"
+
+
+class TestTabularMlp(Ours, ModelSuite):
+    kind = "tabular-mlp"
+    options: ClassVar = {"hidden": [8, 4]}
+    facts = Facts(records=10, features=30, classes=2, shape=(30,))
+
+
+class TestResnet20(Ours, ModelSuite):
+    kind = "resnet20"
+
+
+class TestWideResnet(Ours, ModelSuite):
+    kind = "wide-resnet-16-4"
+    options: ClassVar = {"groups": 4}
 
 
 class TestNative(Ours, BackendSuite):

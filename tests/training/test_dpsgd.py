@@ -11,9 +11,9 @@ from scipy.stats import chi2
 
 from dpspec.contract import Cancelled, FrozenMap, Observer
 from dpspec.training import flat
-from dpspec.training.dpsgd import GaussianNoise, Sgd
 from dpspec.training.native import NativeTrainer, parts_of, train_with
 from dpspec.training.persample import FlatModel, per_example_gradients
+from dpspec.training.sampling import Poisson
 from dpspec.training.seeds import generator
 
 
@@ -208,9 +208,36 @@ def test_one_part_can_be_replaced_alone(make_job):
     assert all(bool((noise == 0.25).all()) for noise in seen.noise)
 
 
-def test_noise_of_no_deviation_is_nothing():
-    noise = GaussianNoise()(torch.zeros(50), 0.0, generator(0, "noise"))
-    assert not noise.any()
+def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, make_model):
+    """Stored trials stand for what this loop computes: sampling, clipping, noise and update in this order."""
+    job = make_job(steps=12)
+    contributions = parts_of(job).contributions
+    state, sampler = flat.flatten(make_model("mlp")), Poisson(40, 0.25)
+    coins, source = generator(job.seed, "sampling"), generator(job.seed, "noise")
+    with torch.no_grad():
+        for _ in range(12):
+            total = contributions(state, sampler.draw(coins), 1.0).sum
+            state = state - 0.5 / 10.0 * (total + torch.randn(63, generator=source) * 1.0)
+    assert torch.equal(observe(job).states[-1], state)
+
+
+def test_parts_can_be_run_again(make_job):
+    """A run clears the memory of its parts: momentum and epochs begin anew."""
+    options = FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": "momentum"}})
+    job = make_job(options=options, sampling={"scheme": "shuffled", "batch_size": 13}, steps=6)
+    parts, finals = parts_of(job), []
+    for _ in range(2):
+        train_with(job, parts)
+        finals.append(flat.flatten(job.model))
+    assert torch.equal(*finals)
+
+
+def test_phases_share_the_law_of_their_noise(make_job):
+    phase = make_job().phases[0]
+    assert type(parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise).__name__ == "LaplaceNoise"
+    mixed = make_job(phases=(phase, FrozenMap({**phase, "noise": "laplace"})))
+    with pytest.raises(ValueError, match="one law, got gaussian, laplace"):
+        parts_of(mixed)
 
 
 @pytest.mark.parametrize(
@@ -221,12 +248,10 @@ def test_noise_of_no_deviation_is_nothing():
         ({"expected_batch_size": 0.0}, "expected batch size"),
         ({"y": np.zeros(3, dtype=np.int64)}, "40 records but 3 labels"),
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"options": FrozenMap({"learning_rate": 1.0, "reduction": "sum", "optimizer": {"kind": "lion"}})}, "lion"),
+        ({"options": FrozenMap({"learning_rate": 1.0, "reduction": "sum", "schedule": {"kind": "sine"}})}, "sine"),
     ],
 )
 def test_jobs_that_are_off(make_job, changes, message):
     with pytest.raises(ValueError, match=message):
         NativeTrainer().train(make_job(**changes))
-
-
-def test_scale_of_the_update():
-    assert Sgd(0.5, 10.0).scale == 0.05

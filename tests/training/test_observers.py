@@ -12,7 +12,8 @@ from scipy.stats import chi2
 from dpspec.contract import FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import NoiseLog, NormLog, ProjectionObserver, SamplingLog
+from dpspec.training.logs import NoiseLog, NormLog, SamplingLog
+from dpspec.training.observers import ProjectionObserver
 
 
 def audited(job, directions):
@@ -43,6 +44,32 @@ def test_residual_is_the_noise_that_was_added(make_job):
     job = make_job(steps=20, sampling={"scheme": "full"}, clip_norm=0.5)
     seen, _, noise, _ = audited(job, directions)
     assert torch.allclose(seen.squares.sqrt() * 0.5, torch.tensor(noise.squares, dtype=torch.float64).sqrt(), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": {"kind": "sgd", "weight_decay": 0.05}},
+        {"optimizer": {"kind": "momentum"}, "schedule": {"kind": "linear", "warmup": 7, "final": 0.1}},
+        {"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
+    ],
+)
+def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, options):
+    """Schedules, momentum and weight decay hide nothing: at full batches each residual is the noise that was added."""
+    directions = SignBlocks(63, 20, seed=0)
+    given = FrozenMap({"learning_rate": 0.1, "reduction": "mean", **options})
+    job = make_job(steps=100, sampling={"scheme": "full"}, clip_norm=0.5, noise_multiplier=2.0, options=given)
+    seen, _, noise, _ = audited(job, directions)
+    lengths = torch.tensor(noise.squares, dtype=torch.float64).sqrt()
+    assert torch.allclose(seen.squares.sqrt() * 0.5, lengths, rtol=1e-3)
+    scale = seen.noise_scale()
+    assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
+
+
+def test_updates_that_cannot_be_undone_are_refused(make_job):
+    options = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "adam"}})
+    with pytest.raises(ValueError, match="Adam cannot be undone"):
+        ProjectionObserver(make_job(options=options), SignBlocks(63, 5, seed=0))
 
 
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from dpspec.training.sampling import FixedSize, Full, Poisson, sampler_of
+from dpspec.training.sampling import FixedSize, Full, Poisson, Shuffled, sampler_of
 from dpspec.training.seeds import derive, generator
 
 
@@ -75,6 +75,49 @@ def test_full_takes_everything():
     assert sampler.inclusion == 1.0
 
 
+def test_an_epoch_of_shuffled_batches_takes_every_record_once():
+    sampler, source = Shuffled(10, 4), generator(0, "test")
+    orders = []
+    for _ in range(3):
+        batches = [sampler.draw(source) for _ in range(3)]
+        assert [len(batch) for batch in batches] == [4, 4, 2]
+        assert all(bool((batch.diff() > 0).all()) for batch in batches)
+        orders.append(torch.cat(batches))
+        assert orders[-1].sort().values.tolist() == list(range(10))
+    assert not torch.equal(orders[0], orders[1])
+    assert sampler.inclusion == 1 / 3
+
+
+def test_shuffled_batches_are_uniform_and_fresh_each_epoch():
+    """Which of the 20 positions' first batch a record is in: 4000 epochs, chi-square over records; then over pairs."""
+    sampler, source, epochs = Shuffled(20, 5), generator(2, "test"), 4000
+    first = torch.zeros(epochs, 20)
+    for row in first:
+        row[sampler.draw(source)] = 1
+        for _ in range(3):
+            sampler.draw(source)
+    counts_ = first.sum(0)
+    statistic = float(((counts_ - epochs / 4) ** 2).sum()) / (epochs * 3 / 16) * 19 / 20
+    assert chi2.ppf(1e-6, 19) < statistic < chi2.ppf(1 - 1e-6, 19)
+    # Two records together: 5/20 * 4/19; the same record in the next epoch: 1/16, independently.
+    assert two_sided(binom(epochs, 5 * 4 / (20 * 19)), int((first[:, 0] * first[:, 1]).sum())) > 1e-6
+    again = int((first[1:, 0] * first[:-1, 0]).sum())
+    assert abs(again - epochs / 16) < 5 * (epochs * (1 / 16 * 15 / 16 + 2 * (1 / 64 - 1 / 256))) ** 0.5
+
+
+def test_shuffled_batches_go_on_where_they_stopped():
+    source = generator(5, "test")
+    sampler, other = Shuffled(11, 4), Shuffled(11, 4)
+    sampler.draw(source)
+    state, place = sampler.state(), source.get_state()
+    expected = [sampler.draw(source) for _ in range(7)]
+    other.restore(state)
+    source.set_state(place)
+    assert all(torch.equal(other.draw(source), batch) for batch in expected)
+    other.restore({})
+    assert other.state().keys() == {"taken"}
+
+
 def test_the_seed_decides():
     for sampler in (Poisson(50, 0.5), FixedSize(50, 10)):
         first = sampler.draw(generator(3, "test"))
@@ -92,8 +135,9 @@ def test_chosen_by_the_spec():
     assert sampler_of({"scheme": "fixed", "batch_size": 4}, 10) == FixedSize(10, 4)
     assert sampler_of({"scheme": "full"}, 10) == Full(10)
     assert FixedSize(10, 4).inclusion == 0.4
-    with pytest.raises(ValueError, match="shuffled"):
-        sampler_of({"scheme": "shuffled"}, 10)
+    assert sampler_of({"scheme": "shuffled", "batch_size": 4}, 10) == Shuffled(10, 4)
+    with pytest.raises(ValueError, match="got 'bag'"):
+        sampler_of({"scheme": "bag"}, 10)
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
@@ -104,5 +148,6 @@ def test_rates_outside_the_unit_interval(rate):
 
 @pytest.mark.parametrize("size", [0, 11])
 def test_batches_that_do_not_exist(size):
-    with pytest.raises(ValueError, match=r"within 1..10"):
-        FixedSize(10, size)
+    for sampler in (FixedSize, Shuffled):
+        with pytest.raises(ValueError, match=r"within 1..10"):
+            sampler(10, size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpspec.accounting.mixture import Mixture
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
 from dpspec.contract.canonical import canonical_json
 from dpspec.engine.context import RunContext
 from dpspec.engine.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
+from dpspec.stats import nulls
 from dpspec.training import native
 from dpspec.training.dpsgd import Update
 from dpspec.training.native import parts_of
-from dpspec_group import attack, evidence, theory
+from dpspec_group import attack, evidence, plans, theory
 from dpspec_group.audit import GroupAudit
-from dpspec_group.design import ScoreLaw, design, end_to_end_law, score_law
+from dpspec_group.laws import score_law
+from dpspec_group.options import attack_of_spec
 
 TEXT = """\
 dpspec: 1
@@ -80,12 +80,12 @@ def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, li
         scores, coins = pooled(trials, size)
         assert len(scores) == 200
         pairs = [(theory.planted_mixture(p, size, 120), int(p["steps"])) for p in spec.phases]
-        law = score_law(pairs)
+        absent_mean, absent_std, present_mean, present_std = score_law(pairs).moments()
         absent, present = scores[coins == 0], scores[coins == 1]
         # What sampling leaves of the real gradients widens the scores a little: a tenth of a deviation is allowed.
-        assert abs(absent.mean() - law.absent_mean) < law.absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
-        assert abs(present.mean() - law.present_mean) < law.present_std * (4.5 / len(present) ** 0.5 + 0.1)
-        assert 0.7 < absent.std() / law.absent_std < 1.4
+        assert abs(absent.mean() - absent_mean) < absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
+        assert abs(present.mean() - present_mean) < present_std * (4.5 / len(present) ** 0.5 + 0.1)
+        assert 0.7 < absent.std() / absent_std < 1.4
 
 
 def test_a_trial_is_reproducible_and_its_seed_matters(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
@@ -117,74 +117,26 @@ def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], t
     separation = (scores[coins == 1].mean() - scores[coins == 0].mean()) / scores.std()
     white = (white_scores[white_coins == 1].mean() - white_scores[white_coins == 0].mean()) / white_scores.std()
     assert 0.0 < separation < white
-    evidences = [o for o in GroupAudit().conclude(spec, trials) if isinstance(o, Evidence) and o.kind == "one-run"]
+    evidences = [
+        o for o in GroupAudit().conclude(spec, trials) if isinstance(o, Evidence) and o.kind == "one-run-ladder"
+    ]
     assert {e.scope.access for e in evidences} == {"final-model"}
 
 
-def test_guesses_are_counted_as_by_hand() -> None:
-    scores = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0]
-    coins = "101011"
-    told = attack._outcomes(np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
+def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
+    plan = attack_of_spec(spec_of(tmp_path, "threat_model.group_size=2", "claims.four.group_size=2"))
+    scores, coins = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0], "101011"
+    told = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
     assert told == [[2, "001111"]]
     trial = Trial(index=0, evidence=FrozenMap({"outcomes": told, "records": 10}))
-    for guesses in (2, 4, 6):
-        half = guesses // 2
-        order = sorted(range(6), key=lambda i: scores[i])
-        right = sum(coins[i] == "0" for i in order[:half]) + sum(coins[i] == "1" for i in order[-half:])
-        assert evidence.count([trial], 2, guesses).correct == right
-    both = evidence.count([trial, trial], 2, 8)
-    assert (both.canaries, both.guesses) == (12, 8)
-    assert both.correct == 2 * evidence.count([trial], 2, 4).correct
-    everything = evidence.count([trial, trial], 2, 12)
-    assert (everything.guesses, everything.correct) == (12, 2 * evidence.count([trial], 2, 6).correct)
+    assert evidence.outcome(trial, 2) == "001111"
+    assert evidence.outcome(trial, 1) == ""
 
 
-def test_equal_scores_are_ordered_without_looking_at_coins() -> None:
-    told = attack._outcomes(np.full(4, 1), np.array([1, 0, 1, 0]), np.zeros(4))
+def test_equal_scores_are_ordered_without_looking_at_coins(tmp_path: Path) -> None:
+    plan = attack_of_spec(spec_of(tmp_path, "threat_model.group_size=1", "claims.four.group_size=1"))
+    told = attack._outcomes(plan, np.full(4, 1), np.array([1, 0, 1, 0]), np.zeros(4))
     assert told == [[1, "1010"]]
-
-
-def test_score_law_against_simulation() -> None:
-    """Moments of 4000 simulated scores, within five standard errors."""
-    rng = np.random.default_rng(0)
-    mixture, steps = Mixture.poisson(3, 0.2, 1.3), 25
-    law = score_law([(mixture, steps)])
-    for present, mean, std in ((0, law.absent_mean, law.absent_std), (1, law.present_mean, law.present_std)):
-        drawn = rng.binomial(3, 0.2, size=(steps, 4000)) * present
-        scores = mixture.log_ratio(drawn + 1.3 * rng.standard_normal((steps, 4000))).sum(axis=0)
-        assert abs(scores.mean() - mean) < 5 * std / 4000**0.5
-        assert abs(scores.std() / std - 1) < 0.1
-
-
-def test_end_to_end_law_against_simulation() -> None:
-    rng = np.random.default_rng(1)
-    mixture, steps = Mixture.poisson(3, 0.2, 1.3), 25
-    law = end_to_end_law([(mixture, steps)])
-    drawn = rng.binomial(3, 0.2, size=(steps, 8000))
-    total = (drawn + 1.3 * rng.standard_normal((steps, 8000))).sum(axis=0)
-    assert abs(total.mean() - law.present_mean) < 5 * law.present_std / 8000**0.5
-    assert abs(total.std() / law.present_std - 1) < 0.05
-
-
-def test_accuracy_of_extreme_guesses_against_simulation() -> None:
-    rng = np.random.default_rng(2)
-    law = ScoreLaw(absent_mean=-1.0, absent_std=1.0, present_mean=1.5, present_std=2.0)
-    coins = rng.integers(0, 2, 200_000)
-    scores = np.where(coins, 1.5 + 2.0 * rng.standard_normal(200_000), -1.0 + rng.standard_normal(200_000))
-    order = np.argsort(scores)
-    for guesses in (2_000, 40_000, 200_000):
-        half = guesses // 2
-        right = (coins[order[:half]] == 0).sum() + (coins[order[-half:]] == 1).sum()
-        assert abs(right / guesses - law.accuracy(guesses, 200_000)) < 5 / guesses**0.5
-
-
-def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
-    law = ScoreLaw(absent_mean=-2.0, absent_std=2.0, present_mean=2.0, present_std=2.0)
-    few = design(law, 400, 1e-5, 0.95)
-    many = design(law, 4000, 1e-5, 0.95)
-    assert few.guesses < 400
-    assert few.expected_epsilon < few.largest_epsilon
-    assert few.expected_epsilon < many.expected_epsilon
 
 
 @pytest.mark.parametrize("scheme", ["{scheme: fixed, batch_size: 12}", "{scheme: full}"])
@@ -204,8 +156,6 @@ def test_phases_are_scored_with_their_own_parameters(tmp_path: Path) -> None:
     assert len(trials[0].evidence["sampling_log"]["batches"]) == 2
     checks = [o for o in GroupAudit().conclude(spec, trials) if type(o).__name__ == "Check"]
     assert all(c.p_value > 1e-9 for c in checks)
-    for first, second in itertools.pairwise(evidence.designs(spec, 120, 20, 1)):
-        assert first.guesses <= second.guesses
 
 
 def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given(tmp_path: Path) -> None:
@@ -220,16 +170,17 @@ def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given
 
 
 def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Path) -> None:
-    """Where two guess counts share the level, neither can show what it could alone."""
     spec = spec_of(tmp_path)
-    tried = evidence.designs(spec, 120, 200, 1)
-    assert len(tried) == 2
     trial = Trial(
         index=0,
         evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
     )
-    (bound,) = [o for o in evidence.lower_bounds(spec, [trial]) if isinstance(o, Finding)]
-    assert bound.value == pytest.approx(max(d.largest_epsilon for d in evidence.designs(spec, 120, 400, 1)))
+    proof, bound = evidence.lower_bounds(spec, [trial])
+    assert isinstance(proof, Evidence)
+    assert isinstance(bound, Finding)
+    assert bound.value == proof.power == plans.one_run_design(spec, 120, 400, 1).largest_epsilon
+    assert proof.statistics["guesses"] == proof.statistics["correct"]
+    assert bound.value == nulls.epsilon_lower(proof, 1e-5, 0.95)
 
 
 def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update: Update | None = None) -> list[Trial]:
@@ -281,6 +232,6 @@ def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Pa
     trials = trials_of(spec, 0)
     scores, coins = pooled(trials, 4)
     pairs = [(theory.planted_mixture(p, 4, 120 + 500), int(p["steps"])) for p in spec.phases]
-    law = score_law(pairs)
+    _, _, mean, std = score_law(pairs).moments()
     present = scores[coins == 1]
-    assert abs(present.mean() - law.present_mean) < law.present_std * (4.5 / len(present) ** 0.5 + 0.1)
+    assert abs(present.mean() - mean) < std * (4.5 / len(present) ** 0.5 + 0.1)

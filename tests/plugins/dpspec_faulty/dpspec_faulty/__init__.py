@@ -8,14 +8,34 @@ import dpspec.contract as dps
 
 DPSPEC_API = 1
 
-FAULTS = ("none", "no-noise", "tenth-noise")
+#: Every fault, in words.
+FAULTS: Mapping[str, str] = {
+    "no-noise": "no noise is added",
+    "tenth-noise": "the noise has a tenth of the declared standard deviation",
+    "wrong-batch-size": "the noise is divided by the batch of all four workers, the gradients by that of one",
+    "noise-without-clip-norm": "the noise has standard deviation noise_multiplier, whatever the clip norm",
+    "noise-reused": "the noise is drawn once and added at each step",
+    "noise-seeded-alike": "the noise's generator has the same seed in every run",
+    "clip-after-averaging": "the mean gradient of the batch is clipped, the records' are not",
+    "clip-per-layer": "each of L layers is clipped to the clip norm, so that a record weighs up to sqrt(L) times that",
+    "layer-unclipped": "the last layer is left out of clipping",
+    "clip-accumulated-sum": "gradients are accumulated in pieces of eight records, and each piece's sum is clipped",
+    "augmented-copies": "each record contributes four augmented copies, each clipped on its own",
+    "private-normalisation": "features are standardised by the mean and deviation of the training records",
+    "shuffled": "batches are pieces of a shuffled epoch",
+    "last-batch-dropped": "batches are cut into pieces of sixteen, and the last one is dropped unless it is full",
+}
 
 _FAULT = {
-    "enum": list(FAULTS),
+    "enum": ["none", *FAULTS],
     "default": "none",
-    "description": "What is broken. none: nothing. no-noise: no noise is added. tenth-noise: the noise has a tenth of "
-    "the declared standard deviation.",
+    "description": f"What is broken. none: nothing. {'. '.join(f'{name}: {text}' for name, text in FAULTS.items())}.",
 }
+
+
+def trainer_of(fault: str) -> str:
+    """The name of the trainer with one fault: ``NoNoiseTrainer`` for ``no-noise``."""
+    return "".join(part.capitalize() for part in fault.split("-")) + "Trainer"
 
 
 def _backend(kind: str, summary: str, properties: Mapping[str, dps.Json], trainer: str) -> dps.Backend:
@@ -30,7 +50,7 @@ def _backend(kind: str, summary: str, properties: Mapping[str, dps.Json], traine
 
 @dps.hookimpl
 def dpspec_backends() -> Iterable[dps.Backend]:
-    """One backend per fault, and one whose options choose it."""
+    """One backend per fault, which takes the options of ``native``, and one whose own option chooses the fault."""
     yield _backend("faulty", "native, broken as `fault` says", {"fault": _FAULT}, "FaultyTrainer")
-    yield _backend("faulty-no-noise", "native without its noise", {}, "NoNoiseTrainer")
-    yield _backend("faulty-tenth-noise", "native with a tenth of its noise", {}, "TenthNoiseTrainer")
+    for name, text in FAULTS.items():
+        yield _backend(f"faulty-{name}", f"native, broken: {text}", {}, trainer_of(name))

@@ -1,71 +1,76 @@
-"""The faults: each replaces the noise part of dpspec's own loop and leaves the rest as it is."""
+"""dpspec's own loop with one part replaced: the noise, the contributions of a batch, or the sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-
-import torch
+from functools import partial
 
 from dpspec.contract import TrainingJob
-from dpspec.training.dpsgd import Noise
+from dpspec.training.dpsgd import Parts
 from dpspec.training.native import parts_of, train_with
+from dpspec_faulty import batches, gradients, noise
+
+Break = Callable[[TrainingJob, Parts], Parts]
 
 
-class NoNoise:
-    """Zeros, whatever was declared."""
-
-    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """Zeros like ``total`` (P,)."""
-        return torch.zeros_like(total)
+def _noise(broken: Callable[[object], object]) -> Break:
+    return lambda job, parts: replace(parts, noise=broken(parts.noise))
 
 
-class ScaledNoise:
-    """The real noise, but of the wrong size."""
-
-    def __init__(self, noise: Noise, factor: float) -> None:
-        self._noise = noise
-        self._factor = factor
-
-    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """Noise like ``total`` (P,) of standard deviation factor * deviation."""
-        return self._noise(total, self._factor * deviation, source)
+def _contributions(broken: Callable[[TrainingJob], gradients.BrokenContributions]) -> Break:
+    return lambda job, parts: replace(parts, contributions=broken(job))
 
 
-_BROKEN: Mapping[str, Callable[[Noise], Noise]] = {
-    "none": lambda noise: noise,
-    "no-noise": lambda noise: NoNoise(),
-    "tenth-noise": lambda noise: ScaledNoise(noise, 0.1),
+def _without_clip_norm(job: TrainingJob, parts: Parts) -> Parts:
+    (clip_norm,) = {phase.clip_norm for phase in parts.schedule.phases}
+    return replace(parts, noise=noise.ScaledNoise(parts.noise, 1.0 / clip_norm))
+
+
+BROKEN: Mapping[str, Break] = {
+    "none": lambda job, parts: parts,
+    "no-noise": _noise(lambda _: noise.NoNoise()),
+    "tenth-noise": _noise(lambda right: noise.ScaledNoise(right, 0.1)),
+    "wrong-batch-size": _noise(lambda right: noise.ScaledNoise(right, 0.25)),
+    "noise-without-clip-norm": _without_clip_norm,
+    "noise-reused": _noise(noise.ReusedNoise),
+    "noise-seeded-alike": _noise(noise.SeededAlike),
+    "clip-after-averaging": _contributions(gradients.ClipAfterAveraging),
+    "clip-per-layer": _contributions(gradients.ClipPerLayer),
+    "layer-unclipped": _contributions(gradients.LayerUnclipped),
+    "clip-accumulated-sum": _contributions(gradients.ClipAccumulatedSum),
+    "augmented-copies": _contributions(gradients.AugmentedCopies),
+    "private-normalisation": _contributions(gradients.PrivateNormalisation),
+    "shuffled": lambda job, parts: replace(parts, schedule=batches.shuffled(parts.schedule)),
+    "last-batch-dropped": lambda job, parts: replace(parts, schedule=batches.last_batch_dropped(parts.schedule)),
 }
 
 
-def train_broken(job: TrainingJob, fault: str) -> None:
-    """Train a job with one fault; raises ``ValueError`` where there is no such fault."""
-    if fault not in _BROKEN:
-        raise ValueError(f"fault must be one of {', '.join(_BROKEN)}, got {fault!r}")
-    parts = parts_of(job)
-    train_with(job, replace(parts, noise=_BROKEN[fault](parts.noise)))
-
-
 class FaultyTrainer:
-    """The fault that ``job.options`` names."""
+    """Breaks what ``fault`` says, or else what ``job.options`` name."""
+
+    def __init__(self, fault: str | None = None) -> None:
+        self._fault = fault
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job, broken as ``fault`` says."""
-        train_broken(job, str(job.options.get("fault", "none")))
+        """Run the job, broken; raises ``ValueError`` where there is no such fault."""
+        fault = self._fault or str(job.options.get("fault", "none"))
+        if fault not in BROKEN:
+            raise ValueError(f"fault must be one of {', '.join(BROKEN)}, got {fault!r}")
+        train_with(job, BROKEN[fault](job, parts_of(job)))
 
 
-class NoNoiseTrainer:
-    """Always without noise."""
-
-    def train(self, job: TrainingJob) -> None:
-        """Run the job without its noise."""
-        train_broken(job, "no-noise")
-
-
-class TenthNoiseTrainer:
-    """Always with a tenth of the noise."""
-
-    def train(self, job: TrainingJob) -> None:
-        """Run the job with a tenth of its noise."""
-        train_broken(job, "tenth-noise")
+NoNoiseTrainer = partial(FaultyTrainer, "no-noise")
+TenthNoiseTrainer = partial(FaultyTrainer, "tenth-noise")
+WrongBatchSizeTrainer = partial(FaultyTrainer, "wrong-batch-size")
+NoiseWithoutClipNormTrainer = partial(FaultyTrainer, "noise-without-clip-norm")
+NoiseReusedTrainer = partial(FaultyTrainer, "noise-reused")
+NoiseSeededAlikeTrainer = partial(FaultyTrainer, "noise-seeded-alike")
+ClipAfterAveragingTrainer = partial(FaultyTrainer, "clip-after-averaging")
+ClipPerLayerTrainer = partial(FaultyTrainer, "clip-per-layer")
+LayerUnclippedTrainer = partial(FaultyTrainer, "layer-unclipped")
+ClipAccumulatedSumTrainer = partial(FaultyTrainer, "clip-accumulated-sum")
+AugmentedCopiesTrainer = partial(FaultyTrainer, "augmented-copies")
+PrivateNormalisationTrainer = partial(FaultyTrainer, "private-normalisation")
+ShuffledTrainer = partial(FaultyTrainer, "shuffled")
+LastBatchDroppedTrainer = partial(FaultyTrainer, "last-batch-dropped")

@@ -1,0 +1,189 @@
+"""What is left of each update once the expected one is taken away: what every measurement from outside starts from."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import islice
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.canaries import SignBlocks
+from dpspec.training.expected import Population, population
+from dpspec.training.measured import ResidualLog
+from dpspec.training.memories import Memory, part, tensor, tensors
+from dpspec.training.native import tensors as rows_on
+from dpspec.training.optimizers import Invertible, update_of
+from dpspec.training.persample import FlatModel
+from dpspec.training.schedule import Phase, Schedule
+
+if TYPE_CHECKING:
+    from dpspec.training.populations import Populations
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """The size of the noise as seen from outside, in the directions that no canary uses.
+
+    statistic: the sum over steps of (||residual|| + what rounding can have taken from it)^2 / deviation^2 in those
+        directions.
+    degrees: its degrees of freedom. Where the declared noise was added, statistic is at least chi-square(degrees) in
+        distribution (what sampling adds only makes it larger, and an update that is lost in the rounding of the
+        parameters is allowed for), so that a test for too little noise by its lower tail never errs, whatever the
+        data and the learning rate.
+    excess: what sampling is expected to add to statistic.
+    """
+
+    statistic: float
+    degrees: int
+    excess: float
+
+    @property
+    def ratio(self) -> float:
+        """Estimate of (noise that was added) / (noise that was declared); nan without degrees of freedom."""
+        if self.degrees == 0:
+            return float("nan")
+        return sqrt(max(0.0, self.statistic - self.excess) / self.degrees)
+
+
+class Residuals(Observer):
+    """Undoes each update, by the declared parameters alone, and measures what is left.
+
+    From consecutive models: r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain
+    descent is undone by (theta_{t-1} - theta_t) * divisor / learning_rate; ``optimizers`` says how others are. With
+    everything as declared r_t is the noise, plus the planted canaries that the step drew, plus the deviation of the
+    drawn records from their mean.
+
+    squares: (steps,) float64, ||r_t||^2 in units of the squared clip norm.
+    spread: (steps,) float64, what sampling of the real records is expected to add to ``squares``.
+    rounding: (steps,) float64, a bound on what rounding the parameters can have changed of ||r_t||, in clip norms.
+    steps: how many updates were seen; those beyond the declared number are counted and not kept.
+    looked: (steps,) bool, which steps are measured; the others' entries stay 0.
+
+    Subclasses keep more by :meth:`seen`.
+    """
+
+    #: What conformance makes of the run, once :meth:`keep_log` was called.
+    log: ResidualLog | None = None
+
+    #: The directions that canaries use, where they have some.
+    directions: SignBlocks | None = None
+
+    #: Who is asked what the real records add, where the watchers of many runs ask together.
+    populations: Populations | None = None
+
+    #: The tensors that a checkpoint keeps, by attribute.
+    kept: tuple[str, ...] = ("squares", "spread", "rounding")
+
+    def __init__(self, job: TrainingJob, planted: int | None = None, looks: int | None = None) -> None:
+        """``job`` declares the run; its own observers and canaries' gradients play no part here.
+
+        planted: how many canaries an adversary takes to be there, who must not learn it from their coins (batches of
+        a fixed size include each record the less often the more there are); by default as many as there are.
+        looks: how many steps to measure, spread evenly over the run; by default all. Each takes the gradients of all
+        records, which for small batches is many times what training takes.
+        """
+        if planted is None:
+            planted = job.canaries.count if job.canaries is not None else 0
+        self.schedule = Schedule.of(job.phases, len(job.x) + planted)
+        self._phases = iter(self.schedule)
+        # A copy: other backends may train the module in place, or hang hooks on it.
+        self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self.x, self.y = rows_on(job.x, job.y, job.device)
+        update = update_of(job.options, job.expected_batch_size, self.schedule.total)
+        if not isinstance(update, Invertible):
+            raise ValueError(f"updates by {type(update).__name__} cannot be undone: residuals need another optimizer")
+        self._update = update
+        self._previous: Tensor | None = None
+        total = self.schedule.total
+        self.looked = torch.zeros(total, dtype=torch.bool)
+        self.looked[torch.linspace(0, total - 1, min(looks or total, total), dtype=torch.float64).round().long()] = True
+        self.steps = 0
+        self.squares = torch.zeros(total, dtype=torch.float64)
+        self.spread = torch.zeros(total, dtype=torch.float64)
+        self.rounding = torch.zeros(total, dtype=torch.float64)
+
+    @property
+    def previous(self) -> Tensor | None:
+        """The model (P,) that was seen last."""
+        return self._previous
+
+    def keep_log(self, job: TrainingJob) -> None:
+        """Keep what conformance needs as well. ``job`` is the one of this run, its canaries in place."""
+        self.log = ResidualLog(job, self.model, len(self.x), self.directions)
+
+    def seen(self, step: int, phase: Phase, previous: Tensor, residual: Tensor, known: Population) -> None:
+        """One step's residual (P,) in clip norms, and what was known of the real records at ``previous`` (P,)."""
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Keep the statistics of the update that led to ``state``; raises ``ValueError`` where a step is missing."""
+        if step != (0 if self._previous is None else self.steps + 1):
+            raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
+        previous, self._previous = self._previous, state.clone()
+        if previous is None:
+            return
+        self.steps = step
+        phase = next(self._phases, None)
+        if phase is None:
+            return
+        undone = self._update.invert(previous, state)
+        if not self.looked[step - 1]:
+            return
+        if self.populations is None:
+            known = population(self.model, previous, self.x, self.y, phase.clip)
+        else:
+            known = self.populations.of(self, previous, phase.clip)
+        residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm
+        self.squares[step - 1] = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
+        self.spread[step - 1] = known.spread(phase.sampler) / phase.clip_norm**2
+        self.rounding[step - 1] = undone.rounding / phase.clip_norm
+        self.seen(step, phase, previous, residual, known)
+        if self.log is not None:
+            self.log.add(step, previous, undone.noisy, known, undone.rounding)
+
+    def noise_scale(self) -> NoiseScale:
+        """The noise measured in all directions; steps that declare no noise are left out."""
+        return self._noise_scale(torch.zeros_like(self.squares), self.model.size)
+
+    def _noise_scale(self, inside: Tensor, free: int) -> NoiseScale:
+        """The noise in ``free`` directions, with ``inside`` (steps,) the part of ``squares`` that is in the others."""
+        kept = min(self.steps, self.schedule.total)
+        sigma = torch.tensor([phase.noise_multiplier for phase in self.schedule], dtype=torch.float64)[:kept]
+        noisy = (sigma > 0) & self.looked[:kept]
+        variance = sigma[noisy] ** 2
+        outside = (self.squares[:kept] - inside[:kept]).clamp_min(0.0)
+        outside = (outside.sqrt() + self.rounding[:kept]).square()[noisy]
+        # Over the random choice of directions, what sampling adds falls outside them in proportion to dimensions.
+        share = free / self.model.size
+        return NoiseScale(
+            statistic=float((outside / variance).sum()),
+            degrees=free * int(noisy.sum()),
+            excess=float((share * self.spread[:kept][noisy] / variance).sum()),
+        )
+
+    def state(self) -> Memory:
+        """All that was kept, the last model, and what the update remembers."""
+        remembered = {f"update.{name}": value for name, value in self._update.state().items()}
+        kept = {name: getattr(self, name) for name in self.kept}
+        if self.log is not None:
+            remembered |= {f"log.{name}": value for name, value in self.log.state().items()}
+        return {**tensors(previous=self._previous, **kept), **remembered, "steps": np.array(self.steps)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on after the step that was seen last; an empty memory begins anew."""
+        self._update.restore(part(state, "update"))
+        if self.log is not None:
+            self.log.restore(part(state, "log"))
+        self.steps = int(state.get("steps", 0))
+        self._phases = islice(iter(self.schedule), self.steps, None)
+        previous = tensor(state, "previous")
+        self._previous = None if previous is None else previous.to(self.x.device)
+        for name in self.kept:
+            mine: Tensor = getattr(self, name)
+            found = tensor(state, name)
+            setattr(self, name, torch.zeros_like(mine) if found is None else found.to(mine))

@@ -1,0 +1,154 @@
+"""How the score of one canary is distributed, planted and not, when the pipeline is the declared one.
+
+The adversary scores a canary by its log-likelihood ratio, which adds up over independent steps: the law of the total
+is a convolution, done on a grid by the FFT. Nothing rests on it but the choice of guess counts and thresholds before
+any coin is seen, and what ``plan`` promises: tests hold for whatever was fixed in advance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr
+
+from dpspec.accounting.checks import Floats
+from dpspec.accounting.mixture import Mixture
+
+#: Cells of the grid, and how many standard deviations it reaches beyond the means.
+_CELLS, _REACH = 1 << 14, 12.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreLaw:
+    """Two laws on one grid of scores, ascending: of a canary that is absent and of one that is present.
+
+    scores, absent, present: (n,) each; the last two are probabilities.
+    """
+
+    scores: Floats
+    absent: Floats
+    present: Floats
+
+    @classmethod
+    def normal(cls, absent_mean: float, absent_std: float, present_mean: float, present_std: float) -> ScoreLaw:
+        """Both laws normal."""
+        spread = _REACH * max(absent_std, present_std)
+        edges = np.linspace(
+            min(absent_mean, present_mean) - spread, max(absent_mean, present_mean) + spread, _CELLS + 1
+        )
+        return cls(
+            scores=0.5 * (edges[1:] + edges[:-1]),
+            absent=np.diff(ndtr((edges - absent_mean) / absent_std)),
+            present=np.diff(ndtr((edges - present_mean) / present_std)),
+        )
+
+    def moments(self) -> tuple[float, float, float, float]:
+        """Mean and standard deviation of the absent law, then of the present one."""
+        found: list[float] = []
+        for masses in (self.absent, self.present):
+            mean = float(masses @ self.scores)
+            found += [mean, math.sqrt(float(masses @ (self.scores - mean) ** 2))]
+        return found[0], found[1], found[2], found[3]
+
+    def correct(self, low: int, high: int, canaries: int) -> float:
+        """How many guesses are right on average: ``low`` lowest scores guessed absent, ``high`` highest present."""
+        both = 0.5 * (self.absent + self.present)
+        right = _tail(both, self.absent, low / canaries) + _tail(both[::-1], self.present[::-1], high / canaries)
+        return min(float(low + high), 0.5 * canaries * right)
+
+    def rates(self, threshold: float) -> tuple[float, float]:
+        """The true-positive and the false-positive rate of "present" at scores of ``threshold`` and above."""
+        above = self.scores >= threshold
+        return min(1.0, float(self.present[above].sum())), min(1.0, float(self.absent[above].sum()))
+
+
+def score_law(phases: Sequence[tuple[Mixture, int]]) -> ScoreLaw:
+    """The law of the log-likelihood ratio summed over the steps of all phases.
+
+    Each step's ratio is spread over the two nearest points of the grid, which keeps its mean; what that adds to the
+    variance is far below what the steps have.
+    """
+    steps = [(*_one_step(mixture), count) for mixture, count in phases]
+    means = [sum(count * float(masses[at] @ loss) for loss, *masses, count in steps) for at in (0, 1)]
+    variances = [
+        sum(count * float(masses[at] @ (loss - float(masses[at] @ loss)) ** 2) for loss, *masses, count in steps)
+        for at in (0, 1)
+    ]
+    spread = _REACH * math.sqrt(max(*variances, 1e-300))
+    low, high = min(means) - spread, max(means) + spread
+    spacing = (high - low) / _CELLS
+    laws = []
+    for at in (0, 1):
+        transform = np.ones(_CELLS // 2 + 1, dtype=np.complex128)
+        for loss, *masses, count in steps:
+            transform *= np.fft.rfft(_on_grid(loss / spacing, masses[at])) ** count
+        masses_of_sum = np.clip(np.fft.irfft(transform, _CELLS), 0.0, None)
+        laws.append(np.roll(masses_of_sum, -(math.floor(low / spacing) % _CELLS)) / masses_of_sum.sum())
+    scores: Floats = spacing * (math.floor(low / spacing) + np.arange(_CELLS, dtype=np.float64))
+    return ScoreLaw(scores=scores, absent=laws[0], present=laws[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndToEnd:
+    """What a planted group adds to the sum of all updates along its direction, and what stands there anyway.
+
+    mean, std: of the group's part. noise: the standard deviation of the noise. In the units of the clip norms given.
+    """
+
+    mean: float
+    std: float
+    noise: float
+
+    def log_ratio(self, along: Floats) -> Floats:
+        """ln of present over absent where the sum along the direction is ``along``, both taken to spread alike."""
+        ratio: Floats = (along - 0.5 * self.mean) * self.mean / self.noise**2
+        return ratio
+
+    def law(self) -> ScoreLaw:
+        """The law of that ratio, normal."""
+        effect = self.mean / self.noise
+        spread = effect * math.sqrt(self.noise**2 + self.std**2) / self.noise
+        return ScoreLaw.normal(-0.5 * effect**2, effect, 0.5 * effect**2, spread)
+
+
+def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]) -> EndToEnd:
+    """From each phase's one-step pair, in units of its clip norm, and its steps."""
+    noise = mean = variance = 0.0
+    for (pair, steps), clip_norm in zip(pairs, clip_norms, strict=True):
+        first = float(pair.probabilities @ pair.sensitivities)
+        noise += steps * (clip_norm * pair.sigma) ** 2
+        mean += steps * clip_norm * first
+        variance += steps * clip_norm**2 * max(0.0, float(pair.probabilities @ pair.sensitivities**2) - first**2)
+    return EndToEnd(mean=mean, std=math.sqrt(variance), noise=math.sqrt(noise))
+
+
+def _one_step(mixture: Mixture) -> tuple[Floats, Floats, Floats]:
+    """The log-likelihood ratios of one step on a fine grid of outputs, with the probabilities of either law."""
+    sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
+    points = max(4001, min(400_001, int((top / sigma + 24.0) * 100)))
+    x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
+    absent = np.exp(-0.5 * (x / sigma) ** 2)
+    present: Floats = np.zeros_like(x)
+    for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
+        present += probability * np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2)
+    return mixture.log_ratio(x), absent / absent.sum(), present / present.sum()
+
+
+def _on_grid(places: Floats, masses: Floats) -> Floats:
+    """Masses at real ``places`` shared between the two nearest whole numbers, modulo the number of cells."""
+    below = np.floor(places)
+    share = places - below
+    at = below.astype(np.int64) % _CELLS
+    cells: Floats = np.zeros(_CELLS)
+    cells += np.bincount(at, masses * (1.0 - share), minlength=_CELLS)
+    cells += np.bincount((at + 1) % _CELLS, masses * share, minlength=_CELLS)
+    return cells
+
+
+def _tail(both: Floats, one: Floats, share: float) -> float:
+    """The mass of ``one`` over the first cells that hold ``share`` of ``both``, the last of them in part."""
+    held = np.cumsum(both)
+    return float(np.interp(share, np.concatenate([[0.0], held]), np.concatenate([[0.0], np.cumsum(one)])))

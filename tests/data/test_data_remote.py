@@ -1,0 +1,342 @@
+"""Data that is fetched: facts as declared, rows checked against them, and words where there is no network.
+
+No test reaches the network. What scikit-learn and ``datasets`` would bring is put in place of the fetching function;
+and with the network's door shut, their own failures become messages.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from dpspec.contract import DataError, DataSource
+from dpspec.data import huggingface, openml, remote
+
+Make = Callable[..., DataSource]
+
+ADULT: dict[str, Any] = {
+    "id": 1590,
+    "records": 4,
+    "features": 3,
+    "label": "class",
+    "classes": ["poor", "rich"],
+    "categories": {"sex": ["f", "m"]},
+}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TABLE: dict[str, Any] = {
+    "name": "owner/set",
+    "revision": COMMIT,
+    "records": 3,
+    "features": 2,
+    "label": "y",
+    "classes": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache is a folder of the test's own, and nobody gets through to anybody."""
+    monkeypatch.setenv("DPSPEC_DATA", str(tmp_path / "cache"))
+
+    def shut(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", shut)
+    return tmp_path / "cache"
+
+
+def _refused(made: DataSource, *parts: str) -> None:
+    with pytest.raises(DataError) as caught:
+        _ = made.facts(), made.load()
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_the_environment_chooses_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert remote.cache() == tmp_path / "cache"
+    monkeypatch.delenv("DPSPEC_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert remote.cache() == tmp_path / "dpspec" / "data"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert remote.cache() == Path.home() / ".cache" / "dpspec" / "data"
+
+
+# openml
+
+
+@pytest.fixture
+def adult(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What scikit-learn brings: categories as numbers, the label among the columns."""
+    bunch = SimpleNamespace(
+        data=np.array([[30.0, 0, 1], [40.0, 1, 0], [50.0, 1, 1], [60.0, 0, 0]]),
+        feature_names=["age", "sex", "class"],
+        categories={"sex": ["m", "f"], "class": ["poor", "rich"]},
+        asked=[],
+    )
+
+    def fetched(identity: dict[str, Any], folder: Path) -> Any:
+        bunch.asked.append((identity, folder))
+        return bunch
+
+    monkeypatch.setattr(openml, "fetched", fetched)
+    return bunch
+
+
+def test_openml_rows(adult: SimpleNamespace, source: Make, tmp_path: Path) -> None:
+    made = source("openml", **ADULT)
+    facts = made.facts()
+    assert (facts.records, facts.shape, facts.classes) == (4, (3,), 2)
+    assert not adult.asked
+    rows = made.load()
+    assert rows.train_x.tolist() == [[30, 0, 1], [40, 1, 0], [50, 1, 0], [60, 0, 1]]
+    assert rows.train_y.tolist() == [1, 0, 1, 0]
+    ((identity, folder),) = adult.asked
+    assert identity == {"kind": "openml", "id": 1590}
+    assert folder == tmp_path / "cache"
+    named = source("openml", **{k: v for k, v in ADULT.items() if k != "id"}, name="adult", version=2)
+    assert np.array_equal(named.load().train_x, rows.train_x)
+    assert adult.asked[-1][0] == {"kind": "openml", "name": "adult", "version": 2}
+    assert named.facts().digest != facts.digest
+    split = source("openml", **ADULT, split={"test": 1}, size=2)
+    assert (split.facts().records, split.facts().test_records) == (2, 1)
+    assert split.load().train_x.shape == (2, 3)
+
+
+def test_openml_pictures_have_their_shape(adult: SimpleNamespace, source: Make) -> None:
+    adult.data = np.arange(10.0).reshape(2, 5)
+    adult.feature_names = ["p1", "p2", "class", "p3", "p4"]
+    adult.categories = {"class": [str(i) for i in range(10)]}
+    options = {"id": 554, "records": 2, "features": [1, 2, 2], "label": "class", "classes": 10}
+    rows = source("openml", **options).load()
+    assert rows.train_x.tolist() == [[[[0, 1], [3, 4]]], [[[5, 6], [8, 9]]]]
+    assert rows.train_y.tolist() == [2, 7]
+
+
+def test_openml_sparse(adult: SimpleNamespace, source: Make) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    adult.data = sparse.csr_matrix(adult.data)
+    assert source("openml", **ADULT).load().train_x.shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"records": 5}, ["openml 1590: has 4 records of 3 features; the spec declares 5 of 3"]),
+        ({"features": 2}, ["has 4 records of 3 features; the spec declares 4 of 2"]),
+        ({"categories": {}}, ["openml 1590: column 'sex' holds no numbers; list its values under categories"]),
+        ({"categories": {"sex": ["f", "x"]}}, ["record 0: 'm' is not one of the categories of column 'sex' (f, x)"]),
+        ({"classes": 2}, ["openml 1590: record 0: label 'rich' is not one of", "classes: [no, yes]"]),
+        ({"label": "income"}, ["has no column 'income' (its columns: age, sex, class)"]),
+        ({"name": "adult"}, ["named by id, or by name and version; got id, name"]),
+        ({"features": [1, 2**20, 2**20]}, ["values; at most"]),
+    ],
+)
+def test_openml_refuses(options: dict[str, Any], parts: list[str], adult: SimpleNamespace, source: Make) -> None:
+    _refused(source("openml", **{**ADULT, **options}), *parts)
+
+
+def test_openml_missing_values(adult: SimpleNamespace, source: Make) -> None:
+    adult.data[1, 1] = np.nan
+    _refused(source("openml", **ADULT), "record 1: '' is not one of the categories of column 'sex'")
+    known = source("openml", **{**ADULT, "features": 4, "categories": {"sex": ["f", "m", ""]}})
+    assert known.load().train_x[1].tolist() == [40, 0, 0, 1]
+    adult.data[2, 0] = np.nan
+    _refused(source("openml", **ADULT, columns=["age", "sex"]), "record 2: column 'age'")
+
+
+def test_openml_without_a_network(source: Make, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """scikit-learn itself is asked, and finds nobody."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    made = source("openml", **ADULT)
+    assert made.facts().records == 4
+    _refused(made, "openml 1590: could not be fetched (URLError", f"kept in {folder} ($DPSPEC_DATA)")
+
+
+# huggingface
+
+
+def _schema_accepts(**options: Any) -> bool:
+    try:
+        jsonschema.validate({**TABLE, **options}, dict(huggingface.DATASET.schema))
+    except jsonschema.ValidationError:
+        return False
+    return True
+
+
+def test_huggingface_names_and_commits() -> None:
+    assert _schema_accepts(config="plain", test_split="validation.matched", test_records=3)
+    for wrong in ("set", "../set", "owner/..", "a/b/c", "/etc/passwd", "csv"):
+        assert not _schema_accepts(name=wrong)
+    for wrong in ("main", "v1.0", COMMIT[:39], COMMIT.upper()):
+        assert not _schema_accepts(revision=wrong)
+    for wrong in ("train[:10%]", "train+test", ""):
+        assert not _schema_accepts(train_split=wrong)
+    assert not _schema_accepts(trust_remote_code=True)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the Hub would bring, as Arrow tables by split."""
+    pa = pytest.importorskip("pyarrow")
+    found = SimpleNamespace(
+        train=pa.table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "y": [0, 1, 1]}),
+        test=pa.table({"a": [4], "b": [5.5], "y": [0]}),
+        asked=[],
+    )
+
+    def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
+        found.asked.append((splits, folder))
+        return [getattr(found, split) for split in splits]
+
+    monkeypatch.setattr(huggingface, "tables", tables)
+    return found
+
+
+def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) -> None:
+    made = source("huggingface", **TABLE, test_split="test", test_records=1)
+    facts = made.facts()
+    assert (facts.records, facts.test_records, facts.shape) == (3, 1, (2,))
+    assert not hub.asked
+    rows = made.load()
+    assert hub.asked == [(["train", "test"], folder)]
+    assert rows.train_x.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
+    assert rows.train_y.tolist() == [0, 1, 1]
+    assert rows.test_x.tolist() == [[4, 5.5]]
+    _refused(source("huggingface", **{**TABLE, "records": 4}), "huggingface owner/set (train): has 3 records of 2")
+    _refused(
+        source("huggingface", **TABLE, test_split="test", test_records=2),
+        "huggingface owner/set (test): has 1 records of 2 features; the spec declares 2 of 2",
+    )
+    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records go together")
+    _refused(source("huggingface", **TABLE, resize=True), "resize is for pictures")
+    assert (
+        source("huggingface", **TABLE, resize=False, train_split="train").facts()
+        == source("huggingface", **TABLE).facts()
+    )
+
+
+def test_huggingface_digests(source: Make) -> None:
+    variants: list[dict[str, Any]] = [
+        {},
+        {"config": "other"},
+        {"revision": COMMIT[::-1]},
+        {"train_split": "other"},
+        {"classes": ["1", "0"]},
+        {"columns": ["b", "a"]},
+        {"image": "a", "features": [1, 1, 2]},
+        {"image": "a", "features": [1, 2, 1]},
+        {"image": "a", "features": [1, 2, 1], "resize": True},
+    ]
+    assert len({source("huggingface", **{**TABLE, **v}).facts().digest for v in variants}) == len(variants)
+
+
+PICTURES: dict[str, Any] = {**TABLE, "features": [1, 6, 5], "image": "a"}
+
+
+def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes: Callable[..., bytes]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 5))
+    cells: list[Any] = [{"bytes": picture_bytes(p), "path": f"{i}.png"} for i, p in enumerate(pixels)]
+    hub.train = pa.table({"a": cells, "y": [1, 0]})
+    rows = source("huggingface", **{**PICTURES, "records": 2}).load()
+    assert np.array_equal(rows.train_x[:, 0], pixels.astype(np.float32) / np.float32(255))
+    assert rows.train_y.tolist() == [1, 0]
+    _refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
+    _refused(source("huggingface", **PICTURES, columns=["a"]), "image takes the place of columns")
+    _refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
+    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: is 6 x 5 pixels, shape declares")
+    for cell, part in (
+        ({"bytes": None, "path": "/etc/passwd"}, "record 1: holds no picture in its table"),
+        ({"bytes": b"GIF89a", "path": None}, "record 1: not a readable PNG or JPEG picture"),
+    ):
+        hub.train = pa.table({"a": [cells[0], cell], "y": [1, 0]})
+        _refused(source("huggingface", **{**PICTURES, "records": 2}), part)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The package ``datasets``, with a builder that brings one small table."""
+    info = SimpleNamespace(download_size=None, dataset_size=None)
+
+    class Builder(SimpleNamespace):
+        def as_dataset(self, split: str) -> Any:
+            return SimpleNamespace(with_format=lambda form: [(split, form)])
+
+    def load_dataset_builder(*named: Any, **options: Any) -> Any:
+        calls.append((named, options))
+        return Builder(info=info, download_and_prepare=lambda: calls.append("prepared"))
+
+    calls: list[Any] = []
+    fake = SimpleNamespace(
+        __version__="4.1.0",
+        disable_progress_bars=lambda: None,
+        load_dataset_builder=load_dataset_builder,
+        info=info,
+        calls=calls,
+    )
+    monkeypatch.setattr(huggingface, "need", lambda *_: fake)
+    return fake
+
+
+def test_huggingface_is_asked_for_one_commit_and_runs_no_script(package: SimpleNamespace, tmp_path: Path) -> None:
+    found = huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train", "test"], tmp_path)
+    assert found == [[("train", "arrow")], [("test", "arrow")]]
+    (named, options), prepared = package.calls
+    assert named == ("a/b", None)
+    assert options == {"revision": COMMIT, "cache_dir": str(tmp_path / "huggingface")}
+    assert prepared == "prepared"
+    package.__version__ = "3.6.0"
+    with pytest.raises(DataError, match=r"needs datasets 4 or later, found 3\.6\.0"):
+        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
+
+
+def test_huggingface_refuses_what_is_too_large_and_local_folders(
+    package: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package.info.dataset_size = 2**40
+    with pytest.raises(DataError, match="1099511627776 bytes; at most"):
+        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
+    assert "prepared" not in package.calls
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    package.calls.clear()
+    with pytest.raises(DataError, match="a local file or folder of that name"):
+        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
+    assert not package.calls
+
+
+def test_huggingface_without_the_package(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    made = source("huggingface", **TABLE)
+    assert made.facts().records == 3
+    _refused(made, "needs datasets", "pip install 'dpspec[huggingface]'")
+
+
+@pytest.mark.filterwarnings("default")
+def test_huggingface_without_a_network(source: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package itself is asked, and finds nobody."""
+    pytest.importorskip("datasets")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    made = source("huggingface", **TABLE)
+    _refused(made, "huggingface owner/set (train): could not be fetched (", f"kept in {folder} ($DPSPEC_DATA)")
+
+
+@pytest.mark.filterwarnings("default")
+def test_huggingface_tables_hold_pictures_undecoded(picture_bytes: Callable[..., bytes]) -> None:
+    """What the package's own data sets look like in Arrow's format: the bytes as they were published."""
+    datasets = pytest.importorskip("datasets")
+    data = picture_bytes(np.zeros((6, 5)))
+    features = datasets.Features({"a": datasets.Image(), "y": datasets.ClassLabel(names=["no", "yes"])})
+    made = datasets.Dataset.from_dict({"a": [{"bytes": data, "path": None}], "y": [1]}, features=features)
+    table = made.with_format("arrow")[:]
+    assert table["a"][0].as_py()["bytes"] == data
+    assert table["y"][0].as_py() == 1

@@ -1,0 +1,82 @@
+"""A trial that is killed goes on in the middle of the training that it was in, and ends as if it had never been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+STEPS = 100
+
+SPEC = f"""\
+dpspec: 1
+name: killed
+mechanism:
+  kind: group
+  noise_multiplier: 1.5
+  clip_norm: 1.0
+  sampling: {{scheme: poisson, rate: 0.1}}
+  steps: {STEPS}
+data: {{kind: synthetic, records: 200, features: 64, classes: 10}}
+model: {{kind: linear}}
+training: {{backend: stepwise, optimizer: {{kind: momentum}}, schedule: {{kind: cosine, warmup: 10}}}}
+claims:
+  - {{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}}
+audit: {{method: one-run, canary: {{space: gradient, kind: orthogonal, count: 100}}, seed: 5}}
+"""
+
+
+def outcome(path: Path) -> list[Any]:
+    """What the trials found, without when and where they were made."""
+    (audit,) = json.loads(path.read_text(encoding="utf-8"))["audits"]
+    for trial in audit["trials"]:
+        trial.pop("recorded")
+    return [audit["trials"], audit["findings"], audit["checks"], audit["evidence"], audit["verdicts"]]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_killed_in_its_second_training(dpspec: Run, environment: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "steps.txt"
+    (tmp_path / "killed.yaml").write_text(SPEC, encoding="utf-8")
+
+    def steps() -> list[list[str]]:
+        return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+    command = [sys.executable, "-m", "dpspec", "run", "killed.yaml"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    victim = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **quiet)
+    deadline = time.monotonic() + 120
+    while len(steps()) < STEPS + 45 and victim.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(victim.pid, signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL, "it ended before it could be killed"
+    before = steps()
+    first, second = before[0][0], before[-1][0]
+    reached = int(before[-1][1])
+    assert first != second
+    assert reached < STEPS
+    assert list((tmp_path / ".dpspec" / "store" / "unfinished").glob("*/*.npz"))
+
+    done = dpspec("run", "killed.yaml", "--report", "json=resumed.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = steps()[len(before) :]
+    assert {seed for seed, _ in after} == {second}, "a training that had ended was made again"
+    numbers = [int(step) for _, step in after]
+    assert numbers == list(range(numbers[0], STEPS + 1))
+    assert reached - 10 < numbers[0] <= reached + 1
+    assert not list((tmp_path / ".dpspec" / "store" / "unfinished").glob("*"))
+
+    whole = dpspec("run", "killed.yaml", "--store", "elsewhere", "--report", "json=whole.json")
+    assert whole.returncode == 0
+    assert outcome(tmp_path / "resumed.json") == outcome(tmp_path / "whole.json")

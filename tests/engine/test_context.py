@@ -1,0 +1,44 @@
+"""What audits are handed: progress that says what is counted, and a place for the state of a trial in work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import counting
+
+from dpspec.contract import Event, FrozenMap, Progressed, Resumable
+from dpspec.engine.context import RunContext
+from dpspec.engine.prepare import prepare
+from dpspec.spec.load import load_specs
+
+
+@pytest.fixture
+def told() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def context(tmp_path: Path, told: list[Event]) -> RunContext:
+    path = tmp_path / "coin.yaml"
+    path.write_text(counting.EXAMPLE, encoding="utf-8")
+    catalog = counting.catalog()
+    (spec,) = load_specs([path], catalog).specs
+    return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=told.append)
+
+
+def test_progress_says_what_is_counted(context: RunContext, told: list[Event]) -> None:
+    context.progress(5, 5, "training", unit="steps", records=16.0)
+    context.progress(1, 1)
+    first, second = told
+    assert isinstance(first, Progressed)
+    assert (first.what, first.done, first.total, first.unit, first.records) == ("training", 5, 5, "steps", 16.0)
+    assert isinstance(second, Progressed)
+    assert (second.unit, second.records) == ("", 0.0)
+
+
+def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context: RunContext, tmp_path: Path) -> None:
+    assert context.resumable(3) is None
+    context.kept = lambda index: tmp_path / str(index)
+    assert context.resumable(3) == Resumable(folder=tmp_path / "3")
+    assert not (tmp_path / "3").exists()

@@ -1,0 +1,55 @@
+"""Faults of the noise: each stands where dpspec's own loop has its noise."""
+
+from __future__ import annotations
+
+import torch
+
+from dpspec.training.dpsgd import Noise
+
+
+class NoNoise:
+    """Zeros, whatever was declared."""
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Zeros like ``total`` (P,)."""
+        return torch.zeros_like(total)
+
+
+class ScaledNoise:
+    """The real noise, but of the wrong size."""
+
+    def __init__(self, noise: Noise, factor: float) -> None:
+        self._noise = noise
+        self._factor = factor
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise like ``total`` (P,) of standard deviation factor * deviation."""
+        return self._noise(total, self._factor * deviation, source)
+
+
+class ReusedNoise:
+    """Drawn at the first step, and added at each one: as when a buffer is filled before the loop."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._drawn: torch.Tensor | None = None
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """The first noise again; its deviation was that of the first step."""
+        if self._drawn is None:
+            self._drawn = self._noise(total, deviation, source)
+        return self._drawn
+
+
+class SeededAlike:
+    """From a generator that every run seeds alike: as when a script calls ``manual_seed(42)`` for reproducibility."""
+
+    def __init__(self, noise: Noise) -> None:
+        self._noise = noise
+        self._source: torch.Generator | None = None
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise of the declared size that another run has too."""
+        if self._source is None:
+            self._source = torch.Generator(total.device).manual_seed(42)
+        return self._noise(total, deviation, self._source)

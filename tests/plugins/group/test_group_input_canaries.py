@@ -1,0 +1,100 @@
+"""Planted records: what the attack makes of them, in either access, and that nothing of them leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.attacks import attacked, outcomes_of, trials_of
+
+from dpspec.contract import Check, Evidence, Finding
+from dpspec.contract.canonical import canonical_json
+from dpspec_group import plans, scores
+
+KINDS = ("mislabelled", "noise", "duplicate")
+
+
+def canary(kind: str, count: int = 60) -> str:
+    return f"audit.canary={{space: input, kind: {kind}, count: {count}}}"
+
+
+def share_of_right_guesses(trials: list, size: int) -> float:
+    """Of all canaries of a size, those in the half where they belong."""
+    right = total = 0
+    for trial in trials:
+        (coins,) = [c for s, c in trial.evidence["outcomes"] if s == size]
+        half = len(coins) - len(coins) // 2
+        right += coins[:half].count("0") + coins[half:].count("1")
+        total += len(coins)
+    return right / total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: Path, kind: str) -> None:
+    """60 coins a size: guessing blindly, 60% are right once in 15 times, 75% once in 3 * 10^4 times."""
+    spec = attacked(tmp_path, canary(kind, 120), "mechanism.steps=20")
+    trials = trials_of(spec, 0)
+    assert share_of_right_guesses(trials, 4) > 0.75
+    assert share_of_right_guesses(trials, 4) >= share_of_right_guesses(trials, 1)
+    outcomes = outcomes_of(spec, trials)
+    evidence = [o for o in outcomes if isinstance(o, Evidence) and o.quantity == "epsilon"]
+    assert {e.scope.adversary for e in evidence} == {"record"}
+    assert all(o.p_value > 1e-9 for o in outcomes if isinstance(o, Check))
+    assert [o for o in outcomes if isinstance(o, Finding) and o.bound == "lower"]
+
+
+@pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
+def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
+    """40 or 80 coins, hardly any noise: guessing blindly, 75% are right once in 10^3 times."""
+    overrides = ("threat_model.access=final-model", "mechanism.noise_multiplier=0.1", "mechanism.steps=40")
+    spec = attacked(tmp_path, canary("noise", 160), f"audit.score={score}", *overrides)
+    trials = trials_of(spec, 0)
+    told = {size: len(coins) for size, coins in trials[0].evidence["outcomes"]}
+    assert told == ({1: 40, 4: 40} if score == "likelihood-ratio" else {1: 80, 4: 80})
+    assert share_of_right_guesses(trials, 4) > 0.75
+    assert {e.scope.access for e in outcomes_of(spec, trials) if isinstance(e, Evidence)} == {"final-model"}
+
+
+def test_equal_blank_records_of_one_label_make_one_group(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, canary("blank", 10), "threat_model.group_size=3", "claims.four.group_size=3")
+    (trial,) = trials_of(spec, 0)
+    assert trial.arrays["group_sizes"].tolist() == [3] * 10
+    assert len(trial.evidence["outcomes"][0][1]) == 10
+
+
+def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
+    (trial,) = trials_of(attacked(tmp_path, canary("duplicate", 32)), 0)
+    assert set(trial.evidence) >= {"outcomes", "records", "steps", "noise"}
+    text = canonical_json(trial.evidence)
+    assert all(f"{score:.6f}"[:8] not in text for score in trial.arrays["scores"])
+
+
+def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, canary("noise", 200))
+    power = plans.power(spec, 60)
+    assert all("cannot be said" in p.note for p in power)
+    assert plans.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
+
+
+def test_loss_scores_by_hand() -> None:
+    before, after = np.array([0.0, 1.0]), np.array([2.0, -1.0])
+    loss = lambda odds: np.log1p(np.exp(-odds))  # noqa: E731
+    assert scores.by_loss("loss-difference", before, after) == pytest.approx(loss(before) - loss(after))
+    assert scores.by_loss("loss", before, after).tolist() == [2.0, -1.0]
+
+
+def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
+    rng = np.random.default_rng(0)
+    coins = rng.integers(0, 2, 4000)
+    before = rng.normal(size=4000)
+    after = before + coins + 0.5 * rng.normal(size=4000)
+    fitted = ~scores.tested(4000)
+    found = scores.calibrated(before, after, coins, fitted)
+    flipped = np.where(fitted, coins, 1 - coins)
+    assert np.array_equal(found, scores.calibrated(before, after, flipped, fitted))
+    # The ratio of N(1, 1/4) to N(0, 1/4) at the difference, estimated from 1000 of either kind.
+    exact = 4.0 * (after - before - 0.5)
+    assert np.corrcoef(found, exact)[0, 1] > 0.999
+    assert np.abs(found - exact).max() < 1.0
+    assert scores.calibrated(before, after, np.ones(4000), fitted).tolist() == [0.0] * 4000

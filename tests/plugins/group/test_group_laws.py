@@ -1,0 +1,131 @@
+"""Laws of the scores against simulation, and designs against what they promise."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from dpspec.accounting.mixture import Mixture
+from dpspec.stats import ladder, manyrun, onerun
+from dpspec_group.design import blind, design, threshold
+from dpspec_group.laws import ScoreLaw, end_to_end, score_law
+
+
+def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Total log-likelihood ratios of absent and of present groups."""
+    rng = np.random.default_rng(0)
+    noise = mixture.sigma * rng.standard_normal((2, steps, count))
+    drawn = rng.binomial(size, rate, size=(steps, count))
+    return mixture.log_ratio(noise[0]).sum(axis=0), mixture.log_ratio(drawn + noise[1]).sum(axis=0)
+
+
+@pytest.mark.parametrize(("size", "rate", "sigma", "steps"), [(3, 0.2, 1.3, 25), (1, 0.05, 0.8, 60), (2, 1.0, 5.0, 4)])
+def test_score_law_against_simulation(size: int, rate: float, sigma: float, steps: int) -> None:
+    """Moments of 4000 simulated scores within five standard errors, the distributions within 99.9% of Kolmogorov's."""
+    mixture = Mixture.poisson(size, rate, sigma)
+    law = score_law([(mixture, steps)])
+    assert law.absent.sum() == pytest.approx(1.0)
+    assert law.present.sum() == pytest.approx(1.0)
+    assert np.all(np.diff(law.scores) > 0)
+    moments = law.moments()
+    scores = simulated(mixture, size, rate, steps, 4000)
+    for found, masses, mean, std in zip(scores, (law.absent, law.present), moments[::2], moments[1::2], strict=True):
+        assert abs(found.mean() - mean) < 5 * std / 4000**0.5
+        assert abs(found.std() / std - 1) < 0.1
+        cumulative = np.interp(np.sort(found), law.scores, np.cumsum(masses))
+        assert np.max(np.abs(cumulative - (np.arange(4000) + 0.5) / 4000)) < 1.95 / 4000**0.5
+
+
+def test_phases_add_up() -> None:
+    pairs = [(Mixture.poisson(1, 0.3, 1.5), 7), (Mixture.poisson(1, 0.1, 0.9), 5)]
+    both, first, second = (score_law(p).moments() for p in (pairs, pairs[:1], pairs[1:]))
+    for mean, std in ((0, 1), (2, 3)):
+        assert both[mean] == pytest.approx(first[mean] + second[mean], abs=1e-4)
+        assert both[std] == pytest.approx(math.hypot(first[std], second[std]), rel=1e-3)
+
+
+def test_the_ratio_of_one_gaussian_step_is_known_in_closed_form() -> None:
+    """mu = 2: the ratio is N(-2, 4) or N(2, 4)."""
+    assert score_law([(Mixture.full(2, 1.0), 1)]).moments() == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
+
+
+def test_end_to_end_law_against_simulation() -> None:
+    """Two phases with clip norms of their own, group members drawn at 0.2."""
+    rng = np.random.default_rng(1)
+    pairs = [(Mixture.poisson(3, 0.2, 1.3), 25), (Mixture.poisson(3, 0.2, 2.0), 10)]
+    found = end_to_end(pairs, [0.5, 2.0])
+    sums = [np.zeros(8000), np.zeros(8000)]
+    for (mixture, steps), clip in zip(pairs, (0.5, 2.0), strict=True):
+        for present in (0, 1):
+            drawn = present * rng.binomial(3, 0.2, size=(steps, 8000))
+            sums[present] += clip * (drawn + mixture.sigma * rng.standard_normal((steps, 8000))).sum(axis=0)
+    moments = found.law().moments()
+    for along, mean, std in zip(sums, moments[::2], moments[1::2], strict=True):
+        ratios = found.log_ratio(along)
+        assert abs(ratios.mean() - mean) < 5 * std / 8000**0.5
+        assert abs(ratios.std() / std - 1) < 0.05
+
+
+def test_right_guesses_against_simulation() -> None:
+    rng = np.random.default_rng(2)
+    law = ScoreLaw.normal(-1.0, 1.0, 1.5, 2.0)
+    coins = rng.integers(0, 2, 200_000)
+    scores = np.where(coins, 1.5 + 2.0 * rng.standard_normal(200_000), -1.0 + rng.standard_normal(200_000))
+    order = np.argsort(scores)
+    for low, high in ((1_000, 1_000), (0, 5_000), (20_000, 300), (100_000, 100_000)):
+        right = (coins[order[:low]] == 0).sum() + (coins[order[200_000 - high :]] == 1).sum()
+        assert abs(right - law.correct(low, high, 200_000)) < 5 * (low + high) ** 0.5
+    for score in (-2.0, 0.0, 3.0):
+        tpr, fpr = law.rates(score)
+        assert abs((scores[coins == 1] >= score).mean() - tpr) < 0.01
+        assert abs((scores[coins == 0] >= score).mean() - fpr) < 0.01
+
+
+def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
+    law = ScoreLaw.normal(-2.0, 2.0, 2.0, 2.0)
+    few, many = design(law, 400, 1e-5, 0.95), design(law, 4000, 1e-5, 0.95)
+    assert few.rungs[-1] == (200, 200)
+    assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(few.rungs))
+    assert few.expected_epsilon < few.largest_epsilon
+    assert few.expected_epsilon < many.expected_epsilon
+    for rung in ((200, 200), (4, 4), (100, 0)):
+        alone = onerun.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
+        assert alone <= 1.1 * few.expected_epsilon
+    assert few.largest_epsilon == ladder.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
+
+
+def test_without_a_law_counts_rise_to_all_canaries() -> None:
+    assert blind(100, 1e-5, 0.95).rungs == ((8, 8), (24, 24), (50, 50))
+    assert blind(15, 1e-5, 0.95).rungs == ((8, 7),)
+    assert blind(100, 1e-5, 0.95, all_only=True).rungs == ((50, 50),)
+    assert math.isnan(blind(100, 1e-5, 0.95).expected_epsilon)
+
+
+def test_where_presence_shows_and_absence_does_not_only_presence_is_guessed() -> None:
+    """At a low rate a group is hardly ever drawn: seeing it proves that it is there, not seeing it proves nothing."""
+    found = design(score_law([(Mixture.poisson(1, 0.05, 0.5), 10)]), 2000, 1e-5, 0.95)
+    low, high = found.rungs[0]
+    assert high > 4 * low
+
+
+def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
+    law = ScoreLaw.normal(-2.0, 2.0, 2.0, 2.0)
+    scores = [x / 4 for x in range(-48, 49)]
+    found = threshold(law, scores, 500, 500, 1e-5, 0.95)
+    tpr, fpr = law.rates(found.score)
+    assert found.expected_epsilon == manyrun.epsilon_lower(
+        500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95
+    )
+    assert found.expected_epsilon > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95).expected_epsilon
+    assert 0.0 < found.expected_epsilon < manyrun.largest(500, 500, 1e-5, 0.95)
+
+
+def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:
+    law = ScoreLaw.normal(-0.02, 0.2, 0.02, 0.2)
+    assert threshold(law, [x / 4 for x in range(-48, 49)], 20, 20, 1e-5, 0.95).score == 0.0
+    found = design(law, 100, 1e-5, 0.95)
+    assert found.expected_epsilon == 0.0
+    assert sum(found.rungs[1]) > 50

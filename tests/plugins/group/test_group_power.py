@@ -1,0 +1,111 @@
+"""What the attacks show of correct pipelines: close to what ``plan`` promised, and hardly ever more than is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+from scipy.stats import binom
+from support.attacks import attacked, outcomes_of, spec_at, trials_of
+
+from dpspec.contract import Finding, Spec
+from dpspec.engine.prepare import prepare
+from dpspec.registry.loader import load_catalog
+from dpspec_group import plans, theory
+
+ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
+
+#: Fewer records train faster and change neither what is true of Poisson batches nor what canaries show.
+SMALL = "data.size=200"
+
+
+def lower(spec: Spec, *indices: int) -> dict[int, float]:
+    """The lower bounds by group size."""
+    found = outcomes_of(spec, trials_of(spec, *(indices or (0,))))
+    return {o.at["group_size"]: o.value for o in found if isinstance(o, Finding) and o.bound == "lower"}
+
+
+def truth(spec: Spec, size: int = 1) -> float:
+    """The epsilon of the mechanism as declared, from below: some adversary reaches it."""
+    delta = plans.attack_delta(spec, size)
+    records = prepare(spec, load_catalog()).facts.records
+    return max(theory.group_epsilons(spec.phases, size, records, [delta], side)[0].lower for side in ("remove", "add"))
+
+
+def expected(spec: Spec, size: int = 1) -> float:
+    """What ``plan`` says can be expected of one run."""
+    assert spec.audit is not None
+    count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
+    return plans.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
+
+
+def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
+    spec = spec_at(ATTACKS / "epsilon-4.yaml", SMALL)
+    (shown,) = lower(spec).values()
+    assert 3.9 < truth(spec) < 4.0
+    assert 0.5 * truth(spec) < shown < truth(spec)
+    assert shown > 0.8 * expected(spec)
+
+
+def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
+    """Near-identical members: the lower bound of each size exceeds what is true of half as many, but for the last."""
+    spec = spec_at(ATTACKS / "families.yaml", SMALL)
+    assert spec.audit is not None
+    assert spec.audit.options["canary"]["spread"] == 0.1
+    shown = lower(spec)
+    assert list(shown) == [1, 2, 4, 8]
+    assert 0.0 < shown[1] < shown[2] < shown[4] < shown[8]
+    for size, value in shown.items():
+        assert 0.6 * expected(spec, size) < value < truth(spec, size)
+    assert shown[8] > truth(spec, 1)
+
+
+def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
+    """Seeds 0 to 19, fixed in advance: at most the 99.9% binomial quantile of 20 at 5%, for either size."""
+    above = {1: 0, 4: 0}
+    for seed in range(20):
+        spec = attacked(tmp_path, f"audit.seed={seed}", "mechanism.noise_multiplier=6.0")
+        for size, value in lower(spec).items():
+            above[size] += value > truth(spec, size)
+    assert max(above.values()) <= binom.ppf(0.999, 20, 0.05)
+
+
+def test_more_runs_show_more(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, "mechanism.noise_multiplier=4.0", "threat_model.group_size=[4]", "audit.runs=4")
+    assert lower(spec, 0, 1, 2, 3)[4] > lower(spec, 0)[4]
+    one, four = (plans.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
+    assert one < four
+
+
+def test_plan_promises_what_the_design_does(tmp_path: Path) -> None:
+    for text in ("audit.runs=2", "audit={method: many-run, canary: {space: gradient}, runs: 100}"):
+        spec = attacked(tmp_path, text)
+        power = prepare(spec, load_catalog()).plan().power
+        assert [p.at["group_size"] for p in power] == [1, 4]
+        assert all("expected if the pipeline is as declared" in p.note for p in power)
+        assert all(p.epsilon > float(p.note.split()[1]) for p in power)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [2, 4, 8])
+def test_over_two_hundred_seeds(epsilon: int) -> None:
+    """Seeds 0 to 199, fixed in advance: at most 21 above the truth at 95% (99.9% binomial quantile)."""
+    shown = []
+    for seed in range(200):
+        spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml", SMALL, f"audit.seed={seed}")
+        shown += lower(spec).values()
+    assert abs(truth(spec) - epsilon) < 0.06
+    assert sum(value > truth(spec) for value in shown) <= 21
+    assert sum(value < 0.8 * expected(spec) for value in shown) <= 10
+    if epsilon == 4:
+        assert median(shown) > 0.5 * epsilon
+        assert sum(value < 0.5 * truth(spec) for value in shown) <= 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [2, 4, 8])
+def test_on_all_digits(epsilon: int) -> None:
+    spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
+    (shown,) = lower(spec).values()
+    assert 0.8 * expected(spec) < shown < truth(spec)

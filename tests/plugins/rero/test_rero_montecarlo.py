@@ -1,0 +1,80 @@
+"""Monte Carlo: the estimate is right where draws reach, and its interval holds where they do not."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from support.rero_values import BY_NAME, Value
+
+from dpspec_rero.montecarlo import gammas_monte_carlo, log_ratios
+from dpspec_rero.steps import Steps
+
+
+def steps_of(value: Value) -> tuple[Steps, ...]:
+    return (Steps(noise=value.noise, effect=value.effect, rate=value.rate, count=value.steps),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["S5", "S6", "S9", "B4", "B5", "L8"])
+def test_the_estimate_is_near_and_the_interval_contains_the_truth(name: str) -> None:
+    value = BY_NAME[name]
+    truth = value.gamma if isinstance(value.gamma, float) else value.gamma[0]
+    samples = 20_000
+    (found,) = gammas_monte_carlo([value.kappa], steps_of(value), samples, seed=3)
+    assert truth in found.interval
+    assert abs(found.value - truth) < 5.0 * found.standard_error
+    assert found.standard_error < 0.2 * truth
+
+
+def test_intervals_miss_no_more_often_than_stated() -> None:
+    """100 seeds at confidence 0.8: 36 misses would be four deviations too many. They are far too careful for that."""
+    value = BY_NAME["S5"]
+    misses = sum(
+        value.gamma not in gammas_monte_carlo([value.kappa], steps_of(value), 1000, seed, 0.8)[0].interval  # type: ignore[operator]
+        for seed in range(100)
+    )
+    assert misses <= 36
+
+
+def test_heavy_tails_fool_the_estimate_but_not_the_interval() -> None:
+    """At effect 5 the sample never meets the ratios that matter: the estimate is less than half of the truth."""
+    phases = (Steps(noise="gaussian", effect=5.0, rate=1.0, count=1),)
+    truth = 0.9962  # Phi(Phi^-1(0.01) + 5)
+    (found,) = gammas_monte_carlo([0.01], phases, 100_000, seed=1)
+    assert found.value < 0.6
+    assert truth in found.interval
+    assert found.interval.width < 0.01
+
+
+def test_at_small_baselines_the_interval_says_that_nothing_is_known() -> None:
+    truth = 9.9236e-5  # N = 100, kappa = 1e-7
+    (found,) = gammas_monte_carlo([1e-7], steps_of(BY_NAME["S6"]), 20_000, seed=2)
+    assert truth in found.interval
+    assert found.interval.upper > 100.0 * truth
+
+
+def test_ratios_average_to_one_under_the_null() -> None:
+    """E[r] = 1, within six standard errors."""
+    for noise in ("gaussian", "laplace"):
+        phases = tuple(Steps(noise=noise, effect=0.5, rate=rate, count=7) for rate in (0.2, 1.0))  # type: ignore[arg-type]
+        ratios = np.exp(log_ratios(phases, 50_000, seed=5))
+        assert abs(ratios.mean() - 1.0) < 6.0 * ratios.std() / math.sqrt(len(ratios))
+
+
+def test_draws_are_decided_by_the_seed_and_do_not_depend_on_kappas() -> None:
+    phases = steps_of(BY_NAME["S5"])
+    assert np.array_equal(log_ratios(phases, 500, 1), log_ratios(phases, 500, 1))
+    assert not np.array_equal(log_ratios(phases, 500, 1), log_ratios(phases, 500, 2))
+    one = gammas_monte_carlo([0.1], phases, 1000, 1)[0]
+    two = gammas_monte_carlo([0.1, 0.5], phases, 1000, 1)[0]
+    assert one.value == two.value
+    assert two.interval.width > one.interval.width  # they hold together
+
+
+def test_huge_ratios_do_not_overflow() -> None:
+    phases = (Steps(noise="gaussian", effect=200.0, rate=0.5, count=2),)
+    (found,) = gammas_monte_carlo([0.1], phases, 1000, seed=1)
+    assert 0.1 <= found.interval.lower <= found.interval.upper <= 1.0
+    with pytest.raises(ValueError, match="samples"):
+        gammas_monte_carlo([0.1], phases, 10, seed=1)

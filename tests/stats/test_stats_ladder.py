@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, sparse, special, stats
+
+from dpspec.stats import curves, gdp, ladder, onerun, onerun_curve, power
+
+
+def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...]]]:
+    """Every outcome of independent guesses at nested counts, with its probability."""
+    parts = [b - a for a, b in zip((0, *guesses), guesses, strict=False)]
+    told = []
+    for right in product(*(range(n + 1) for n in parts)):
+        chance = math.prod(float(stats.binom.pmf(k, n, q)) for k, n in zip(right, parts, strict=True))
+        told.append((chance, tuple(int(v) for v in np.cumsum(right))))
+    return told
+
+
+@pytest.mark.parametrize("guesses", [(4, 9), (3, 5, 7), (2, 6, 7)])
+@pytest.mark.parametrize("epsilon", [0.0, 1.4])
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_it_is_valid_for_randomised_response(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
+    q = float(special.expit(epsilon))
+    told = laws(guesses, q)
+    p = [ladder.p_value(guesses[-1], guesses, right, ((epsilon, delta),)) for _, right in told]
+    for level in (1e-4, 0.01, 0.05, 0.2, 0.5):
+        rejected = math.fsum(chance for (chance, _), value in zip(told, p, strict=True) if value <= level)
+        assert rejected <= level * (1 + 1e-9)
+    if delta == 0.0:  # and where nothing is corrected it is exact: its level is reached at its own values
+        p = [ladder._joint(guesses[-1], guesses, right, epsilon, delta) for _, right in told]
+        for value in {v for v in p if v < 1.0}:
+            level = math.fsum(c for (c, _), v in zip(told, p, strict=True) if v <= value * (1 + 1e-9))
+            assert level == pytest.approx(value, rel=1e-6)
+
+
+@pytest.mark.parametrize("guesses", [(2, 4), (1, 3, 6), (3, 5)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.7, 0.0), (0.7, 0.004), (1.8, 0.02)])
+def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
+    """The most that DP averaged over coins allows at each region of rejection, by linear programming."""
+    r = guesses[-1]
+    laws_ = list(product((0, 1), repeat=r))
+    place = {x: i for i, x in enumerate(laws_)}
+    edges = [(x, i) for x in laws_ for i in range(r) if x[i] == 1]
+    variables = len(laws_) + len(edges)
+    rows = sparse.lil_array((len(edges) + 1, variables))
+    for j, (x, i) in enumerate(edges):
+        rows[j, place[x]] = 1.0
+        rows[j, place[(*x[:i], 0, *x[i + 1 :])]] = -math.exp(epsilon)
+        rows[j, len(laws_) + j] = -1.0
+        rows[len(edges), len(laws_) + j] = 1.0
+    limits = [0.0] * len(edges) + [r * delta]
+    whole = np.zeros((1, variables))
+    whole[0, : len(laws_)] = 1.0
+    counted = {x: tuple(sum(x[:n]) for n in guesses) for x in laws_}
+    p = {v: ladder.p_value(r, guesses, v, ((epsilon, delta),)) for v in set(counted.values())}
+    for level in sorted({value for value in p.values() if value < 1.0}):
+        gain = np.zeros(variables)
+        gain[[place[x] for x, v in counted.items() if p[v] <= level]] = -1.0
+        found = optimize.linprog(gain, A_ub=rows.tocsr(), b_ub=limits, A_eq=whole, b_eq=[1.0])
+        assert found.success
+        assert -found.fun <= level * (1 + 1e-7)
+
+
+def attack(mu: float, m: int, rungs: tuple[ladder.Rung, ...], seed: int) -> tuple[list[int], list[int]]:
+    rng = np.random.default_rng(seed)
+    coins = rng.integers(0, 2, m)
+    order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
+    return ladder.counts(["".join(map(str, order))], rungs)
+
+
+@pytest.mark.parametrize(
+    ("m", "mu", "seeds"),
+    [(2000, 1.0, 60), *(pytest.param(20_000, mu, 200, marks=pytest.mark.slow) for mu in (0.502, 0.9254, 1.666))],
+)
+def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(m: int, mu: float, seeds: int) -> None:
+    # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth: 21 of 200.
+    delta = 1e-5
+    true = gdp.epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
+    rungs = ladder.design(m, lambda count: power.gaussian_accuracy(m, count, mu), delta, 0.95)
+    found = [ladder.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
+    assert sum(value > true for value in found) <= stats.binom.ppf(0.999, seeds, 0.05)
+    counted = [attack(mu, m, (rungs[1],), seed) for seed in range(40)]
+    single = [onerun.epsilon_lower(m, g[0], v[0], delta, 0.95) for g, v in counted]
+    assert np.mean(found[:40]) > 0.94 * np.mean(single)
+    assert np.median(found) > (0.5 if m > 2000 else 0.33) * true
+    assert np.median(found) > 0.95 * power.gaussian(m, [sum(rung) for rung in rungs], mu, delta, 0.95)
+
+
+def test_the_lower_bound_covers_randomised_response() -> None:
+    epsilon, guesses = 0.8, (5, 10, 20)
+    told = laws(guesses, float(special.expit(epsilon)))
+    missed = math.fsum(c for c, v in told if ladder.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
+    assert 0.03 < missed <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("guesses", "correct"), [((20, 60, 200), (20, 55, 140)), ((50, 400), (50, 330)), ((10, 20, 30), (10, 20, 30))]
+)
+def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(
+    guesses: tuple[int, ...], correct: tuple[int, ...]
+) -> None:
+    low = ladder.epsilon_lower(500, guesses, correct, 1e-5, 0.95)
+    pairs = list(zip(guesses, correct, strict=True))
+    least = max(onerun.epsilon_lower(500, r, v, 1e-5, 1 - 0.05 / len(guesses)) for r, v in pairs)
+    assert least - 0.01 <= low <= max(onerun.epsilon_lower(500, r, v, 1e-5, 0.95) for r, v in pairs)
+    assert ladder.p_value(500, guesses, correct, ((low, 1e-5),)) <= 0.05
+    assert ladder.p_value(500, guesses, correct, ((1.02 * low + 0.01, 1e-5),)) > 0.05
+
+
+def test_a_whole_curve_costs_nothing_and_one_count_is_one_test() -> None:
+    points = curves.gaussian(1.0)
+    several = ladder.p_value(400, (80, 400), (79, 330), points)
+    assert several <= 2 * onerun_curve.p_value(400, 80, 79, points) * (1 + 1e-9)
+    assert ladder.p_value(400, (80,), (79,), points) == onerun_curve.p_value(400, 80, 79, points)
+    assert ladder.p_value(400, (80, 400), (79, 330), ()) == 1.0
+    assert ladder.p_value(400, (80, 400), (0, 0), points) == 1.0
+
+
+def test_the_curve_test_holds_for_a_gaussian_mechanism() -> None:
+    # Seeds 0 to 99: rejected at 5% at most as often as the 99.9% quantile of Bin(100, 0.05).
+    m, mu = 400, 0.8
+    rungs, points = ladder.around(15, 15, m), curves.gaussian(mu)
+    rejected = sum(ladder.p_value(m, *attack(mu, m, rungs, seed), points) <= 0.05 for seed in range(100))
+    assert rejected <= stats.binom.ppf(0.999, 100, 0.05)
+
+
+def test_p_value_falls_with_right_guesses() -> None:
+    p = [ladder.p_value(300, (30, 100), (min(30, v // 3), v), ((0.8, 1e-4),)) for v in range(60, 101)]
+    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(p))
+
+
+def test_nothing_is_shown_by_guessing() -> None:
+    assert ladder.epsilon_lower(100, (10, 100), (5, 50), 0.0, 0.95) == 0.0
+    assert ladder.epsilon_lower(100, (10, 100), (5, 50), 0.5, 0.95) == 0.0
+    weak = ladder.epsilon_lower(100, (10, 100), (6, 62), 0.0, 0.95)
+    assert 0.0 < weak < onerun.epsilon_lower(100, 100, 62, 0.0, 0.95) + 0.01
+    assert 8.0 < ladder.largest(20_000, (100, 20_000), 1e-6, 0.95) < 8.81
+
+
+def test_counts_share_out_guesses_among_trials() -> None:
+    assert ladder.counts(["000111"], ((1, 1), (3, 3))) == ([2, 6], [2, 6])
+    assert ladder.counts(["000111", "010101"], ((2, 2), (6, 6))) == ([4, 12], [4, 10])
+    assert ladder.counts(["0011", ""], ((1, 2), (2, 2), (90, 90))) == ([3, 4], [3, 4])
+    assert ladder.counts(["10110"], ((0, 2), (3, 3))) == ([2, 5], [1, 2])
+
+
+@given(st.lists(st.text("01", min_size=1, max_size=40), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 60))
+def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
+    total = sum(map(len, outcomes))
+    guesses, correct = ladder.counts(outcomes, ((low, high), (2 * low, 2 * high), (total, total)))
+    assert guesses[-1] == total
+    assert 0.0 < ladder.p_value(total, guesses, correct, ((0.5, 0.01),)) <= 1.0
+
+
+def test_rungs_go_around_a_design_and_end_with_all() -> None:
+    assert ladder.around(10, 20, 2000) == ((5, 10), (10, 20), (20, 40), (40, 80), (1000, 1000))
+    assert ladder.around(10, 10, 21) == ((5, 5), (10, 10), (11, 10))
+    assert ladder.design(8, lambda count: 1.0, 1e-6, 0.95)[-1] == (4, 4)
+    with pytest.raises(ValueError, match="too few"):
+        ladder.design(7, lambda count: 1.0, 1e-6, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("guesses", "correct", "message"),
+    [
+        ((), (), "rise strictly"),
+        ((10, 10), (5, 5), "rise strictly"),
+        ((10, 200), (5, 5), "up to 100"),
+        ((10, 20), (5,), "for each count"),
+        ((10, 20), (5, 16), "do not fit"),
+        ((10, 20), (11, 12), "do not fit"),
+    ],
+)
+def test_counts_that_make_no_sense_are_refused(
+    guesses: tuple[int, ...], correct: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ladder.p_value(100, guesses, correct, ((1.0, 0.0),))

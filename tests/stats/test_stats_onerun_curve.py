@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import optimize, sparse, special, stats
+
+from dpspec.stats import curves, gdp, onerun, onerun_curve
+
+Points = tuple[tuple[float, float], ...]
+
+CURVE: Points = ((0.2, 0.08), (0.8, 0.02), (1.6, 0.002))
+
+
+def profile(mu: float, epsilon: float) -> float:
+    return float(stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu))
+
+
+def gaussian(mu: float, *epsilons: float) -> Points:
+    return tuple((e, profile(mu, e)) for e in epsilons)
+
+
+def best_law(canaries: int, guesses: int, correct: int, points: Points) -> float:
+    """The most that the law of the number of right guesses may have at ``correct`` or more, by linear programming."""
+    r, n = guesses, guesses + 1
+    rows, limits = [], []
+    for i, (epsilon, delta) in enumerate(points):
+        total = np.zeros(n + len(points) * r)
+        for k in range(1, r + 1):
+            row = np.zeros_like(total)
+            row[k], row[k - 1] = k * math.exp(-epsilon), -(r - k + 1)
+            row[n + i * r + k - 1] = -1.0
+            total[n + i * r + k - 1] = 1.0
+            rows.append(row)
+            limits.append(0.0)
+        rows.append(total)
+        limits.append(canaries * delta * math.exp(-epsilon))
+    gain, whole = np.zeros(n + len(points) * r), np.zeros((1, n + len(points) * r))
+    gain[correct:n] = -1.0
+    whole[0, :n] = 1.0
+    found = optimize.linprog(gain, A_ub=sparse.csr_array(np.array(rows)), b_ub=limits, A_eq=whole, b_eq=[1.0])
+    assert found.success
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize(("canaries", "guesses"), [(60, 24), (40, 40), (200, 60)])
+@pytest.mark.parametrize(
+    "points",
+    [CURVE, gaussian(0.6, 0.0, 0.3, 0.7, 1.2, 2.0), gaussian(1.2, 0.2, 0.9, 1.8, 3.0)],
+    ids=["three", "mu=0.6", "mu=1.2"],
+)
+def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int, points: Points) -> None:
+    seen = 0
+    for correct in range(guesses // 2, guesses + 1, 2):
+        bound, best = onerun_curve.p_value(canaries, guesses, correct, points), 0.0
+        if bound < 0.25:
+            best = best_law(canaries, guesses, correct, points)
+            assert best <= bound * (1 + 1e-7)
+            assert bound <= 1.6 * best
+            seen += 1
+        assert bound <= min(onerun.p_value(canaries, guesses, correct, *point) for point in points)
+    assert seen > 0
+
+
+@pytest.mark.parametrize(("canaries", "guesses"), [(400, 60), (20_000, 300), (500, 500)])
+@pytest.mark.parametrize("mu", [0.3, 0.6, 1.0])
+def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: int, mu: float) -> None:
+    # P[V = r] = beta takes the least mass below it: with tails G_k and A_k = E[V; V >= k], each k needs G_(k-1) such
+    # that A_k <= m F(((r - k + 1) G_(k-1) + (k - 1) G_k - A_k) / m); beta is the largest for which G_0 <= 1.
+    points = curves.gaussian(mu)
+    slopes = np.exp([e for e, _ in points])
+    offsets = canaries * np.array([d for _, d in points])
+
+    def mass(beta: float) -> float:
+        tail, inside = beta, guesses * beta
+        for k in range(guesses, 0, -1):
+            needed = max(0.0, float(np.max((inside - offsets) / slopes)))
+            before = max(tail, (needed + inside - (k - 1) * tail) / (guesses - k + 1))
+            inside += (k - 1) * (before - tail)
+            tail = before
+        return tail
+
+    low, high = 1e-40, 1.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if mass(middle) <= 1.0 else (low, middle)
+    bound = onerun_curve.p_value(canaries, guesses, guesses, points)
+    assert low * (1 - 1e-6) <= bound
+    assert bound <= (1.5 if low > 1e-6 else 10.0) * low or bound > 0.25
+
+
+@pytest.mark.parametrize(("canaries", "guesses"), [(2, 2), (3, 3), (3, 2)])
+@pytest.mark.parametrize("points", [((0.5, 0.02), (1.5, 0.004)), ((0.0, 0.15), (0.6, 0.05), (2.0, 0.001))])
+def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> None:
+    """The most that any mechanism on the curve achieves, by linear programming over all of them."""
+    coins = list(product((-1, 1), repeat=canaries))
+    answers = [t for t in product((-1, 0, 1), repeat=canaries) if sum(map(abs, t)) == guesses]
+    pairs = [(s, u) for s in coins for u in coins if sum(a != b for a, b in zip(s, u, strict=True)) == 1]
+    n, k = len(coins), len(answers)
+    variables = n * k + len(points) * len(pairs) * k
+    rows, limits = [], []
+    for i, (epsilon, delta) in enumerate(points):
+        for j, (s, u) in enumerate(pairs):
+            total = np.zeros(variables)
+            for t in range(k):
+                slack = n * k + (i * len(pairs) + j) * k + t
+                row = np.zeros(variables)
+                row[coins.index(s) * k + t], row[coins.index(u) * k + t], row[slack] = 1.0, -math.exp(epsilon), -1.0
+                total[slack] = 1.0
+                rows.append(row)
+                limits.append(0.0)
+            rows.append(total)
+            limits.append(delta)
+    sums = np.zeros((n, variables))
+    for s in range(n):
+        sums[s, s * k : (s + 1) * k] = 1.0
+    for correct in range(1, guesses + 1):
+        gain = np.zeros(variables)
+        for (i, c), (t, answer) in product(enumerate(coins), enumerate(answers)):
+            if sum(a == b for a, b in zip(c, answer, strict=True)) >= correct:
+                gain[i * k + t] = 1.0 / n
+        found = optimize.linprog(-gain, A_ub=sparse.csr_array(np.array(rows)), b_ub=limits, A_eq=sums, b_eq=np.ones(n))
+        assert found.success
+        assert -found.fun <= onerun_curve.p_value(canaries, guesses, correct, points) + 1e-9
+        # Right guesses alone decide: the law of their number reaches as much as any mechanism.
+        assert -found.fun == pytest.approx(best_law(canaries, guesses, correct, points), rel=1e-6)
+
+
+@pytest.mark.parametrize(("often", "first", "second"), [(0.02, 0.3, 3.0), (0.2, 0.5, 1.5), (0.001, 1.0, 8.0)])
+@pytest.mark.parametrize(("canaries", "guesses"), [(40, 40), (200, 30)])
+def test_mechanisms_whose_leaks_come_together_stay_below(
+    often: float, first: float, second: float, canaries: int, guesses: int
+) -> None:
+    # By one public coin all canaries are told by randomised response of the one epsilon or of the other. Abstaining
+    # makes a guess rarer for each canary, which its curve knows: shares of guesses / canaries.
+    q1, q2, share = special.expit(first), special.expit(second), guesses / canaries
+    points = tuple(
+        (e, share * sum(w * max(0.0, q - math.exp(e) * (1 - q)) for w, q in ((1 - often, q1), (often, q2))))
+        for e in np.linspace(0, second, 9)
+    )
+    for correct in range(guesses + 1):
+        tail = (1 - often) * stats.binom.sf(correct - 1, guesses, q1) + often * stats.binom.sf(correct - 1, guesses, q2)
+        assert tail <= onerun_curve.p_value(canaries, guesses, correct, points) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
+def test_it_holds_for_a_gaussian_mechanism(mu: float) -> None:
+    # Seeds 0 to 199: rejected at 5% at most as often as the 99.9% quantile of Bin(200, 0.05).
+    m, r, points, rejected = 300, 50, curves.gaussian(mu), 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        coins = rng.integers(0, 2, m)
+        order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
+        correct = int(order[-r // 2 :].sum() + r // 2 - order[: r // 2].sum())
+        rejected += onerun_curve.p_value(m, r, correct, points) <= 0.05
+    assert rejected <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_one_line_is_the_test_of_that_line() -> None:
+    for correct in (20, 40, 49):
+        single = onerun.p_value(60, 50, correct, 1.0, 1e-3)
+        assert onerun_curve.p_value(60, 50, correct, ((1.0, 1e-3),)) == single
+        dominated = ((1.0, 1e-3), (1.2, 1e-3), (900.0, 0.0))
+        assert onerun_curve.p_value(60, 50, correct, dominated) == single
+    assert onerun_curve.p_value(60, 50, 50, ()) == 1.0
+
+
+def test_the_p_value_falls_with_right_guesses_and_rises_with_the_curve() -> None:
+    p = np.array([onerun_curve.p_value(400, 80, v, curves.gaussian(1.0)) for v in range(50, 81)])
+    assert np.all(p[1:] <= p[:-1] * 1.02)  # the search may leave a little
+    p = np.array([onerun_curve.p_value(400, 80, 78, curves.gaussian(mu)) for mu in np.linspace(0.1, 3, 30)])
+    assert np.all(p[1:] >= p[:-1] * 0.98)
+
+
+@pytest.mark.parametrize("counts", [(400, 80, 78), (2000, 200, 177), (50, 50, 50)])
+def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> None:
+    low = onerun_curve.mu_lower(*counts, 0.95)
+    assert low > 0
+    assert onerun_curve.p_value(*counts, curves.gaussian(low)) <= 0.05
+    assert onerun_curve.p_value(*counts, curves.gaussian(1.02 * low)) > 0.05
+
+
+def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:
+    assert onerun_curve.mu_lower(100, 100, 50, 0.95) == 0.0
+    with pytest.raises(ValueError, match="confidence"):
+        onerun_curve.mu_lower(100, 100, 50, 1.0)
+    with pytest.raises(ValueError, match="need"):
+        onerun_curve.p_value(5, 6, 1, CURVE)
+
+
+def test_the_curve_shows_more_than_its_best_point() -> None:
+    # 1000 canaries a side, epsilon 4.38 at 1e-5: a lower bound on mu, and what Gaussian curves make of it.
+    m, mu, found, single = 2000, 1.0, [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        coins = rng.integers(0, 2, m)
+        order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
+        correct = int(order[-50:].sum() + 50 - order[:50].sum())
+        found.append(gdp.epsilon(onerun_curve.mu_lower(m, 100, correct, 0.95), 1e-5))
+        single.append(onerun.epsilon_lower(m, 100, correct, 1e-5, 0.95))
+    assert max(found) < gdp.epsilon(mu, 1e-5) == pytest.approx(4.377, abs=0.001)
+    assert np.median(found) > np.median(single) + 0.3
+
+
+def test_many_guesses_take_no_time_and_huge_epsilons_no_digits() -> None:
+    assert onerun_curve.p_value(20_000, 20_000, 19_990, curves.gaussian(1.0)) < 1e-8
+    assert 0.0 < onerun_curve.p_value(20_000, 300, 300, curves.gaussian(0.7)) < 1e-5
+    told = onerun_curve.p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
+    assert told == onerun.p_value(1000, 1000, 1000, 0.5, 1e-2)

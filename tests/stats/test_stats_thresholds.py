@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpspec.stats import curves, gdp, manyrun, thresholds
+
+
+def ranked(mu: float, present: int, absent: int, seed: int) -> str:
+    rng = np.random.default_rng(seed)
+    scores = np.concatenate((mu + rng.standard_normal(present), rng.standard_normal(absent)))
+    return thresholds.outcomes(scores, np.arange(present + absent) < present)
+
+
+@pytest.mark.parametrize("present", [3, 5])
+def test_it_is_valid_where_scores_say_nothing(present: int) -> None:
+    # Every order of the runs is equally likely: all of them.
+    runs = 10
+    orders = [
+        "".join("1" if i in chosen else "0" for i in range(runs)) for chosen in combinations(range(runs), present)
+    ]
+    p = np.array([thresholds.p_value(order, ((0.0, 0.0),)) for order in orders])
+    for level in (0.01, 0.05, 0.2, 0.5):
+        assert np.mean(p <= level) <= level
+    assert p.min() < 1.0
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.5])
+def test_the_lower_bound_covers_a_gaussian_mechanism(mu: float) -> None:
+    # Seeds 0 to 199, 95%: at most the 99.9% quantile of Bin(200, 0.05) above the truth.
+    true = gdp.epsilon(mu, 1e-3)
+    found = [thresholds.epsilon_lower(ranked(mu, 150, 150, seed), 1e-3, 0.95) for seed in range(200)]
+    assert sum(value > true for value in found) <= stats.binom.ppf(0.999, 200, 0.05)
+    assert np.median(found) > 0.1 * true or mu < 1.0
+
+
+def test_ties_are_ordered_against_the_attack() -> None:
+    assert thresholds.outcomes([1.0, 1.0, 0.0, 2.0], [False, True, False, True]) == "0101"
+    coarse = [
+        thresholds.outcomes(np.floor(2 * np.random.default_rng(s).random(60)), np.arange(60) < 30) for s in range(200)
+    ]
+    wrong = sum(thresholds.epsilon_lower(order, 0.0, 0.95) > 0.0 for order in coarse)
+    assert wrong <= stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_the_best_threshold_is_one_of_those_tried() -> None:
+    found = thresholds.best_threshold(50 * "0" + "10" + 49 * "1", 1e-5, 0.95)
+    assert (found.true_positives, found.false_positives) == (49, 0)
+    tries = 2 * len([0, 1, 2, 4, 8, 16, 32])
+    expected = manyrun.epsilon_lower(50, 51, 49, 0, 1e-5, 1 - 0.05 / tries)
+    assert found.epsilon == pytest.approx(expected, rel=1e-9)
+    assert thresholds.p_value(50 * "0" + "10" + 49 * "1", ((found.epsilon, 1e-5),)) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_a_whole_curve_is_one_test() -> None:
+    order = ranked(2.0, 100, 100, 5)
+    points = curves.gaussian(0.7)
+    assert thresholds.p_value(order, points) == min(thresholds.p_value(order, (point,)) for point in points)
+    assert thresholds.p_value(order, ()) == 1.0
+
+
+def test_sides_without_runs_show_nothing() -> None:
+    for order in ("", "000", "11"):
+        assert thresholds.p_value(order, ((0.0, 0.0),)) == 1.0
+        assert thresholds.epsilon_lower(order, 0.0, 0.95) == 0.0
+    assert thresholds.best_threshold("0101", 0.0, 0.95) == thresholds.Threshold(
+        epsilon=0.0, true_positives=0, false_positives=0
+    )
+
+
+def test_power_is_what_perfect_scores_show() -> None:
+    each = 1 - 0.05 / 20  # 0, 1, 2, ..., 256 errors of either kind
+    assert thresholds.largest(500, 500, 1e-5, 0.95) == manyrun.largest(500, 500, 1e-5, each)
+
+
+def test_more_separation_never_hurts() -> None:
+    p = [thresholds.p_value(ranked(mu, 80, 80, 3), ((1.0, 1e-3),)) for mu in (0.5, 1.0, 2.0, 4.0)]
+    assert p == sorted(p, reverse=True)
+    p = [thresholds.p_value(ranked(2.0, 80, 80, 3), ((e, 1e-3),)) for e in np.linspace(0, 5, 20)]
+    assert p == sorted(p)
+    assert math.isclose(p[-1], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: thresholds.p_value("012", ((0.0, 0.0),)), "0 and 1"),
+        (lambda: thresholds.outcomes([1.0, math.nan], [True, False]), "without NaN"),
+        (lambda: thresholds.outcomes([1.0], [True, False]), "equal length"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]

@@ -1,0 +1,201 @@
+"""Runs at once are the runs alone: the same batches and noise to the last bit, sums and models up to rounding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec.contract import Cancelled, FrozenMap, Observer
+from dpspec.training import batched, flat
+from dpspec.training.batched import run_batched, train_many
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import ProjectionObserver
+
+RUNS = 5
+
+
+class Seen(Observer):
+    """Keeps all that a small run shows."""
+
+    def __init__(self):
+        self.states, self.indices, self.noise, self.norms = [], [], [], []
+
+    def released(self, step, state):
+        self.states.append(state.clone())
+
+    def sampled(self, step, indices):
+        self.indices.append(indices.clone())
+
+    def noised(self, step, noise):
+        self.noise.append(noise.clone())
+
+    def clipped(self, step, norms):
+        self.norms.append(norms.clone())
+
+
+def jobs_of(make_job, make_model, **changes):
+    return [
+        make_job(**{"model": make_model("mlp", seed=run), "seed": run, "observers": (Seen(),), **changes})
+        for run in range(RUNS)
+    ]
+
+
+def same(together, alone):
+    """One observer's view of a run at once and of the same run alone."""
+    for name in ("indices", "noise"):
+        pairs = zip(getattr(together, name), getattr(alone, name), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+    for a, b in zip(together.norms, alone.norms, strict=True):
+        assert torch.allclose(a, b, rtol=1e-5, atol=1e-12)
+    for a, b in zip(together.states, alone.states, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def compare(jobs):
+    finals = run_batched(jobs)
+    assert finals.shape == (RUNS, 63)
+    for job, final in zip(jobs, finals, strict=True):
+        alone = replace(job, observers=(Seen(),))
+        NativeTrainer().train(alone)
+        same(job.observers[0], alone.observers[0])
+        assert torch.equal(job.observers[0].states[-1], final)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"scheme": "poisson", "rate": 0.25},
+        {"scheme": "fixed", "batch_size": 9},
+        {"scheme": "full"},
+        {"scheme": "shuffled", "batch_size": 17},
+        {"scheme": "poisson", "rate": 0.01},
+        {"scheme": "poisson", "rate": 1e-12},
+    ],
+)
+def test_every_run_is_its_own(make_job, make_model, sampling):
+    compare(jobs_of(make_job, make_model, sampling=sampling, clip_norm=0.3))
+
+
+@pytest.mark.parametrize(
+    "clipping", [{"scheme": "flat"}, {"scheme": "per-layer"}, {"scheme": "truncated", "coordinate_bound": 0.02}]
+)
+def test_clippers(make_job, make_model, clipping):
+    phase = FrozenMap({**make_job(clip_norm=0.3).phases[0], "clipping": clipping})
+    compare(jobs_of(make_job, make_model, phases=(phase,)))
+
+
+@pytest.mark.parametrize("optimizer", [{"kind": "momentum", "nesterov": True}, {"kind": "adam"}])
+def test_optimizers_schedules_phases_and_laws(make_job, make_model, optimizer):
+    options = {"learning_rate": 0.1, "reduction": "mean", "optimizer": optimizer, "schedule": {"kind": "cosine"}}
+    phase = {**make_job().phases[0], "noise": "laplace"}
+    other = {**phase, "steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_size": 4}}
+    compare(jobs_of(make_job, make_model, options=FrozenMap(options), phases=(FrozenMap(phase), FrozenMap(other))))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 16])
+def test_chunks_change_nothing(make_job, make_model, monkeypatch, chunk):
+    monkeypatch.setattr(batched.StackedModel, "chunk", lambda self, how: chunk)
+    compare(jobs_of(make_job, make_model))
+
+
+def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
+    """Other data in every run, other numbers of records and canaries, and auditors that look on."""
+    directions, jobs = SignBlocks(63, 20, seed=0), []
+    for run, job in enumerate(jobs_of(make_job, make_model, clip_norm=0.5)):
+        canaries = CanaryGroups.planted(directions, torch.arange(20) < 3 * run, 1, 10.0)
+        job = replace(job, x=job.x[run:], y=job.y[run:], canaries=canaries)
+        jobs.append(replace(job, observers=(Seen(), ProjectionObserver(job, directions))))
+    jobs[2] = replace(jobs[2], canaries=None)
+    run_batched(jobs)
+    for job in jobs:
+        alone = replace(job, observers=(Seen(), ProjectionObserver(replace(job, observers=()), directions)))
+        NativeTrainer().train(alone)
+        same(job.observers[0], alone.observers[0])
+        assert torch.allclose(job.observers[1].projections, alone.observers[1].projections, atol=1e-3)
+
+
+def test_members_share_one_array(make_job, make_model):
+    jobs = jobs_of(make_job, make_model)
+    jobs = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
+    source = torch.Generator().manual_seed(0)
+    members = [torch.randperm(40, generator=source)[: 20 + run].sort().values for run in range(RUNS)]
+    run_batched(jobs, members=members)
+    for job, rows in zip(jobs, members, strict=True):
+        alone = replace(job, x=job.x[rows.numpy()], y=job.y[rows.numpy()], observers=(Seen(),))
+        NativeTrainer().train(alone)
+        same(job.observers[0], alone.observers[0])
+
+
+def test_shared_rows_stand_on_the_device_once(make_job, make_model):
+    jobs = jobs_of(make_job, make_model)
+    shared = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
+    assert len(batched._Runs(shared, None)._x) == 40
+    assert len(batched._Runs(jobs, None)._x) == 40 * RUNS
+
+
+def test_broken_records_count_as_nothing(make_job, make_model):
+    jobs = jobs_of(make_job, make_model, sampling={"scheme": "full"})
+    x = jobs[0].x.copy()
+    x[3] = np.nan
+    x[7] = np.inf
+    compare([replace(job, x=x if run % 2 else job.x) for run, job in enumerate(jobs)])
+
+
+def test_the_same_jobs_give_the_same_bits(make_job, make_model):
+    first, second = (run_batched(jobs_of(make_job, make_model)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_trainers_that_can_and_those_that_cannot(make_job, make_model):
+    class InTurn:
+        def train(self, job):
+            NativeTrainer().train(job)
+
+    for trainer in (NativeTrainer(), InTurn()):
+        jobs = jobs_of(make_job, make_model)
+        train_many(trainer, jobs)
+        for job in jobs:
+            assert torch.equal(flat.flatten(job.model), job.observers[0].states[-1])
+
+
+def test_progress_and_stopping(make_job, make_model):
+    told = []
+    jobs = jobs_of(make_job, make_model, progress=lambda done, total: told.append((done, total)))
+    jobs[3] = replace(jobs[3], cancelled=lambda: len(told) >= 2)
+    with pytest.raises(Cancelled):
+        run_batched(jobs)
+    assert told == [(1, 5), (2, 5)]
+
+
+def test_models_are_left_alone(make_job, make_model):
+    jobs = jobs_of(make_job, make_model)
+    run_batched(jobs)
+    for run, job in enumerate(jobs):
+        assert torch.equal(flat.flatten(job.model), flat.flatten(make_model("mlp", seed=run)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_multiplier": 2.0}, "same phases"),
+        ({"options": FrozenMap({"learning_rate": 0.4, "reduction": "mean"})}, "same options"),
+        ({"expected_batch_size": 3.0}, "same expected_batch_size"),
+        ({"y": np.zeros(3, dtype=np.int64)}, "40 records but 3 labels"),
+    ],
+)
+def test_jobs_that_do_not_fit_together(make_job, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run_batched([make_job(), make_job(**changes)])
+
+
+def test_other_refusals(make_job, make_model):
+    with pytest.raises(ValueError, match="no jobs"):
+        run_batched([])
+    with pytest.raises(ValueError, match="same kind of model"):
+        run_batched([make_job(), make_job(model=make_model("linear"))])
+    with pytest.raises(ValueError, match="1 jobs but 2 members"):
+        run_batched([make_job()], members=[torch.arange(3), torch.arange(4)])

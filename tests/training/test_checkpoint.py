@@ -1,0 +1,277 @@
+"""A run that is stopped goes on where it was last saved, and ends with the same bits as one that never stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable
+from dpspec.training import checkpoint, flat
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.logs import NoiseLog, NormLog, SamplingLog
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import ProjectionObserver
+
+STEPS = 20
+DIRECTIONS = SignBlocks(63, 20, seed=0)
+
+
+class Counter(Observer):
+    """Counts the steps that are computed; dies at one of them, as a killed process does."""
+
+    def __init__(self, deadly=None):
+        self.steps, self.deadly = [], deadly
+
+    def released(self, step, state):
+        self.steps.append(step)
+        if step == self.deadly:
+            raise MemoryError
+
+    def state(self):
+        return {}
+
+    def restore(self, state):
+        pass
+
+
+class Forgetful(Observer):
+    """Has a memory, and no way to tell of it."""
+
+
+def watched(job, *further):
+    """The job with everything that watches runs; fresh observers, in the same order."""
+    canaries = CanaryGroups.planted(DIRECTIONS, torch.arange(20) % 2 == 0, 1, 10.0)
+    job = replace(job, canaries=canaries)
+    seen = ProjectionObserver(job, DIRECTIONS), SamplingLog(len(job.x) + canaries.count), NoiseLog(), NormLog()
+    return replace(job, observers=(*seen, *further)), seen
+
+
+def outcome(job, seen):
+    projections, *logs = seen
+    parts = [projections.projections, projections.squares, projections.spread, projections.rounding]
+    states = [log.state() for log in logs]
+    rows = [state[name] for state in states for name in sorted(state)]
+    return [flat.flatten(job.model).numpy(), *(p.numpy() for p in parts), *rows]
+
+
+def equal(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+PHASES = (
+    {"steps": 13, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "shuffled", "batch_size": 17}},
+    {"steps": 7, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
+)
+RUNS = {
+    "sgd": ({}, None),
+    "momentum": ({"optimizer": {"kind": "momentum"}, "schedule": {"kind": "cosine", "warmup": 4}}, None),
+    "nesterov": ({"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.1}}, PHASES),
+}
+
+
+def made(make_job, name, **changes):
+    options, phases = RUNS[name]
+    options = FrozenMap({"learning_rate": 0.5, "reduction": "mean", **options})
+    chosen = {"phases": tuple(FrozenMap(p) for p in phases)} if phases else {"steps": STEPS}
+    return make_job(options=options, **chosen, **changes)
+
+
+@pytest.mark.parametrize("deadly", [1, 3, 12, 14, 20])
+@pytest.mark.parametrize("name", RUNS)
+def test_killed_and_run_again(make_job, tmp_path, name, deadly):
+    whole, seen = watched(made(make_job, name), Counter())
+    NativeTrainer().train(whole)
+    expected = outcome(whole, seen)
+
+    where = Resumable(folder=tmp_path / "run", steps=3)
+    job, _ = watched(made(make_job, name, resumable=where), Counter(deadly))
+    with pytest.raises(MemoryError):
+        NativeTrainer().train(job)
+
+    counter = Counter()
+    job, seen = watched(made(make_job, name, resumable=where), counter)
+    NativeTrainer().train(job)
+    assert equal(outcome(job, seen), expected)
+    saved = (deadly - 1) // 3 * 3
+    assert counter.steps == list(range(saved + 1 if saved else 0, STEPS + 1))
+
+
+def test_adam_goes_on_too(make_job, tmp_path):
+    options = FrozenMap({"learning_rate": 0.05, "reduction": "mean", "optimizer": {"kind": "adam"}})
+    finals = []
+    for where in (None, Resumable(folder=tmp_path, steps=1)):
+        for deadly in (None, 7) if where is None else (7, None):
+            job = make_job(options=options, steps=STEPS, resumable=where, observers=(Counter(deadly),))
+            try:
+                NativeTrainer().train(job)
+                finals.append(flat.flatten(job.model))
+            except MemoryError:
+                pass
+    assert torch.equal(*finals)
+
+
+def test_a_run_told_to_stop_loses_nothing(make_job, tmp_path):
+    where, done = Resumable(folder=tmp_path, seconds=1e9), []
+    progress = {"progress": lambda step, total: done.append(step), "cancelled": lambda: len(done) >= 5}
+    with pytest.raises(Cancelled):
+        NativeTrainer().train(make_job(steps=STEPS, resumable=where, **progress))
+    counter = Counter()
+    other = make_job(steps=STEPS, resumable=where)
+    NativeTrainer().train(other)
+    assert done == [1, 2, 3, 4, 5]
+    plain = make_job(steps=STEPS)
+    NativeTrainer().train(plain)
+    assert torch.equal(flat.flatten(other.model), flat.flatten(plain.model))
+    assert counter.steps == []
+
+
+def test_a_run_that_has_ended_is_not_run_again(make_job, tmp_path):
+    """A trial trains several times before it is stored; what ended before it was killed is not lost."""
+    where = Resumable(folder=tmp_path, steps=6)
+    first, seen = watched(make_job(steps=STEPS, resumable=where), Counter())
+    NativeTrainer().train(first)
+    counter = Counter()
+    again, seen_again = watched(make_job(steps=STEPS, resumable=where), counter)
+    NativeTrainer().train(again)
+    assert counter.steps == []
+    assert equal(outcome(again, seen_again), outcome(first, seen))
+
+
+def test_short_runs_leave_nothing(make_job, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "identity_of", lambda *job: pytest.fail("a job was digested"))
+    NativeTrainer().train(make_job(resumable=Resumable(folder=tmp_path / "run")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_saved_unless_asked_for(make_job, monkeypatch):
+    monkeypatch.setattr(checkpoint, "collect", lambda named: pytest.fail("a memory was collected"))
+    monkeypatch.setattr(checkpoint, "identity_of", lambda *job: pytest.fail("a job was digested"))
+    NativeTrainer().train(make_job())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 12},
+        {"noise_multiplier": 1.5},
+        {"expected_batch_size": 11.0},
+        {"options": FrozenMap({"learning_rate": 0.4, "reduction": "mean"})},
+        {"y": np.zeros(40, dtype=np.int64)},
+        {"x": np.zeros((40, 6), dtype=np.float32)},
+        {"steps": STEPS + 1},
+        {"observers": (SamplingLog(40),)},
+    ],
+)
+def test_the_state_of_another_job_is_ignored(make_job, make_model, tmp_path, changes):
+    where, counter = Resumable(folder=tmp_path, steps=5), Counter()
+    NativeTrainer().train(make_job(steps=STEPS, resumable=where))
+    changes = {"steps": STEPS, **changes}
+    NativeTrainer().train(
+        make_job(resumable=where, **{**changes, "observers": (*changes.get("observers", ()), counter)})
+    )
+    assert counter.steps == list(range(changes["steps"] + 1))
+    other = Counter()
+    NativeTrainer().train(make_job(steps=STEPS, resumable=where, observers=(other,), model=make_model("mlp", seed=9)))
+    assert other.steps == list(range(STEPS + 1))
+
+
+def spoil_by_cutting(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def spoil_by_flipping(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+def spoil_with_a_pickle(path):
+    with np.load(path) as stored:
+        kept = {name: stored[name] for name in stored.files}
+    with path.open("wb") as out:
+        np.savez(out, **{**kept, "state": np.array([{"not": "an array"}], dtype=object)})
+
+
+def spoil_with_another_name(path):
+    with np.load(path) as stored:
+        kept = {name: stored[name] for name in stored.files}
+    with path.open("wb") as out:
+        np.savez(out, **{**kept, "identity": np.array("0" * 64)})
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [spoil_by_cutting, spoil_by_flipping, spoil_with_a_pickle, spoil_with_another_name, lambda p: p.write_text("")],
+)
+def test_a_file_that_cannot_be_believed_counts_as_absent(make_job, tmp_path, spoil):
+    where = Resumable(folder=tmp_path, steps=5)
+    counters, finals = [Counter(), Counter()], []
+    for counter in counters:
+        job = make_job(steps=STEPS, resumable=where, observers=(counter,))
+        NativeTrainer().train(job)
+        finals.append(flat.flatten(job.model))
+        (path,) = tmp_path.glob("*")
+        spoil(path)
+    assert counters[1].steps == list(range(STEPS + 1))
+    assert torch.equal(*finals)
+
+
+def test_an_observer_that_cannot_tell_makes_the_run_start_anew(make_job, tmp_path):
+    where = Resumable(folder=tmp_path, steps=1)
+    with pytest.raises(MemoryError):
+        NativeTrainer().train(make_job(resumable=where, observers=(Counter(3), Forgetful())))
+    assert list(tmp_path.iterdir()) == []
+    counter = Counter()
+    NativeTrainer().train(make_job(resumable=where, observers=(counter, Forgetful())))
+    assert counter.steps == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(TypeError, match="Forgetful cannot be restored"):
+        Forgetful().restore({})
+
+
+def test_a_folder_that_cannot_be_written_to_stops_nothing(make_job, tmp_path):
+    (tmp_path / "file").write_text("")
+    job = make_job(resumable=Resumable(folder=tmp_path / "file" / "run", steps=1))
+    NativeTrainer().train(job)
+    plain = make_job()
+    NativeTrainer().train(plain)
+    assert torch.equal(flat.flatten(job.model), flat.flatten(plain.model))
+
+
+def test_files_are_replaced_whole(make_job, tmp_path):
+    """One file per job, no leftovers beside it."""
+    NativeTrainer().train(make_job(steps=STEPS, resumable=Resumable(folder=tmp_path, steps=2)))
+    NativeTrainer().train(make_job(steps=STEPS, seed=12, resumable=Resumable(folder=tmp_path, steps=2)))
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".npz", ".npz"]
+
+
+def test_time_decides_where_no_steps_are_given(make_job, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    saved = []
+    real = checkpoint.Checkpoint.save
+
+    def save(self, step, state, remembering):
+        saved.append(step)
+        real(self, step, state, remembering)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+
+    class Clock(Counter):
+        def released(self, step, state):
+            now[0] = float(step)
+
+    NativeTrainer().train(
+        make_job(steps=STEPS, resumable=Resumable(folder=tmp_path, seconds=6.0), observers=(Clock(),))
+    )
+    assert saved == [6, 12, 18, 20]
+
+
+@pytest.mark.parametrize("log", [SamplingLog(4), NoiseLog(), NormLog()])
+def test_logs_go_on_from_nothing(log):
+    log.restore({**log.state()})
+    log.sampled(1, torch.tensor([1]))
+    log.noised(1, torch.ones(3))
+    log.clipped(1, torch.ones(1, dtype=torch.float64))

@@ -1,0 +1,43 @@
+"""Measuring some of the steps only: those are measured as ever, the others are left out of every sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpspec.contract import FrozenMap
+from dpspec.training.canaries import SignBlocks
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import ProjectionObserver
+
+MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
+
+
+@pytest.mark.parametrize("options", [None, MOMENTUM])
+def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
+    directions = SignBlocks(63, 20, seed=0)
+    job = make_job(steps=50, noise_multiplier=1.5, sampling={"scheme": "poisson", "rate": 0.25})
+    job = job if options is None else replace(job, options=options)
+    every, some = ProjectionObserver(job, directions), ProjectionObserver(job, directions, looks=6)
+    NativeTrainer().train(replace(job, observers=(every, some)))
+    looked = some.looked.nonzero().squeeze(1)
+    assert looked.tolist() == [0, 10, 20, 29, 39, 49]
+    assert every.looked.all()
+    assert every.steps == some.steps == 50
+    for name in ("squares", "spread", "rounding", "projections"):
+        mine, all_of_them = getattr(some, name), getattr(every, name)
+        assert torch.equal(mine[looked], all_of_them[looked])
+        assert not mine[~some.looked].any()
+    scale, whole = some.noise_scale(), every.noise_scale()
+    assert (scale.degrees, whole.degrees) == (43 * 6, 43 * 50)
+    outside = (every.squares - every.projections.double().square().sum(1)).sqrt() + every.rounding
+    assert scale.statistic == pytest.approx(float(outside[looked].square().sum()) / 1.5**2)
+
+
+@pytest.mark.parametrize(("steps", "looks"), [(1, 1), (1, 5), (3, 3), (3, 9), (7, 1), (1000, 999)])
+def test_never_more_looks_than_steps(make_job, steps, looks):
+    seen = ProjectionObserver(make_job(steps=steps), SignBlocks(63, 2, seed=0), looks=looks)
+    assert int(seen.looked.sum()) == min(steps, looks)
+    assert bool(seen.looked[0])

@@ -1,0 +1,154 @@
+"""Updates are those of ``torch.optim`` on the noisy mean gradient, and those that can be undone are undone exactly."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec.contract import FrozenMap
+from dpspec.training.optimizers import Adam, Invertible, Momentum, Sgd, update_of
+from dpspec.training.rates import Rates
+
+STEPS, SIZE, DIVISOR = 30, 50, 8.0
+
+OPTIMIZERS = {
+    "sgd": {"kind": "sgd"},
+    "sgd-decay": {"kind": "sgd", "weight_decay": 0.01},
+    "momentum": {"kind": "momentum"},
+    "momentum-decay": {"kind": "momentum", "momentum": 0.5, "weight_decay": 0.02},
+    "nesterov": {"kind": "momentum", "momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
+    "adam": {"kind": "adam"},
+    "adam-decay": {"kind": "adam", "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": 0.05},
+}
+INVERTIBLE = [name for name in OPTIMIZERS if "adam" not in name]
+
+
+def made(name, reduction="mean", schedule=None):
+    options = {"learning_rate": 0.1, "reduction": reduction, "optimizer": OPTIMIZERS[name], "schedule": schedule}
+    return update_of(FrozenMap(options), DIVISOR, STEPS)
+
+
+def sums(dtype=torch.float64, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(STEPS, SIZE, generator=source, dtype=dtype) * DIVISOR + 1.0
+
+
+def theirs(name, parameter):
+    given = dict(OPTIMIZERS[name])
+    decay = given.pop("weight_decay", 0.0)
+    match given.pop("kind"):
+        case "adam":
+            betas = given.get("beta1", 0.9), given.get("beta2", 0.999)
+            return torch.optim.Adam([parameter], lr=0.1, betas=betas, eps=given.get("eps", 1e-8), weight_decay=decay)
+        case "momentum":
+            given.setdefault("momentum", 0.9)
+    return torch.optim.SGD([parameter], lr=0.1, weight_decay=decay, **given)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_as_torch_does(name, reduction):
+    update = made(name, reduction)
+    state = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+    parameter = state.clone().requires_grad_()
+    other = theirs(name, parameter)
+    for noisy in sums():
+        parameter.grad = noisy / (DIVISOR if reduction == "mean" else 1.0)
+        other.step()
+        state = update(state, noisy)
+        assert torch.allclose(state, parameter.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("schedule", [None, {"kind": "cosine", "warmup": 5}])
+@pytest.mark.parametrize("name", INVERTIBLE)
+def test_what_whoever_sees_all_models_knows(name, schedule):
+    """In float64 to 1e-10; in float32 within the bound that comes with it, which is far below the sums themselves."""
+    for dtype in (torch.float64, torch.float32):
+        update, observer = made(name, schedule=schedule), made(name, schedule=schedule)
+        assert isinstance(observer, Invertible)
+        state = torch.linspace(-1, 1, SIZE, dtype=dtype)
+        for noisy in sums(dtype):
+            before, state = state, update(state, noisy)
+            undone = observer.invert(before, state)
+            error = float((undone.noisy - noisy).double().norm())
+            assert error <= undone.rounding
+            assert undone.rounding < (1e-10 if dtype == torch.float64 else 0.02) * DIVISOR * sqrt(SIZE)
+
+
+def test_the_bound_on_rounding_holds_where_updates_are_lost_in_it():
+    """Models of large parameters hardly move: what is lost is allowed for, step after step."""
+    rates = Rates(peak=1e-6, total=STEPS)
+    for rule in (Sgd, Momentum, lambda *a: Momentum(*a, nesterov=True), lambda *a: Momentum(*a, 0.1)):
+        update, observer = rule(rates, 1.0), rule(rates, 1.0)
+        state = torch.full((SIZE,), 1000.0)
+        for noisy in sums(torch.float32):
+            before, state = state, update(state, noisy)
+            undone = observer.invert(before, state)
+            assert float((undone.noisy - noisy).double().norm()) <= undone.rounding
+
+
+def test_adam_cannot_be_undone():
+    """Its first step is nearly blind to sizes; at a later one, models move the less again the larger the sum grows."""
+    assert not isinstance(made("adam"), Invertible)
+    state, noisy = torch.ones(4), torch.tensor([1.0, -2.0, 3.0, 4.0])
+    assert torch.allclose(made("adam")(state, noisy), made("adam")(state, 1.5 * noisy), rtol=3e-7, atol=0.0)
+
+    tried = torch.linspace(0.0, 4000.0, 400, dtype=torch.float64)
+    update, states = made("adam"), torch.ones(400, dtype=torch.float64)
+    for _ in range(5):
+        states = update(states, torch.full((400,), 8.0, dtype=torch.float64))
+    moved = states - update(states, tried)
+    peak = int(moved.argmax())
+    assert 0 < peak < 399
+    assert bool((moved[: peak + 1].diff() > 0).all())
+    assert bool((moved[peak:].diff() < 0).all())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_memory_goes_on_and_can_be_cleared(name):
+    whole, first, second = made(name), made(name), made(name)
+    rows = sums(torch.float32)
+    state = expected = torch.ones(SIZE)
+    states = []
+    for noisy in rows:
+        expected = whole(expected, noisy)
+        states.append(expected)
+    for noisy in rows[:10]:
+        state = first(state, noisy)
+    second.restore({key: np.array(value) for key, value in first.state().items()})
+    for noisy in rows[10:]:
+        state = second(state, noisy)
+    assert torch.equal(state, expected)
+    whole.restore({})
+    assert torch.equal(whole(torch.ones(SIZE), rows[0]), states[0])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_stack_of_runs_is_updated_like_each(name):
+    together, alone = made(name), [made(name) for _ in range(3)]
+    states = torch.ones(3, SIZE)
+    single = list(states)
+    for step in range(5):
+        noisy = torch.stack([sums(torch.float32, seed)[step] for seed in range(3)])
+        states = together(states, noisy)
+        single = [update(state, row) for update, state, row in zip(alone, single, noisy, strict=True)]
+    assert torch.equal(states, torch.stack(single))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda rates: Sgd(rates, 0.0), "expected batch size"),
+        (lambda rates: Sgd(rates, 1.0, -1.0), "weight_decay"),
+        (lambda rates: Momentum(rates, momentum=1.0), "momentum"),
+        (lambda rates: Adam(rates, beta1=1.0), "beta1"),
+        (lambda rates: Adam(rates, beta2=-0.1), "beta2"),
+        (lambda rates: Adam(rates, eps=0.0), "eps"),
+    ],
+)
+def test_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(Rates(peak=0.1, total=5))

@@ -1,0 +1,70 @@
+"""Watchers that ask together learn what each would have found alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dpspec.training.batched import train_many
+from dpspec.training.canaries import SignBlocks
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import ProjectionObserver
+from dpspec.training.populations import Populations
+
+
+class InTurn:
+    """A trainer that knows one run at a time."""
+
+    def train(self, job):
+        NativeTrainer().train(job)
+
+
+def watched(make_job, runs, **changes):
+    jobs = [make_job(seed=seed, **changes) for seed in range(runs)]
+    watchers = [ProjectionObserver(job, SignBlocks(63, 5, seed=seed)) for seed, job in enumerate(jobs)]
+    return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
+
+
+@pytest.mark.parametrize("trainer", [NativeTrainer(), InTurn()])
+@pytest.mark.parametrize("clip_norm", [0.3, 50.0])
+def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
+    jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
+    for job in jobs:
+        NativeTrainer().train(job)
+    jobs, together = watched(make_job, 4, clip_norm=clip_norm)
+    shared = Populations(together, make_job().model)
+    assert all(w.x is together[0].x and w.populations is shared for w in together)
+    train_many(trainer, jobs)
+    for one, other in zip(alone, together, strict=True):
+        assert one.steps == other.steps == 5
+        assert torch.allclose(one.projections, other.projections, atol=1e-4)
+        assert torch.allclose(one.squares, other.squares, rtol=1e-4)
+        assert torch.allclose(one.spread, other.spread, rtol=1e-4)
+
+
+def test_each_step_is_computed_once_for_all(make_job):
+    jobs, watchers = watched(make_job, 6)
+    shared, asked = Populations(watchers, make_job().model), []
+    compute = shared._all
+
+    def counted(states, clip):
+        asked.append(len(states))
+        return compute(states, clip)
+
+    shared._all = counted
+    train_many(NativeTrainer(), jobs)
+    assert asked == [6] * 5
+
+
+def test_chunks_of_runs_and_records_change_nothing(make_job):
+    jobs, watchers = watched(make_job, 5)
+    whole, pieces = (Populations(watchers, make_job().model) for _ in range(2))
+    states = torch.randn(5, 63, generator=torch.Generator().manual_seed(0))
+    found = whole._all(states, 0.5)
+    for size in (1, 3, 8):
+        pieces._model.chunk = lambda how, size=size: size
+        for one, other in zip(found, pieces._all(states, 0.5), strict=True):
+            assert torch.allclose(one.sum, other.sum, atol=1e-4)
+            assert one.squares == pytest.approx(other.squares, rel=1e-5)

@@ -1,0 +1,146 @@
+"""The sums of many models at once equal a plain loop of autograd over models and records."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpspec.training import flat
+from dpspec.training.clipping import Flat, PerLayer, Truncated, clipper
+from dpspec.training.stacked import StackedModel
+
+RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
+
+
+class Tied(nn.Module):
+    """One layer used twice, its weight once more outside of any layer, and a bias of none."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(FEATURES, FEATURES)
+        self.head = nn.Linear(FEATURES, CLASSES, bias=False)
+        self.other = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        x = torch.tanh(self.inner(torch.tanh(self.inner(x))))
+        return self.head(x) + self.other(x) * self.other.weight.sum()
+
+
+class Sequence(nn.Module):
+    """A layer on several rows of each record, then one on their mean, then a scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.head, self.scale = nn.Linear(2, 7), nn.Linear(7, CLASSES), nn.Parameter(torch.ones(CLASSES))
+
+    def forward(self, x):
+        return self.head(torch.relu(self.rows(x.view(len(x), 3, 2))).mean(1)) * self.scale
+
+
+class Frozen(nn.Module):
+    """A layer that is not trained between two that are, and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.fixed, self.last = nn.Linear(FEATURES, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
+        self.fixed.requires_grad_(False)
+        self.register_buffer("shift", torch.full((5,), 0.3))
+
+    def forward(self, x):
+        return self.last(torch.relu(self.fixed(self.first(x)) + self.shift))
+
+
+KINDS = {
+    "linear": (lambda: nn.Linear(FEATURES, CLASSES), 1),
+    "mlp": (lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, CLASSES)), 2),
+    "tied": (Tied, 1),
+    "sequence": (Sequence, 1),
+    "frozen": (Frozen, 2),
+    "convolution": (
+        lambda: nn.Sequential(nn.Unflatten(1, (1, FEATURES)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, CLASSES)),
+        1,
+    ),
+}
+
+
+def made(kind):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        models = [KINDS[kind][0]() for _ in range(RUNS)]
+        frozen = {name: p for name, p in models[0].named_parameters() if not p.requires_grad}
+        x, y = torch.randn(RUNS, RECORDS, FEATURES), torch.randint(0, CLASSES, (RUNS, RECORDS))
+    for model in models:  # what is not trained is the same for all
+        model.load_state_dict(frozen, strict=False)
+    return models, torch.stack([flat.flatten(model) for model in models]), x, y
+
+
+def by_hand(models, x, y, inside, how):
+    """Sums (R, P) and norms (R, c), by one backward pass per record."""
+    names = flat.Layout.of(models[0]).names
+    sums, norms = [], torch.zeros(inside.shape, dtype=torch.float64)
+    for run, model in enumerate(models):
+        own = dict(model.named_parameters())
+        total = torch.zeros(sum(own[name].numel() for name in names), dtype=torch.float64)
+        for record in inside[run].nonzero().flatten().tolist():
+            loss = nn.functional.cross_entropy(model(x[run, record : record + 1]), y[run, record : record + 1])
+            rows = [g.double() for g in torch.autograd.grad(loss, [own[name] for name in names])]
+            squares = torch.stack([row.square().sum() for row in rows])[:, None]
+            factors, _ = how.scale(squares, names)
+            clipped = torch.cat([(row * f).flatten() for row, f in zip(rows, factors, strict=True)])
+            clipped = clipped.clamp(-how.coordinate_bound, how.coordinate_bound)
+            norms[run, record] = clipped.norm()
+            total += clipped
+        sums.append(total)
+    return torch.stack(sums), norms
+
+
+@pytest.mark.parametrize("how", [Flat(0.3), PerLayer(0.4), Truncated(0.5, 0.05)], ids=lambda how: type(how).__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_a_plain_loop(kind, how):
+    models, states, x, y = made(kind)
+    inside = torch.tensor([[True] * 5, [True, True, False, False, False], [False] * 5])
+    stacked, sums = StackedModel(models[0], x.flatten(0, 1), y.flatten()), torch.zeros_like(states)
+    norms = stacked.add_clipped(sums, states, x, y, inside, how)
+    expected, lengths = by_hand(models, x, y, inside, how)
+    assert torch.allclose(sums.double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(norms, lengths, rtol=1e-5, atol=1e-9)
+    assert not sums[2].any()
+    assert not norms[~inside].any()
+    before = sums.clone()
+    stacked.add_clipped(sums, states, x, y, inside, how)
+    assert torch.allclose(sums, 2 * before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_layers_are_not_written_out(kind):
+    """Only those that are called once, on one row, with parameters that nothing else uses."""
+    models, _, x, y = made(kind)
+    assert len(StackedModel(models[0], x.flatten(0, 1), y.flatten())._dense) == KINDS[kind][1]
+
+
+@pytest.mark.parametrize("how", [Flat(0.3), Truncated(0.5, 0.05)])
+def test_a_record_that_is_not_finite_counts_as_nothing(how):
+    models, states, x, y = made("mlp")
+    inside = torch.ones(RUNS, RECORDS, dtype=torch.bool)
+    stacked = StackedModel(models[0], x.flatten(0, 1), y.flatten())
+    broken = x.clone()
+    broken[0, 1], broken[2, 4, 3] = torch.nan, torch.inf
+    without = inside.clone()
+    without[0, 1] = without[2, 4] = False
+    sums, expected = torch.zeros_like(states), torch.zeros_like(states)
+    norms = stacked.add_clipped(sums, states, broken, y, inside, how)
+    assert torch.allclose(norms, stacked.add_clipped(expected, states, x, y, without, how), rtol=1e-5)
+    assert torch.allclose(sums, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_layers_that_couple_records_are_refused():
+    with pytest.raises(ValueError, match="BatchNorm"):
+        StackedModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), torch.zeros(1, 6), torch.zeros(1).long())
+
+
+def test_chunks_count_what_is_written_out():
+    """An mlp of dense layers alone writes out nothing, unless coordinates are cut."""
+    module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    stacked = StackedModel(module, torch.zeros(4, 64), torch.zeros(4).long())
+    assert stacked.chunk(clipper(1.0)) > 8 * stacked.chunk(Truncated(1.0, 0.1))
