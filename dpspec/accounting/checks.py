@@ -25,6 +25,9 @@ Directions: TypeAlias = Literal["present-first", "absent-first", "both"]
 #: Both directions, in the order in which they are computed.
 DIRECTIONS: Final[tuple[Direction, Direction]] = ("present-first", "absent-first")
 
+#: Each direction's other one.
+OPPOSITE: Final[dict[Direction, Direction]] = {"present-first": "absent-first", "absent-first": "present-first"}
+
 #: The distance from 1.0 to the next double.
 EPS: Final = float(np.finfo(np.float64).eps)
 

@@ -11,7 +11,6 @@ from dpspec.accounting import gaussian
 from dpspec.accounting.checks import EPS, Direction
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.pair import Pair
-from dpspec.accounting.power import most_power
 from dpspec.accounting.questions import Question, infinite_mass, largest_loss
 
 #: Effects (sensitivity over sigma) above this are not discretised: losses would leave the range of any grid.
@@ -31,11 +30,14 @@ def too_steep(phases: Sequence[tuple[Pair, int]]) -> bool:
 
 
 def without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:
-    """What holds anyway: from 0 to the closed form of Gaussian pairs that dominate, or to the largest loss."""
-    high = math.inf if question.log_delta is not None else 1.0
+    """What holds anyway: by the closed form of Gaussian pairs that dominate, and by the largest loss."""
     mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
-    if math.isfinite(mu):
-        high = _gaussian(question, mu).upper
+    dominating = _gaussian(question, mu) if math.isfinite(mu) else None
+    if question.log_power is not None:  # a test needs no lower level than of the dominating pair
+        return Interval(0.0 if dominating is None else dominating.lower, question.trivial.upper)
+    high = math.inf if question.log_delta is not None else 1.0
+    if dominating is not None:
+        high = dominating.upper
     if question.log_delta is not None and all(infinite_mass(phases, side).upper == 0.0 for side in sides):
         high = min(high, max(largest_loss(phases, side) for side in sides))
     return Interval(0.0, high)
@@ -45,8 +47,8 @@ def _gaussian(question: Question, mu: float) -> Interval:
     """One Gaussian pair of effect ``mu``; 0 for no mechanism at all."""
     if question.log_delta is not None:
         return gaussian.epsilon_interval(question.log_delta, mu) if mu > 0.0 else Interval(0.0, 0.0)
-    if question.log_level is not None:
-        return _gaussian_power(question.log_level, mu)
+    if question.testing:
+        return _gaussian_test(question, mu)
     assert question.epsilon is not None
     if mu > 0.0:
         return gaussian.delta_interval(question.epsilon, mu)
@@ -54,17 +56,19 @@ def _gaussian(question: Question, mu: float) -> Interval:
     return Interval(value, value)
 
 
-def _gaussian_power(log_level: float, mu: float) -> Interval:
-    """The most power against N(0, 1) where N(mu, 1) is the alternative, through the profile and its rounding error."""
-    level = math.exp(log_level)
-    trivial = Interval(level * (1.0 - 4.0 * EPS), min(1.0, level * (1.0 + 4.0 * EPS)) if mu == 0.0 else 1.0)
+def _gaussian_test(question: Question, mu: float) -> Interval:
+    """Of tests of N(0, 1) against N(mu, 1), through the profile and its rounding error."""
+    log = question.log_level if question.log_level is not None else question.log_power
+    assert log is not None
     if mu == 0.0:
-        return trivial
-    start = -mu * float(ndtri_exp(log_level)) - 0.5 * mu * mu
+        return Interval(math.exp(log) * (1.0 - 4.0 * EPS), min(1.0, math.exp(log) * (1.0 + 4.0 * EPS)))
+    # the threshold z of the best test, at the epsilon mu (z - mu / 2)
+    threshold = -float(ndtri_exp(log)) + (0.0 if question.log_level is not None else mu)
 
     def bounds(epsilon: float) -> tuple[float, float]:
-        log, error = float(gaussian.log_delta(epsilon, mu)), 2.0 * gaussian.relative_error(epsilon, mu)
-        return log - error, min(0.0, log + error)
+        value, error = float(gaussian.log_delta(epsilon, mu)), 2.0 * gaussian.relative_error(epsilon, mu)
+        return value - error, min(0.0, value + error)
 
-    found, _ = most_power(log_level, lambda e: bounds(e)[0], lambda e: bounds(e)[1], start, min(mu, 1.0))
-    return found.intersect(trivial)
+    start = mu * (threshold - 0.5 * mu)
+    found, _ = question.read(lambda e: bounds(e)[0], lambda e: bounds(e)[1], start, min(mu, 1.0))
+    return found.intersect(question.trivial)

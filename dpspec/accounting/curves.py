@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.checks import EPS, Direction, Floats, inside, whole
+from dpspec.accounting.checks import EPS, OPPOSITE, Floats, inside, whole
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.pld import PrivacyLoss
 from dpspec.accounting.polygon import Lines, Polygon
@@ -43,8 +43,6 @@ _ROUNDING = 1e-13
 
 #: Chords are taken between points that are relatively this far apart at least.
 _APART = 1e-9
-
-_OPPOSITE: dict[str, Direction] = {"present-first": "absent-first", "absent-first": "present-first"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def tradeoff_bounds(
     inside("floor", floor)
     inside("width", width)
     wanted = [inside("fpr", fpr) for fpr in fprs]
-    other = loss if loss.direction == "both" else replace(loss, direction=_OPPOSITE[loss.direction])
+    other = loss if loss.direction == "both" else replace(loss, direction=OPPOSITE[loss.direction])
     first = _profile(loss, nodes, floor, width)
     second = first if other is loss else _profile(other, nodes, floor, width)
     bounds = _conjugate(first, second)

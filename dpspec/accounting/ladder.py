@@ -21,7 +21,6 @@ from dpspec.accounting.compose import Composed, Worse, compose
 from dpspec.accounting.discretise import optimistic, pessimistic
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.pair import Pair, Part, TooLongError
-from dpspec.accounting.power import most_power
 from dpspec.accounting.questions import Open, parts
 from dpspec.accounting.saddle import Cumulants, Saddle
 
@@ -35,6 +34,9 @@ _LAW = 3.0
 
 #: The first relative width that a stage asks for, and the finest.
 _COARSEST, _FINEST = 0.8e-2, 1e-9
+
+#: So many stages that narrow nothing are the last.
+_IDLE = 2
 
 #: No grid is wider: e^spacing must be a double.
 _WIDEST = 300.0
@@ -62,16 +64,19 @@ class Ladder:
         self._centre(0.5 * (min(item.at for item in items) + max(item.at for item in items)))
 
     def climb(self, width: float) -> None:
-        """Refine until every interval is within ``width``, or the longest grid has been used."""
+        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
         stage, last = _COARSEST, False
         while not last and any(
             item.question.epsilon is not None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
             for item in self._items
         ):
             last = self._stage(stage)
-        while not last and stage > _FINEST:
+        idle = 0
+        while not last and stage > _FINEST and idle < _IDLE:
+            before = [item.answer.width for item in self._items]
             last = self._stage(stage) or all(item.done(width) for item in self._items)
-            stage *= 0.1
+            narrower = any(item.answer.width < 0.9 * was for item, was in zip(self._items, before, strict=True))
+            stage, idle = 0.1 * stage, 0 if narrower else idle + 1
 
     @property
     def _least(self) -> float:
@@ -172,9 +177,8 @@ def _read(
     item: Open, above: Composed | Worse, below: Composed | Worse, grid: Sequence[float], reach: float
 ) -> Interval:
     """The interval that these two compositions give; epsilons are looked for between the points of ``grid``."""
-    level = item.question.log_level
-    if level is not None:
-        found, at = most_power(level, below.log_lower, above.log_upper, item.at, reach)
+    if item.question.testing:
+        found, at = item.question.read(below.log_lower, above.log_upper, item.at, reach)
         item.saddle = replace(item.saddle, epsilon=at)
         return found
     if item.question.log_delta is None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dpspec.accounting.checks import EPS, Direction
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.pair import Pair
-from dpspec.accounting.power import most_power
 from dpspec.accounting.questions import Question
 
 #: A function from epsilon to lower and upper bound of ln delta.
@@ -27,9 +26,9 @@ def answer(pair: Pair, sides: Sequence[Direction], question: Question) -> Interv
     if question.epsilon is not None:
         low, high = bounds(question.epsilon)
         return Interval(math.exp(low), min(1.0, math.exp(high) + 5e-324))
-    if question.log_level is not None:
-        power, _ = most_power(question.log_level, lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
-        return power.intersect(Interval(math.exp(question.log_level) * (1.0 - 4.0 * EPS), 1.0))
+    if question.testing:
+        found, _ = question.read(lambda e: bounds(e)[0], lambda e: bounds(e)[1], 0.0, 1.0)
+        return found.intersect(question.trivial)
     assert question.log_delta is not None
     rounding = 4.0 * EPS * abs(question.log_delta)
     return Interval(

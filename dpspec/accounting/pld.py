@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 
-from dpspec.accounting.checks import Directions, directions, finite, inside, positive, whole
+from dpspec.accounting.checks import OPPOSITE, Directions, directions, finite, inside, positive, whole
 from dpspec.accounting.closed import closed_form, too_steep, without_grid
 from dpspec.accounting.densities import Densities
 from dpspec.accounting.discrete import Discrete
@@ -29,6 +29,9 @@ from dpspec.accounting.solve import solve, solve_worst
 
 #: The relative width of an interval when none is asked for.
 WIDTH = 1e-4
+
+#: Levels under this are not told from 0 in one minus them.
+_TOLD = 1e-13
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class PrivacyLoss:
 
     def tradeoffs(self, alphas: Sequence[float], *, width: float = WIDTH) -> list[Interval]:
         """``tradeoff`` at several levels, in their order."""
-        found = self._powers("alpha", alphas, self.direction, width, miss=True)
+        found = self._curve("alpha", alphas, self.direction, width, miss=True)
         return [Interval(1.0 - power.upper, 1.0 - power.lower) for power in found]
 
     def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
@@ -170,16 +173,45 @@ class PrivacyLoss:
         self, kappas: Sequence[float], *, direction: Directions = "present-first", width: float = WIDTH
     ) -> list[Interval]:
         """``rero`` at several baselines, in their order; nearby ones share one composition."""
-        return self._powers("kappa", kappas, direction, width, miss=False)
+        return self._curve("kappa", kappas, direction, width, miss=False)
 
-    def _powers(
+    def level(self, power: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
+        """The level at which the best test has this ``power`` in (0, 1): the inverse of ``rero``, and as precise.
+
+        So the baseline success from which reconstruction can succeed with probability ``power`` at most.
+        """
+        return self._tests("power", [inside("power", power)], direction, width, power=True)[0]
+
+    def _curve(
         self, name: str, levels: Sequence[float], direction: Directions, width: float, *, miss: bool
     ) -> list[Interval]:
-        values = [inside(name, level, one=True) for level in levels]
+        """The most powers at ``levels``; ``miss``: as precise in one minus the power.
+
+        Where a power is so near one that this profile hardly tells, the other direction's does: it is the same point of
+        the curve, seen from the other law.
+        """
+        powers = self._tests(name, levels, direction, width, power=False)
+        open_ = [
+            i
+            for i, power in enumerate(powers)
+            if power.width > width * (1.0 - power.lower if miss else power.upper) and levels[i] > _TOLD
+        ]
+        other = direction if direction == "both" else OPPOSITE[direction]
+        errors = self._tests(name, [1.0 - levels[i] for i in open_], other, width, power=True)
+        for i, error in zip(open_, errors, strict=True):
+            powers[i] = powers[i].intersect(Interval(1.0 - error.upper, 1.0 - error.lower))
+        return powers
+
+    def _tests(
+        self, name: str, values: Sequence[float], direction: Directions, width: float, *, power: bool
+    ) -> list[Interval]:
+        """The powers of the best tests at levels ``values``, or (``power``) the levels of those with such powers."""
+        checked = [inside(name, value, one=True) for value in values]
         inside("width", width)
-        open_ = [Question(log_level=math.log(value), miss=miss) for value in values if value < 1.0]
-        found = iter(replace(self, direction=direction)._solve(open_, width) if open_ else [])
-        return [Interval(1.0, 1.0) if value == 1.0 else next(found) for value in values]
+        logs = [math.log(value) for value in checked if value < 1.0]
+        questions = [Question(log_power=log) if power else Question(log_level=log) for log in logs]
+        found = iter(replace(self, direction=direction)._solve(questions, width) if questions else [])
+        return [Interval(1.0, 1.0) if value == 1.0 else next(found) for value in checked]
 
     def _solve(self, questions: list[Question], width: float) -> list[Interval]:
         moving = [(pair, steps) for pair, steps in self.phases if pair.effect != 0.0]
@@ -190,7 +222,7 @@ class PrivacyLoss:
         loosest = [without_grid(question, moving, sides) for question in questions]
         if too_steep(moving):
             return loosest
-        if len(sides) > 1 and any(question.log_level is not None for question in questions):
+        if len(sides) > 1 and any(question.testing for question in questions):
             found = solve_worst(moving, questions, width)
         else:
             answers = [solve(moving, side, questions, width) for side in sides]

@@ -19,6 +19,9 @@ Profile = Callable[[float], float]
 
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
+#: How often a level is raised until it is certainly enough.
+_TRIES = 60
+
 #: Neighbours of the minimum are looked for from this share of the scale on, and up to so many times it.
 _NEAR, _FAR = 1e-8, 64.0
 
@@ -29,28 +32,73 @@ def most_power(log_level: float, low: Profile, high: Profile, start: float, scal
     low, high: ln of a lower and of an upper bound of delta, good around ``start`` over a few times ``scale``. The lower
     end is 0 where the bounds do not close in on the minimum.
     """
+    lines = _Lines(log_level, low, high)
+    at = _valley(lines.most, start, scale)
+    above = min(1.0, math.exp(lines.most(at)) * (1.0 + _rounding(lines.most(at))))
+    return Interval(min(lines.floor(at, scale), above), above), at
 
-    def least(epsilon: float) -> float:
+
+def least_level(log_power: float, low: Profile, high: Profile, start: float, scale: float) -> tuple[Interval, float]:
+    """The level at which the most power is e^``log_power`` < 1, and the epsilon whose line decides it.
+
+    It is the most of (power - delta(epsilon)) e^-epsilon, so any epsilon bounds it from below; from above a level does
+    at which the power is certainly no less.
+    """
+    power = math.exp(log_power)
+
+    def left(epsilon: float, bound: Profile) -> float:
+        """ln of that with a bound for delta."""
+        gap = -math.expm1(min(0.0, bound(epsilon) - log_power))
+        return log_power + math.log(gap) - epsilon if gap > 0.0 else -math.inf
+
+    at = _valley(lambda epsilon: -left(epsilon, high), start, scale)
+    below, guess = left(at, high), left(at, low)
+    if guess == -math.inf:
+        return Interval(0.0, power * (1.0 + 4.0 * EPS)), at
+    step = 1.5 * (guess - below) + _rounding(guess) if below > -math.inf else 1.0
+    base = below if below > -math.inf else guess - 1.0
+    above = log_power
+    for _ in range(_TRIES):
+        if base + step >= log_power:
+            break
+        if _Lines(base + step, low, high).floor(at, scale) >= power * (1.0 + 4.0 * EPS):
+            above = base + step
+            break
+        step *= 1.7
+    slack = _rounding(below) + 8.0 * EPS / max(-math.expm1(min(0.0, high(at) - log_power)), EPS)
+    least = math.exp(below) * max(0.0, 1.0 - slack) if below > -math.inf else 0.0
+    most = min(1.0, math.exp(above) * (1.0 + _rounding(above)))
+    return Interval(min(least, most), most), at
+
+
+class _Lines:
+    """F(t) = delta(ln t) + level t, from bounds of delta; in logarithms, at epsilon = ln t."""
+
+    def __init__(self, log_level: float, low: Profile, high: Profile) -> None:
+        self._log_level, self._low, self._high = log_level, low, high
+
+    def least(self, epsilon: float) -> float:
+        """ln of a lower bound of F."""
         trivial = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
-        return _sum(max(low(epsilon), trivial), epsilon + log_level)
+        return _sum(max(self._low(epsilon), trivial), epsilon + self._log_level)
 
-    def most(epsilon: float) -> float:
-        return _sum(high(epsilon), epsilon + log_level)
+    def most(self, epsilon: float) -> float:
+        """ln of an upper bound of F."""
+        return _sum(self._high(epsilon), epsilon + self._log_level)
 
-    at = _valley(most, start, scale)
-    top = most(at)
-    above = min(1.0, math.exp(top) * (1.0 + _rounding(top)))
-    left, right = (_rise(least, top, at, sign, scale) for sign in (-1.0, 1.0))
-    if left is None or right is None:
-        return Interval(0.0, above), at
-    base = math.exp(least(at) - top)
-    before, after = -math.expm1(-left), math.expm1(right)
-    drops = (
-        before / after * (math.exp(most(at + right) - top) - base),
-        after / before * (math.exp(most(at - left) - top) - base),
-    )
-    below = math.exp(top) * (base - max(drops)) * (1.0 - _rounding(top)) - 8.0 * EPS * math.exp(top)
-    return Interval(min(max(0.0, below), above), above), at
+    def floor(self, at: float, scale: float) -> float:
+        """A lower bound of F everywhere, from its values around ``at``; 0 where none is found."""
+        top = self.most(at)
+        left, right = (_rise(self.least, top + _rounding(top), at, sign, scale) for sign in (-1.0, 1.0))
+        if left is None or right is None:
+            return 0.0
+        base, slack = math.exp(self.least(at) - top), 2.0 * _rounding(top)
+        before, after = -math.expm1(-left), math.expm1(right)
+        drops = (
+            before / after * (math.exp(self.most(at + right) - top) - base + slack),
+            after / before * (math.exp(self.most(at - left) - top) - base + slack),
+        )
+        return max(0.0, math.exp(top) * (base - slack - max(drops)))
 
 
 def _rise(least: Profile, top: float, at: float, sign: float, scale: float) -> float | None:

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dpspec.accounting.checks import Direction
+import numpy as np
+
+from dpspec.accounting.checks import EPS, Direction
 from dpspec.accounting.compose import Composed, Worse, at_least_once
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.pair import Pair, Part
+from dpspec.accounting.power import Profile, least_level, most_power
 from dpspec.accounting.saddle import Saddle
 
 #: Below this an epsilon is as good as zero when widths are compared with it.
@@ -19,8 +22,8 @@ TINY = 1e-7
 _DEEPER = 20.0
 
 
-#: ln of the tilts that are believed.
-_STEEP = 20.0
+#: The least slope of ln delta that is believed.
+_FLAT = 1e-6
 
 #: Share of a power's width that discretisation may take: chords take the rest.
 _CHORDS = 0.3
@@ -28,15 +31,39 @@ _CHORDS = 0.3
 
 @dataclass(frozen=True)
 class Question:
-    """Epsilon at a delta, delta at an epsilon, or the most power of a test at a level: exactly one is given.
-
-    miss: for a power, whether its width is wanted relative to one minus it, where that is smaller.
-    """
+    """Epsilon at a delta, delta at an epsilon, a test's power at a level or its level at a power: one is given."""
 
     log_delta: float | None = None
     epsilon: float | None = None
     log_level: float | None = None
-    miss: bool = False
+    log_power: float | None = None
+
+    @property
+    def testing(self) -> bool:
+        """Whether it is about tests: decided by one line of the profile, which may be at any epsilon."""
+        return self.log_level is not None or self.log_power is not None
+
+    def read(self, low: Profile, high: Profile, start: float, scale: float) -> tuple[Interval, float]:
+        """The answer about tests, and the epsilon that decides it; see ``power``."""
+        if self.log_level is not None:
+            return most_power(self.log_level, low, high, start, scale)
+        assert self.log_power is not None
+        return least_level(self.log_power, low, high, start, scale)
+
+    def line(self, log_delta: float, epsilon: float) -> float:
+        """What is least at the epsilon that decides: ln of the line's power, or minus ln of its level."""
+        if self.log_level is not None:
+            return float(np.logaddexp(log_delta, epsilon + self.log_level))
+        assert self.log_power is not None
+        return epsilon - math.log(max(-math.expm1(min(0.0, log_delta - self.log_power)), 1e-300))
+
+    @property
+    def trivial(self) -> Interval:
+        """What holds for the answer about tests anyway: power is never below the level."""
+        if self.log_level is not None:
+            return Interval(math.exp(self.log_level) * (1.0 - 4.0 * EPS), 1.0)
+        assert self.log_power is not None
+        return Interval(0.0, math.exp(self.log_power) * (1.0 + 4.0 * EPS))
 
 
 @dataclass
@@ -54,18 +81,18 @@ class Open:
 
     @property
     def at(self) -> float:
-        """The epsilon asked for, or the one expected; for a power, that whose line decides it."""
+        """The epsilon asked for, or the one expected; for a test, that whose line decides it."""
         return self.saddle.epsilon if self.question.epsilon is None else self.question.epsilon
 
     def locate(self, above: Composed | Worse) -> None:
         """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
         low, high = self.answer.lower, self.answer.upper
-        if self.question.log_level is not None:
-            log_delta = above.log_finite(self.saddle.epsilon)
-            tilt = self.question.log_level + self.saddle.epsilon - log_delta
-            if math.isfinite(log_delta) and abs(tilt) < _STEEP:
-                self.saddle = replace(self.saddle, tilt=math.exp(tilt), log_delta=log_delta)
-                self.log_delta = log_delta
+        if self.question.testing:
+            at, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
+            log_delta = above.log_finite(at)
+            tilt = (above.log_finite(at - step) - above.log_finite(at + step)) / (2.0 * step)
+            if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
+                self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
             return
         if self.question.log_delta is None:
             self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
@@ -81,7 +108,7 @@ class Open:
 
     def places(self) -> list[float]:
         """Where the composition is wanted, so far as it can be moved: not for a delta at a given epsilon."""
-        if self.question.log_level is not None:
+        if self.question.testing:
             return [self.saddle.epsilon]
         ends = (self.answer.lower, self.answer.upper)
         return [] if self.question.log_delta is None else [x for x in ends if 0.0 < x < math.inf]
@@ -89,17 +116,15 @@ class Open:
     def tolerance(self, width: float) -> float:
         """The error in epsilon that ``width`` leaves."""
         if self.question.log_level is not None:  # power = delta + level e^epsilon, of which the second is tilt * delta
-            power, tilt = 0.5 * (self.answer.lower + self.answer.upper), self.saddle.tilt
-            room = min(1.0, max((1.0 - power) / power, 1e-6)) if self.question.miss else 1.0
-            return width * _CHORDS * room * (1.0 + tilt) / tilt
+            return width * _CHORDS * (1.0 + self.saddle.tilt) / self.saddle.tilt
+        if self.question.log_power is not None:
+            return width * _CHORDS
         if self.question.log_delta is None:
             return width / self.saddle.tilt
         return width * max(self.saddle.epsilon, TINY)
 
     def done(self, width: float) -> bool:
         """Whether the interval is as narrow as asked."""
-        if self.question.miss:
-            return self.answer.width <= width * min(self.answer.upper, 1.0 - self.answer.lower)
         least = 0.0 if self.question.log_delta is None else TINY
         return self.answer.width <= width * max(self.answer.upper, least)
 

@@ -73,6 +73,10 @@ class Cumulants:
         """
         return self._bisect(lambda s: self._level(self._point(s)) > log_level, None)
 
+    def for_power(self, log_power: float) -> Saddle:
+        """The saddle point whose line reaches the power e^``log_power`` at its level: delta (1 + tilt)."""
+        return self._bisect(lambda s: self._point(s).log_delta + math.log1p(s) > log_power, None)
+
     @staticmethod
     def _level(point: Saddle) -> float:
         return math.log(point.tilt) + point.log_delta - point.epsilon

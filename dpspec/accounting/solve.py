@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from dpspec.accounting.checks import DIRECTIONS, EPS, Direction
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.ladder import Ladder, worst
@@ -20,6 +18,12 @@ _SHARED = 4.0
 
 #: An epsilon estimated below this many standard deviations may well be zero.
 _NEAR_ZERO = 0.1
+
+#: The least slope of ln delta at which powers are looked for.
+_FLATTEST = 1e-5
+
+#: ln of a delta that may be so near one that a test's power is.
+_NEAR_ONE = -0.05
 
 #: Share of delta that the cut tails may hold in an estimate, ln.
 _SHARE = math.log(1e-6)
@@ -48,7 +52,8 @@ def _solve(
         if all(interval is not None for interval in exact):
             return [interval for interval in exact if interval is not None]
     opened = [_open(phases, sides, question) for question in questions]
-    order = sorted((i for i in range(len(opened)) if opened[i].answer.width > 0.0), key=lambda i: opened[i].at)
+    left = [i for i, item in enumerate(opened) if item.answer.width > 0.0 and not _settled(item, width)]
+    order = sorted(left, key=lambda i: opened[i].at)
     while order:
         first = opened[order[0]]
         reach = first.at + _SHARED * first.saddle.spread
@@ -58,9 +63,14 @@ def _solve(
     return [item.answer for item in opened]
 
 
+def _settled(item: Open, width: float) -> bool:
+    """Whether a test is known well enough, or decided where the profile is so flat that a grid tells nothing of it."""
+    return item.question.testing and (item.done(width) or item.saddle.tilt < _FLATTEST)
+
+
 def _open(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> Open:
-    if question.log_level is not None:
-        return _open_power(phases, sides, question)
+    if question.testing:
+        return _open_test(phases, sides, question)
     (direction,) = sides
     if question.log_delta is None:
         return _open_delta(phases, direction, question)
@@ -96,16 +106,24 @@ def _open_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, questi
     return Open(question, saddle, known, saddle.log_delta)
 
 
-def _open_power(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> Open:
-    level = question.log_level
-    assert level is not None
-    saddles = [_deep_enough(phases, side, lambda cumulants: cumulants.for_level(level)) for side in sides]
-    places = {saddle.epsilon for saddle in saddles}
+def _open_test(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> Open:
+    def find(cumulants: Cumulants) -> Saddle:
+        if question.log_level is not None:
+            return cumulants.for_level(question.log_level)
+        assert question.log_power is not None
+        return cumulants.for_power(question.log_power)
+
+    saddles = [_deep_enough(phases, side, find) for side in sides]
     if len(sides) > 1:  # each direction's own line may be worse for the other: the two meet at 0 at the latest
         tables = [Cumulants.of(parts(phases, side, min(s.log_delta for s in saddles), _SHARE)) for side in sides]
-        found = [worst([table.for_epsilon(place) for table in tables]) for place in {*places, 0.0}]
-        saddles = [min(found, key=lambda saddle: float(np.logaddexp(saddle.log_delta, saddle.epsilon + level)))]
-    known = Interval(math.exp(level) * (1.0 - 4.0 * EPS), 1.0)
+        places = {*(saddle.epsilon for saddle in saddles), 0.0}
+        found = [worst([table.for_epsilon(place) for table in tables]) for place in places]
+        saddles = [min(found, key=lambda saddle: question.line(saddle.log_delta, saddle.epsilon))]
+    known = question.trivial
+    if question.log_level is not None and saddles[0].log_delta > _NEAR_ONE:
+        # outcomes of loss over -ln(level) have a level below it, and so much power
+        sure = Question(epsilon=-question.log_level)
+        known = Interval(max([known.lower, *(solve(phases, side, [sure], 1e-3)[0].lower for side in sides)]), 1.0)
     return Open(question, saddles[0], known, saddles[0].log_delta)
 
 

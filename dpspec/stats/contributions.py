@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap
+from dpspec.stats import checking
 from dpspec.stats.measurement import LEVEL, POWER, Measurement
 
 #: Means of fewer groups than this are not compared.
@@ -37,16 +38,7 @@ def checks(signals: Sequence[FrozenMap]) -> Iterator[Check]:
         return
     draws = float(signals[0]["draws"])
     found = contribution([(size, absent, present) for size, (absent, present) in sorted(groups.items())], draws)
-    yield Check(
-        assumption="contribution",
-        test=found.test,
-        p_value=found.p_value,
-        observed="measured",
-        declared=found.declared,
-        measured=found.measured,
-        detectable=found.detectable,
-        note="of a planted record, relative to rate * clip norm",
-    )
+    yield checking.check("contribution", found, "measured", "of a planted record, relative to rate * clip norm")
 
 
 def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], draws: float) -> Measurement:

@@ -29,6 +29,11 @@ Test. The thresholds are those at which each count alone has p-value t at most; 
 for each null the rejection regions are nested. As thresholds move in steps, the p-value is made to rise with epsilon:
 it is the largest one on a fixed grid up to the next value, which the null implies. A whole curve is tested by
 ``onerun_curve`` at every count, and the least p-value multiplied by their number.
+
+Nothing is gained by counting right guesses of "present" and of "absent" apart: under the least favourable law of a pure
+null all guesses are right with the same q, independently, so that only how sure each guess was expected to be can make
+a difference. Against exact Gaussian scores the best such weights (Neyman & Pearson) would show 3% more epsilon than the
+best single count with 20,000 canaries, 6% with 2,000, and less where the expectation is wrong; the ladder assumes none.
 """
 
 from __future__ import annotations

@@ -134,6 +134,8 @@ class _Lines:
             slope, offset = math.exp(min(epsilon, 700.0)), canaries * delta
             if epsilon > 700.0 or (kept and offset >= kept[-1][1]):
                 continue
+            while kept and slope <= kept[-1][0] * (1.0 + _ROUNDING):  # the same slope, and lower: leaving out is valid
+                kept.pop()
             while len(kept) > 1:
                 (before, above, _), (last, low, _) = kept[-2:]
                 if (low - offset) * (last - before) < (above - low) * (slope - last):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -113,6 +114,7 @@ def _betting(common: float, chances: int, rate: float) -> float:
     return min(1.0, *p_values)
 
 
+@lru_cache(maxsize=1024)
 def _detectable_overlap(chances: int, rate: float) -> float | None:
     """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way."""
 

@@ -18,10 +18,19 @@ _STEPS = 6
 
 
 class BackendSuite(ProviderSuite):
-    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the defaults."""
+    """Subclass it and set ``kind``; ``options`` are the training options to try, beside the defaults.
+
+    schemes: the sampling schemes that the backend knows, ``poisson`` among them.
+    """
 
     family: ClassVar[str] = "backend"
     options: ClassVar[Mapping[str, Json]] = {}
+    schemes: ClassVar[frozenset[str]] = frozenset({"poisson", "fixed", "full"})
+
+    @classmethod
+    def everybody(cls) -> Mapping[str, Json]:
+        """Sampling that draws every record at each step."""
+        return {"scheme": "full"} if "full" in cls.schemes else {"scheme": "poisson", "rate": 1.0}
 
     @classmethod
     def job(cls, **changes: Any) -> TrainingJob:
@@ -106,6 +115,8 @@ class BackendSuite(ProviderSuite):
             return
         fixed, full = {"scheme": "fixed", "batch_size": 7}, {"scheme": "full"}
         for sampling, size in ((fixed, 7), (full, RECORDS)):
+            if sampling["scheme"] not in self.schemes:
+                continue
             for drawn in self.trained(sampling=sampling)[1].all("sampled"):
                 require(len(drawn) == size, f"{sampling['scheme']} sampling drew {len(drawn)} records, not {size}")
                 require(len(set(drawn.tolist())) == size, f"{sampling['scheme']} sampling drew a record twice")
@@ -157,7 +168,7 @@ class BackendSuite(ProviderSuite):
         """At noise_multiplier 0 and full batches, two seeds give the same run."""
         import torch
 
-        full = {"scheme": "full"}
+        full = self.everybody()
         one, _ = self.trained(noise=0.0, sampling=full, seed=1)
         two, _ = self.trained(noise=0.0, sampling=full, seed=2)
         require(torch.allclose(one, two, rtol=1e-5, atol=1e-7), "noise was added where none is declared")
@@ -168,8 +179,8 @@ class BackendSuite(ProviderSuite):
             return
         import torch
 
-        plain, _ = self.trained(noise=0.0, sampling={"scheme": "full"}, steps=1)
-        planted, seen = self.trained(noise=0.0, sampling={"scheme": "full"}, steps=1, canaries=Canary(2, len(plain)))
+        plain, _ = self.trained(noise=0.0, sampling=self.everybody(), steps=1)
+        planted, seen = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=Canary(2, len(plain)))
         moved = (planted - plain).abs()
         require(float(moved[2]) > 0, "the canary's gradient is not in the update")
         rest = torch.cat([moved[:2], moved[3:]])
@@ -193,7 +204,7 @@ class BackendSuite(ProviderSuite):
 
     def test_training_lowers_the_loss(self) -> None:
         """Without noise, full batches lower the loss of the small job: gradients have the right sign."""
-        made = self.job(noise=0.0, sampling={"scheme": "full"}, steps=30)
+        made = self.job(noise=0.0, sampling=self.everybody(), steps=30)
         before = loss(made)
         self.code()().train(made)
         require(loss(made) < before, f"thirty steps moved the loss from {before} to {loss(made)}")

@@ -154,7 +154,8 @@ def clip_factors(norms: Tensor, bound: float | Tensor) -> Tensor:
     """
     exact = bound / torch.clamp(norms, min=bound)
     factors = exact.float()
-    factors = torch.where(factors > exact, torch.nextafter(factors, torch.zeros_like(factors)), factors)
+    above = (factors > exact) | (norms * factors > bound)
+    factors = torch.where(above, torch.nextafter(factors, torch.zeros_like(factors)), factors)
     return torch.where(norms.isfinite(), factors, 0.0)
 
 

@@ -113,7 +113,7 @@ def reported(logs: RunLogs, twin: RunLogs | None = None) -> dict[str, Json]:
 def measured(log: ResidualLog) -> dict[str, Json]:
     """What was seen from outside: sums of squares per layer, and sums along predictable directions."""
     variances = np.array(log.variances)
-    rows = np.nan_to_num(np.stack(log.rows).astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
+    rows = _tame(np.stack(log.rows))
     lengths = np.linalg.norm(rows, axis=1)
     directions = rows / np.maximum(lengths, 1e-300)[:, None]
     products = freshness.products(rows, directions)
@@ -168,7 +168,7 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
     moments: list[Json] = []
     for size in np.unique(sizes):
         for coin in (0, 1):
-            some = np.nan_to_num(sums[(sizes == size) & (coins == coin)], posinf=_LARGE, neginf=-_LARGE)
+            some = _tame(sums[(sizes == size) & (coins == coin)])
             moments.append([int(size), coin, len(some), float(some.sum()), float((some**2).sum())])
     draws = sum(phase.steps * phase.sampler.inclusion for phase in schedule.phases)
     return {"signal": {"draws": along * draws, "moments": moments}}
@@ -177,6 +177,12 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
 def number(value: float) -> float:
     """The value, or a huge one where it is not finite: more than was ever declared."""
     return float(value) if np.isfinite(value) else _HUGE
+
+
+def _tame(values: Array) -> Array:
+    """In float64, 0 for what is not a number and large where it is infinite."""
+    tame: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
+    return tame
 
 
 def _first(rows: Array) -> list[Json]:
@@ -202,8 +208,8 @@ def _scaled(logs: RunLogs) -> Array | None:
     gaussian = all(phase.noise == "gaussian" for phase in logs.schedule.phases)
     if len(logs.noise.squares) != len(deviations) or not gaussian or not np.all(deviations > 0):
         return None
-    rows = np.stack(logs.noise.rows).astype(np.float64) / deviations[:, None]
-    return np.nan_to_num(rows, nan=0.0, posinf=_LARGE, neginf=-_LARGE)
+    rows: Array = np.stack(logs.noise.rows).astype(np.float64) / deviations[:, None]
+    return _tame(rows)
 
 
 def _noise(logs: RunLogs, rows: Array, other: Array | None) -> dict[str, Json]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dpspec.training.clipping import Clip
 from dpspec.training.persample import FlatModel
 from dpspec.training.sampling import FixedSize, Sampler
 
@@ -38,16 +39,16 @@ class Population:
         return q * (1.0 - q) * n / (n - 1) * (self.squares - length**2 / n)
 
 
-def population(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip_norm: float) -> Population:
+def population(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Population:
     """Clip the gradients of all records ``x`` (n, ...), ``y`` (n,) at ``state`` (P,), in chunks."""
-    clipped = model.clipped_sum(state, x, y, clip_norm)
+    clipped = model.clipped_sum(state, x, y, clip)
     return Population(clipped.sum, float(clipped.norms.square().sum()))
 
 
 def expected_update(
-    model: nn.Module | FlatModel, x: Tensor, y: Tensor, clip_norm: float, rate: float, *, state: Tensor | None = None
+    model: nn.Module | FlatModel, x: Tensor, y: Tensor, clip: Clip, rate: float, *, state: Tensor | None = None
 ) -> Tensor:
-    """rate * sum_i g_i * min(1, clip_norm / ||g_i||), (P,), at ``state`` (P,) or else the model's own parameters."""
+    """rate times the sum (P,) of all clipped gradients, at ``state`` (P,) or else the model's own parameters."""
     functional = model if isinstance(model, FlatModel) else FlatModel(model, device=x.device)
     at = functional.initial() if state is None else state
-    return rate * functional.clipped_sum(at, x, y, clip_norm).sum
+    return rate * functional.clipped_sum(at, x, y, clip).sum

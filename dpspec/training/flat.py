@@ -54,6 +54,19 @@ class Layout:
         return torch.cat([piece.reshape(*piece.shape[:leading], -1) for piece in pieces], dim=leading)
 
 
+def places(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer of a model by each of its places: one that is tied stands in more than one.
+
+    A module that is used twice is one place. ``torch.func.functional_call`` fills exactly these with
+    ``tie_weights=False``; left to tie them itself, it does not give a module that is used twice its parameters back.
+    """
+    found: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        found.update(module.named_parameters(prefix, recurse=False, remove_duplicate=False))
+        found.update(module.named_buffers(prefix, recurse=False, remove_duplicate=False))
+    return found
+
+
 def flatten(model: nn.Module) -> Tensor:
     """A copy of the model's trainable parameters as one vector (P,)."""
     layout = Layout.of(model)

@@ -11,11 +11,11 @@ layers that are known to work record by record runs without, which is faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
@@ -48,15 +48,18 @@ class PerExample:
         y: Tensor,
         *,
         together: bool,
+        constants: Iterable[Tensor] = (),
     ) -> None:
         """``x`` (1, ...), ``y`` (1,): the record to try.
 
         together: whether the model works record by record by its structure, so that it needs no ``vmap``.
+        constants: tensors of the model that are not trained.
         """
         self._forward, self._loss, self._together = forward, loss, together
+        self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
-            tape = _Tape(watched, x.device)
+            tape = _Tape(watched, self._constants, x.device)
             total = self._total(tape, {}, watched, x, y)
             elsewhere = torch.autograd.grad(total, [tape.anchor, *watched.values()], allow_unused=True)[1:]
         otherwise = {name for name, gradient in zip(watched, elsewhere, strict=True) if gradient is not None}
@@ -77,7 +80,7 @@ class PerExample:
             if name not in self.covered
         }
         with torch.enable_grad():
-            tape = _Tape(covered, x.device)
+            tape = _Tape(covered, self._constants, x.device)
             total = self._total(tape, copies, covered, x, y)
             found = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
         rows = dict(zip(copies, found, strict=True))
@@ -96,6 +99,8 @@ class PerExample:
         if self._together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
+            if self._loss is nn.functional.cross_entropy:
+                return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor
             losses = vmap(self._loss)(outputs[:, None], y[:, None])
         else:
             tape.lifted = True
@@ -118,9 +123,10 @@ class _Tape(TorchFunctionMode):
     anchor: a zero that every call depends on, so that the backward pass reaches all of them and no parameter.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], device: torch.device) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], constants: frozenset[int], device: torch.device) -> None:
         super().__init__()
         self._names = {id(p): name for name, p in parameters.items()}
+        self._known = constants.union(self._names)
         self.lifted = False
         self.calls: list[Call] = []
         self.found: dict[str, Gradients] = {}
@@ -131,11 +137,11 @@ class _Tape(TorchFunctionMode):
         rule = RULES.get(func)
         if rule is not None and any(id(arg) in self._names for arg in (*args, *kwargs.values())):
             caught = rule(self._names, *args, **kwargs)
-            if caught is not None:
+            if caught is not None and all(t is None or id(t) in self._known for t in caught[1].given):
                 x, call = caught
                 self.calls.append(call)
                 tap = _Lifted if self.lifted else _Tap
-                return tap.apply(x, self.anchor, call, self._receive)
+                return tap.apply(x, self.anchor, call, self._receive)  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _receive(self, found: Mapping[str, Gradients]) -> None:
@@ -155,10 +161,12 @@ class _Tap(torch.autograd.Function):
         y, ctx.kept = call.forward(x if lifted else x[:, None])
         ctx.save_for_backward(x)
         ctx.call, ctx.receive, ctx.lifted = call, receive, lifted
-        return y if lifted else y[:, 0]
+        # Not as a view, which autograd would not let the model change in place.
+        plain: Tensor = torch.ops.aten._unsafe_view.default(y, (y if lifted else y[:, 0]).shape)
+        return plain
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Hands over the parameters' gradients, which must not keep the graph alive."""
         x = ctx.saved_tensors[0].detach()
         if not ctx.lifted:
@@ -172,23 +180,23 @@ class _Lifted(torch.autograd.Function):
     """A call under ``vmap``: it steps out, to work on all records at once."""
 
     @staticmethod
-    def forward(x: Tensor, anchor: Tensor, call: Call, receive: _Receive) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, anchor: Tensor, call: Call, receive: _Receive) -> Tensor:
         """Only where the input is the same for all records, which no call is caught for but in the trial pass."""
         return call.forward(x[None])[0][0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # type: ignore[override]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keeps the input."""
         ctx.save_for_backward(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Tells what made the input that it is used; how much is never asked."""
         return torch.zeros_like(ctx.saved_tensors[0]) if ctx.needs_input_grad[0] else None, None, None, None
 
     @staticmethod
-    def vmap(  # type: ignore[override]
+    def vmap(
         info: Any, in_dims: tuple[int, ...], x: Tensor, anchor: Tensor, call: Call, receive: _Receive
     ) -> tuple[Tensor, int]:
         """Records first."""
-        return _Tap.apply(x.movedim(in_dims[0], 0), anchor, call, receive, True), 0
+        return _Tap.apply(x.movedim(in_dims[0], 0), anchor, call, receive, True), 0  # type: ignore[no-untyped-call]

@@ -21,10 +21,12 @@ class Call(ABC):
     """One use of an operation, with the parameters that it was given.
 
     names: the names of its weight and its bias where they are trained, else None.
+    given: its weight and its bias, as they were given.
     batched: whether its input differs from record to record.
     """
 
     def __init__(self, weight: Tensor | None, bias: Tensor | None, names: tuple[str | None, str | None]) -> None:
+        self.given = (weight, bias)
         self.weight = None if weight is None else weight.detach()
         self.bias = None if bias is None else bias.detach()
         self.names = names
@@ -80,7 +82,7 @@ class Embedding(Call):
 
     weight: Tensor
 
-    def __init__(self, weight: Tensor, name: str, padding: int | None) -> None:
+    def __init__(self, weight: Tensor, name: str | None, padding: int | None) -> None:
         super().__init__(weight, None, (name, None))
         self._padding = padding
 

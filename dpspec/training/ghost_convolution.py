@@ -38,7 +38,7 @@ class Convolution(Call):
             *(x.flatten(0, 1), self.weight, self.bias, self.stride, self.padding, self.dilation),
             *(False, (0,) * len(self.stride), self.groups),
         )
-        return y.unflatten(0, x.shape[:2]), ()
+        return y.view(*x.shape[:2], *y.shape[1:]), ()
 
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
@@ -46,7 +46,7 @@ class Convolution(Call):
         """Factors of an unfolded input where that pays, else rows from one convolution with a group per record."""
         flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
         before = self._transposed(outputs, flat, self.weight, self.groups, 0).view(x.shape) if wanted else None
-        return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum((1, 3)))
+        return before, self.named(lambda: self._weight(x, gradient), lambda: gradient.flatten(3).sum(3).sum(1))
 
     def _weight(self, x: Tensor, gradient: Tensor) -> Gradients:
         width, depth = len(self.weight), prod(self.weight.shape[1:])
@@ -54,8 +54,8 @@ class Convolution(Call):
         narrow = x.is_cuda or self.weight.shape[1] < _NARROW
         if self.groups > 1 or not (pays or narrow):
             return Rows(self._grouped(x, gradient))
-        columns = self._columns(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-        inputs = columns.transpose(2, 3).flatten(1, 2)
+        columns = self._columns(x.flatten(0, 1))
+        inputs = columns.view(*x.shape[:2], *columns.shape[1:]).transpose(2, 3).flatten(1, 2)
         outputs = gradient.flatten(3).transpose(2, 3).flatten(1, 2)
         factors = Outer(inputs, outputs, self.weight.shape)
         return factors if pays else Rows(factors.rows())

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -131,9 +132,9 @@ def squares_of(rows: Tensor) -> Tensor:
 
     Torch copies what it sums in another type: a few records at a time, so that the copy stays in the cache.
     """
-    flat = rows.reshape(len(rows), -1)
+    flat = rows.reshape(len(rows), prod(rows.shape[1:]))
     some = max(1, _SUMMED // max(1, flat.shape[1]))
-    norms = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in flat.split(some)]
+    norms = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in torch.split(flat, some)]
     return (torch.cat(norms) if len(norms) > 1 else norms[0]).square_()
 
 

@@ -37,8 +37,8 @@ def _convolution(spatial: int) -> Rule:
     ) -> tuple[Tensor, Call] | None:
         if isinstance(padding, str) or input.ndim != spatial + 2:
             return None
-        sizes = (_each(size, spatial) for size in (stride, padding, dilation))
-        return input, Convolution(weight, bias, _names(name_of, weight, bias), *sizes, groups)
+        steps, sides, gaps = (_each(size, spatial) for size in (stride, padding, dilation))
+        return input, Convolution(weight, bias, _names(name_of, weight, bias), steps, sides, gaps, groups)
 
     return rule
 
@@ -55,7 +55,7 @@ def _embedding(
 ) -> tuple[Tensor, Call] | None:
     if max_norm is not None or scale_grad_by_freq or sparse:
         return None
-    return input, Embedding(weight, name_of[id(weight)], padding_idx)
+    return input, Embedding(weight, name_of.get(id(weight)), padding_idx)
 
 
 def _group_norm(

@@ -10,12 +10,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-#: Bytes that one chunk aims at. On a CPU, chunks that fit into its cache are two to three times as fast as all records
-#: at once. A GPU wants enough work to be busy.
+#: Bytes that one chunk aims at. On a CPU, more makes the C library hand memory back and forth between chunks, and less
+#: leaves too little work for each call. A GPU wants enough work to be busy.
 _PREFERRED = {"cpu": 96 * 2**20, "cuda": 2**30}
 
-#: What the errors of torch's allocators for a CPU say.
-_RAN_OUT = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc", "out of memory")
+#: What the errors of allocators say that have no type of their own.
+_RAN_OUT = ("not enough memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED", "out of memory")
 
 T = TypeVar("T")
 

@@ -68,8 +68,11 @@ class FlatModel:
         self._examples: PerExample | None = None
         self._sizes: dict[bool, int] = {}
         self._most: int | None = None
-        frozen = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
-        self._constants = {n: t.to(self.device) for n, t in {**frozen, **dict(model.named_buffers())}.items()}
+        places, names = flat.places(model), {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        self._trained = {place: names[id(t)] for place, t in places.items() if id(t) in names}
+        self._constants = {
+            place: t.detach().to(self.device) for place, t in places.items() if place not in self._trained
+        }
 
     def initial(self) -> Tensor:
         """The module's own parameters as a vector (P,) on the device."""
@@ -164,11 +167,16 @@ class FlatModel:
         """What the first record that is ever seen shows about the model."""
         if self._examples is None:
             together = record_by_record(self._model)
-            self._examples = PerExample(self._forward, self._loss, parameters, x[:1], y[:1], together=together)
+            self._examples = PerExample(
+                *(self._forward, self._loss, parameters, x[:1], y[:1]),
+                together=together,
+                constants=self._constants.values(),
+            )
         return self._examples
 
     def _forward(self, parameters: Named, x: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(self._model, {**self._constants, **parameters}, (x,))
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        outputs: Tensor = functional_call(self._model, {**self._constants, **trained}, (x,), tie_weights=False)
         return outputs
 
 

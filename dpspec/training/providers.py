@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dpspec.contract.providers import CAPABILITIES, Backend
 
+_SAMPLER = {
+    "enum": ["poisson", "declared-rate", "shuffled", "weighted"],
+    "default": "poisson",
+    "description": "Where the data loader of Poisson batches comes from. poisson: make_private turns a loader with a "
+    "batch size of records * rate, rounded, into one whose rate is one over its length. declared-rate: a DPDataLoader "
+    "with the declared rate, used as it is. shuffled: a loader that shuffles each epoch, used as it is. weighted: one "
+    "with a WeightedRandomSampler that balances the classes, used as it is.",
+}
+
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
@@ -11,5 +20,12 @@ BACKENDS: tuple[Backend, ...] = (
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="dpspec.training.native:NativeTrainer",
+    ),
+    Backend(
+        kind="opacus",
+        summary="Opacus' PrivacyEngine, as its users call it; needs the extra dpspec[opacus]",
+        schema={"type": "object", "properties": {"sampler": _SAMPLER}, "additionalProperties": False},
+        capabilities=frozenset({"iterates", "sampling-log", "noise-log", "gradient-canaries"}),
+        trainer="dpspec.training.opacus_backend:OpacusTrainer",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
-from dpspec.stats import ladder
+from dpspec.stats import gdp, ladder
 from dpspec_group import manyruns
 from dpspec_group.options import attack_of_spec
 from dpspec_group.plans import COINS, attack_delta, one_run_design
@@ -16,6 +16,10 @@ _GUESSES = dps.Assumption(
     text="how many guesses count follows from the spec: claims, confidence and runs were not chosen after looking",
 )
 
+_GAUSSIAN = dps.Assumption(
+    name="gaussian-scores", status="unchecked", text="scores are normal, and planting a group only shifts them"
+)
+
 
 def outcome(trial: dps.Trial, group_size: int) -> str:
     """The coins of one trial's canaries of a group size, from the lowest score to the highest; empty without any."""
@@ -23,7 +27,7 @@ def outcome(trial: dps.Trial, group_size: int) -> str:
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence for each group size, and the lower bound that follows from it."""
+    """Evidence for each group size, the lower bound that follows from it, and an estimate that is no bound."""
     attack = attack_of_spec(spec)
     if attack.method == "many-run":
         yield from manyruns.lower_bounds(spec, trials)
@@ -60,3 +64,15 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
             confidence=confidence,
             assumptions=(COINS, _GUESSES),
         )
+        if any("0" in coins and "1" in coins for coins in told):
+            yield dps.Finding(
+                quantity="epsilon",
+                value=gdp.epsilon(gdp.estimate(told, confidence).mu, at["delta"]),
+                bound="estimate",
+                rigor="approximate",
+                at=at,
+                scope=attack.scope(spec),
+                method=f"{attack.words}, as if a Gaussian mechanism",
+                source=gdp.SOURCE,
+                assumptions=(_GAUSSIAN,),
+            )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CANARY_NORM = 10.0
 
 #: So many steps are measured where the adversary sees the final model alone, so that only conformance needs them.
-LOOKS = 32
+LOOKS = 16
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

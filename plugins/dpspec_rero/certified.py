@@ -90,8 +90,9 @@ class Certified:
         if gamma <= self._seen:
             return Interval(0.0, 0.0)
         rest = (gamma - self._seen) / hidden
-        (power,) = Certified(self._noisy)._absent_first([1.0 - rest], "absent-first")
-        return Interval(1.0 - power.upper, 1.0 - power.lower)
+        if not self._noisy:
+            return Interval(rest, rest)
+        return engine.privacy_loss(self._noisy, "absent-first").tradeoff(1.0 - rest)
 
     def _absent_first(self, fprs: Sequence[float], direction: Direction) -> list[Interval]:
         """Where the record is shown it is not taken for absent: there the other tests have the more level to spend."""

@@ -1,8 +1,8 @@
 """The central-limit approximation of gamma: a formula for a glance, on neither side of the truth for certain.
 
 Over many steps at small rates the loss is nearly normal, N(-+ m^2 / 2, m^2) with m^2 = sum of N p^2 chi^2, where
-chi^2 = E_null[(dP/dQ)^2] - 1 of one step that draws the record: e^(s^2) - 1 for Gaussian noise, (2 e^s + e^(-2s)) / 3 - 1
-for Laplace noise. Then gamma is about Phi(Phi^-1(kappa) + m) (Kaissis et al. 2023, Corollary 3; Bu, Dong, Long and Su 2020).
+chi^2 = E_null[(dP/dQ)^2] - 1 of one step that draws the record: e^(s^2) - 1 for Gaussian noise, (2 e^s + e^(-2s)) / 3 -
+1 for Laplace noise. Then gamma is about Phi(Phi^-1(kappa) + m) (Kaissis et al. 2023, Corollary 3; Bu et al. 2020).
 """
 
 from __future__ import annotations

@@ -122,11 +122,13 @@ class _Tilted:
         """The integral above, by the trapezoid rule; it converges exponentially."""
         width = 2.0 * math.pi / (60.0 * math.sqrt(self.variance) + 40.0 / min(abs(tilt), 1.0) + 40.0)
         drift, total, size = self.mean - c, 0.0, 0.0
+        first = width * np.arange(_BATCH)
+        waves = [np.exp(1j * np.outer(first, losses)) for losses, _, _ in self.steps]
         for start in range(0, _NODES, _BATCH):
-            u = width * np.arange(start, start + _BATCH)
+            u = first + width * start
             value = np.exp(1j * u * drift) / (tilt + 1j * u)
-            for losses, weights, count in self.steps:
-                value *= (np.exp(1j * np.outer(u, losses)) @ weights) ** count
+            for (losses, weights, count), wave in zip(self.steps, waves, strict=True):
+                value *= (wave @ (weights * np.exp(1j * width * start * losses))) ** count
             if start == 0:
                 value[0] *= 0.5
                 size = abs(value[0])

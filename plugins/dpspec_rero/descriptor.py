@@ -10,8 +10,8 @@ BASELINES = ("clt", "clt-printed", "edgeworth", "contour", "rdp", "epsilon-delta
 
 _SENSITIVITY: dict[str, dps.Json] = {
     "type": "object",
-    "description": "By how much one record can move what a step computes: in the l1 norm for Laplace noise, in the l2 norm "
-    "for Gaussian noise. Instead of clip_norm.",
+    "description": "By how much one record can move what a step computes: in the l1 norm for Laplace noise, in the l2 "
+    "norm for Gaussian noise. Instead of clip_norm.",
     "properties": {
         "l1": {"type": "number", "exclusiveMinimum": 0, "description": "The sensitivity in the l1 norm."},
         "l2": {"type": "number", "exclusiveMinimum": 0, "description": "The sensitivity in the l2 norm."},

@@ -1,6 +1,6 @@
 """Edgeworth series for gamma, orders 0 to 4: corrections to the normal law of the loss from its cumulants.
 
-With K_r the cumulants of the composed loss (sums over the steps), rho_r = K_r / K_2^(r/2) and z = (c - K_1) / sqrt(K_2),
+With K_r the cumulants of the composed loss (sums over steps), rho_r = K_r / K_2^(r/2) and z = (c - K_1) / sqrt(K_2),
 
     P[L > c] ~ 1 - Phi(z) + phi(z) { rho_3 He_2 / 6
       + rho_4 He_3 / 24 + rho_3^2 He_5 / 72

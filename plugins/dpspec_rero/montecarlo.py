@@ -8,8 +8,8 @@ What holds for any threshold c instead, with X = min(r, e^c) bounded,
     gamma(kappa) >= power(c) min(1, kappa / level(c)),  power(c) = 1 - E_null[r; r <= e^c] >= e^c level(c).
 
 Thresholds come from the first half of the sample, means from the second, with empirical Bernstein limits (Maurer and
-Pontil 2009, Theorem 4) and exact binomial ones. Where no draw reaches the tail that kappa speaks of, the interval says so
-by its width. Log-ratios are summed as they are drawn: memory does not grow with the number of steps.
+Pontil 2009, Theorem 4) and exact binomial ones. Where no draw reaches the tail that kappa speaks of, the interval is
+so wide that it says so. Log-ratios are summed as they are drawn: memory does not grow with the number of steps.
 """
 
 from __future__ import annotations

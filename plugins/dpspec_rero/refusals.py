@@ -65,7 +65,7 @@ def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Di
             code="unsupported",
             message="clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity",
             path=at("clip_norm"),
-            help="write scale: ... and sensitivity: {l1: ...}; d clipped numbers have an l1 norm of up to sqrt(d) clip_norm",
+            help="write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm",
         )
     elif "sensitivity" in phase and norm not in phase["sensitivity"]:
         (other,) = phase["sensitivity"]

@@ -159,23 +159,23 @@ steps = st.builds(
 levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps, st.sampled_from(DIRECTIONS), levels)
 def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
     """The least of delta + e^epsilon level over a fine grid of epsilons, which is a little above the least of all."""
     found = PrivacyLoss.of(pair, direction).rero(level, direction=direction)
     low, high = 1e300, 1e300
-    for epsilon in np.concatenate((np.linspace(-12.0, 12.0, 2401), np.linspace(12.0, 60.0, 1201))):
+    for epsilon in np.linspace(-12.0, 40.0, 521):
         bounds = pair.log_delta_bounds(float(epsilon), direction)
         assert bounds is not None
         low, high = (min(x, math.exp(b) + math.exp(epsilon) * level) for x, b in zip((low, high), bounds, strict=True))
     assert found.lower <= high * (1.0 + 1e-12)
     assert found.upper >= level
     if level > 1e-6:
-        assert low <= found.upper * 1.001
+        assert low <= found.upper * 1.11
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps, st.integers(2, 300), levels, levels)
 def test_power_is_concave_and_between_its_limits(pair: Pair, count: int, one: float, two: float) -> None:
     loss = PrivacyLoss.of(pair).compose(count)
@@ -185,7 +185,7 @@ def test_power_is_concave_and_between_its_limits(pair: Pair, count: int, one: fl
     assert middle.upper >= 0.5 * (low.lower + high.lower) * (1.0 - 1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
 def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:
     present, absent = (PrivacyLoss.of(pair, direction).compose(count) for direction in DIRECTIONS)
@@ -201,7 +201,7 @@ def test_full_batches_have_closed_forms() -> None:
     for alpha in (1e-9, 0.01, 0.5, 0.99):
         found = PrivacyLoss.gaussian(2.0).compose(16).tradeoff(alpha)
         assert holds(found, float(Gaussian(2.0)(alpha)), 1e-11)
-        assert found.relative_width < 1e-9
+        assert found.width < 1e-10
         one = PrivacyLoss.laplace(2.0).tradeoff(alpha)
         assert holds(one, float(LaplaceCurve(0.5)(alpha)), 1e-7)
 
@@ -220,20 +220,19 @@ def test_the_symmetrised_curve_is_the_concave_hull_of_both() -> None:
                 share = (kappas[b] - kappas[i]) / (kappas[b] - kappas[a])
                 mixed = share * max(present[a], absent[a]) + (1.0 - share) * max(present[b], absent[b])
                 assert mixed <= interval.upper * (1.0 + 1e-9)
-    inner = loss.reros([0.25], direction="both")[0]
-    assert inner.lower > max(loss.rero(0.25).upper, loss.rero(0.25, direction=ABSENT).upper)  # the hull's edge
+    step = composed("gaussian", 1.0, 0.1, 1)  # where the hull is an edge, on which neither curve lies
+    assert step.rero(0.4, direction="both").lower > max(step.rero(0.4).upper, step.rero(0.4, direction=ABSENT).upper)
     # and mirrored it is itself
     beta = loss.tradeoff(0.05)
     assert loss.tradeoff(beta.upper).lower <= 0.05 <= loss.tradeoff(beta.lower).upper
 
 
 def test_reconstruction_does_not_depend_on_the_losses_direction() -> None:
-    by_direction = [composed("gaussian", 1.0, 0.1, 10).rero(0.1)] + [
-        PrivacyLoss(((Mixture.poisson(1, 0.1, 1.0), 10),), direction).rero(0.1) for direction in DIRECTIONS
-    ]
+    loss = composed("gaussian", 1.0, 0.1, 10)
+    by_direction = [loss.rero(0.1), *(PrivacyLoss(loss.phases, direction).rero(0.1) for direction in DIRECTIONS)]
     assert by_direction[0] == by_direction[1] == by_direction[2]
     assert holds(by_direction[0], 0.19529790173965, 1e-11)
-    other = composed("gaussian", 1.0, 0.1, 10).rero(0.1, direction=ABSENT)
+    other = loss.rero(0.1, direction=ABSENT)
     assert other.upper < by_direction[0].lower
 
 
@@ -262,10 +261,22 @@ def test_tpr_is_never_below_fpr_and_the_curves_are_ordered() -> None:
             assert 0.0 <= interval.lower <= interval.upper <= 1.0 - alpha + 1e-12
 
 
+def test_the_level_undoes_the_power() -> None:
+    loss = composed("gaussian", 1.0, 0.1, 100)
+    for kappa in (1e-12, 1e-4, 0.1):
+        gamma = loss.rero(kappa, width=1e-6)
+        found = [loss.level(end) for end in (gamma.lower, gamma.upper)]
+        assert found[0].lower <= kappa <= found[1].upper
+        assert found[1].relative_width <= 1e-4
+    assert holds(loss.level(0.0094029307613824), 1e-4, 1e-11)
+    assert holds(PrivacyLoss.gaussian(1.0).level(0.38914369164536), 0.1, 1e-11)
+    assert holds(PrivacyLoss.laplace(1.0).level(0.69343379902380), 0.3, 1e-11)
+
+
 def test_bounds_that_do_not_close_in_say_so() -> None:
     found, _ = most_power(math.log(0.1), lambda e: -math.inf, lambda e: 0.0, 0.0, 1.0)
-    assert found.lower == 0.0
-    assert found.upper <= 1.0
+    assert found.lower <= 0.1
+    assert found.upper == 1.0
 
 
 @pytest.mark.parametrize(
@@ -276,6 +287,7 @@ def test_bounds_that_do_not_close_in_say_so() -> None:
         (lambda loss: loss.reros([0.1, math.nan]), "kappa"),
         (lambda loss: loss.rero(0.1, direction="sideways"), "direction"),
         (lambda loss: loss.tradeoff(-0.1), "alpha"),
+        (lambda loss: loss.level(1.0), "power"),
         (lambda loss: loss.tradeoff(0.1, width=0.0), "width"),
     ],
 )

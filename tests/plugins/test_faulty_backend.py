@@ -1,7 +1,8 @@
-"""The broken backends are really broken, are told apart from outside, and install as any third party's would."""
+"""The broken backends are really broken, conformance tells how, and they install as any third party's would."""
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -12,16 +13,34 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
 from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
-from dpspec.training.canaries import SignBlocks
+from dpspec.stats import conformance
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.conformance import RunLogs, evidence_of
 from dpspec.training.native import NativeTrainer
-from dpspec.training.logs import NoiseLog
 from dpspec.training.observers import ProjectionObserver
 
 PACKAGE = Path(__file__).parent / "dpspec_faulty"
+
+#: What a check of a broken run has to reject, at 1e-6 over all of its checks: the assumption, and who saw it.
+REJECTED = {
+    "no-noise": {("noise-scale", "measured"), ("noise-isotropy", "measured"), ("noise-scale", "reported")},
+    "tenth-noise": {("noise-scale", "measured"), ("noise-isotropy", "measured"), ("noise-scale", "reported")},
+    "wrong-batch-size": {("noise-scale", "measured"), ("noise-scale", "reported")},
+    "noise-without-clip-norm": {("noise-scale", "measured"), ("noise-scale", "reported")},
+    "noise-reused": {("fresh-noise", "measured"), ("fresh-noise", "reported")},
+    "noise-seeded-alike": {("fresh-noise", "reported")},
+    "clip-after-averaging": {("contribution", "measured"), ("clipping", "reported")},
+    "clip-per-layer": {("clipping", "reported")},
+    "layer-unclipped": {("contribution", "measured")},
+    "clip-accumulated-sum": {("update", "measured"), ("clipping", "reported")},
+    "augmented-copies": {("contribution", "measured"), ("clipping", "reported")},
+    "private-normalisation": {("update", "measured")},
+    "shuffled": {("sampling", "reported")},
+    "last-batch-dropped": {("sampling", "reported")},
+}
 
 
 @pytest.fixture
@@ -36,82 +55,92 @@ def faulty(monkeypatch):
     return dpspec_faulty
 
 
-@pytest.fixture
-def job():
+def make_job(seed=5, canaries=None, sizes=(6, 2, 10), **phase):
+    """300 records whose features differ in scale, and a network with one hidden layer."""
     rng = np.random.default_rng(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Linear(20, 5)
-    phase = {
-        "steps": 60,
-        "noise_multiplier": 1.0,
-        "clip_norm": 0.5,
-        "sampling": {"scheme": "poisson", "rate": 0.2},
-    }
+        model = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 5))
+    centres = rng.standard_normal((5, 20))
+    y = rng.integers(0, 5, 300)
+    features = (2.0 + centres[y] + rng.standard_normal((300, 20))) * np.geomspace(0.05, 5.0, 20)
+    declared = {"steps": 80, "noise_multiplier": 1.0, "clip_norm": 3.0, **phase}
+    declared = {**declared, "sampling": {"scheme": "poisson", "rate": 0.2}}
     return TrainingJob(
-        x=rng.standard_normal((60, 20)).astype(np.float32),
-        y=rng.integers(0, 5, 60),
+        x=features.astype(np.float32),
+        y=y,
         model=model,
-        phases=(FrozenMap(phase),),
-        options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
-        expected_batch_size=12.0,
+        phases=(FrozenMap(declared),),
+        options=FrozenMap({"learning_rate": 0.05, "reduction": "mean"}),
+        expected_batch_size=60.0,
         device="cpu",
-        seed=5,
+        seed=seed,
+        canaries=canaries,
     )
 
 
-def measured(trainer, job):
-    seen, log = ProjectionObserver(job, SignBlocks(105, 5, seed=0)), NoiseLog()
-    trainer.train(replace(job, observers=(seen, log)))
-    return seen.noise_scale(), log
+def audited(trainer, seed=5):
+    """The checks of a run with sixty groups of two, half of them planted, and of its twin."""
+    plain = make_job(seed=seed)
+    parameters = sum(p.numel() for p in plain.model.parameters())
+    directions, coins = SignBlocks(parameters, 60, seed=1), np.arange(60) % 2
+    groups = CanaryGroups.planted(directions, torch.from_numpy(coins == 1), 2, 30.0)
+    job, twin = make_job(seed=seed, canaries=groups), make_job(seed=seed + 1)
+    logs, twin_logs, watcher = RunLogs(job), RunLogs(twin), ProjectionObserver(job, directions)
+    watcher.keep_log(job)
+    trainer.train(replace(job, observers=(watcher, *logs.observers)))
+    trainer.train(replace(twin, observers=twin_logs.observers))
+    evidence = evidence_of(logs, twin_logs, watcher, job, np.full(60, 2), coins)
+    return list(conformance.checks(job.phases, [FrozenMap(evidence)]))
 
 
-@pytest.mark.parametrize(
-    ("trainer", "fault", "ratio"),
-    [
-        ("FaultyTrainer", "none", 1.0),
-        ("FaultyTrainer", "no-noise", 0.0),
-        ("FaultyTrainer", "tenth-noise", 0.1),
-        ("NoNoiseTrainer", None, 0.0),
-        ("TenthNoiseTrainer", None, 0.1),
-    ],
-)
-def test_seen_from_outside(faulty, job, trainer, fault, ratio):
-    if fault is not None:
-        job = replace(job, options=FrozenMap({**job.options, "fault": fault}))
-    scale, log = measured(getattr(faulty.backend, trainer)(), job)
-    p_value = chi2.cdf(scale.statistic, scale.degrees)
-    assert p_value > 1e-6 if ratio == 1.0 else p_value < 1e-30
-    # It reports the noise that it really added.
-    declared = scale.degrees / 100 * 105 * 0.5**2
-    assert log.sum_of_squares == pytest.approx(ratio**2 * declared, rel=0.1)
-    if ratio == 1.0:
-        assert scale.ratio == pytest.approx(1.0, abs=0.1)
+def rejected(checks):
+    return {(c.assumption, c.observed) for c in checks if c.p_value * len(checks) <= 1e-6}
 
 
-def test_without_a_fault_it_is_the_native_loop(faulty, job):
-    import copy
+@pytest.mark.parametrize("fault", REJECTED)
+def test_every_fault_is_told_by_its_checks(faulty, fault):
+    found = audited(getattr(faulty.backend, faulty.trainer_of(fault))())
+    assert REJECTED[fault] <= rejected(found)
 
-    twin = replace(job, model=copy.deepcopy(job.model))
-    faulty.backend.FaultyTrainer().train(job)
-    NativeTrainer().train(twin)
-    for a, b in zip(job.model.parameters(), twin.model.parameters(), strict=True):
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_fault_nothing_is(faulty, seed):
+    found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed)
+    assert min(check.p_value for check in found) > 1e-4
+    assert {c.assumption for c in found} >= {a for told in REJECTED.values() for a, _ in told} | {"steps"}
+
+
+def test_without_a_fault_it_is_the_native_loop(faulty):
+    one, other = make_job(), make_job()
+    faulty.backend.FaultyTrainer().train(one)
+    NativeTrainer().train(other)
+    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_an_unknown_fault_is_refused(faulty, job):
+def test_an_option_chooses_the_fault(faulty):
+    one, other = make_job(), make_job()
+    faulty.backend.FaultyTrainer().train(replace(one, options=FrozenMap({**one.options, "fault": "shuffled"})))
+    faulty.backend.ShuffledTrainer().train(other)
+    assert torch.equal(copy.deepcopy(one.model)[0].weight, other.model[0].weight)
+
+
+def test_an_unknown_fault_is_refused(faulty):
+    job = make_job()
     with pytest.raises(ValueError, match="no-noise"):
         faulty.backend.FaultyTrainer().train(replace(job, options=FrozenMap({"fault": "nois"})))
 
 
 def test_descriptors(faulty):
     backends = {backend.kind: backend for backend in faulty.dpspec_backends()}
-    assert set(backends) == {"faulty", "faulty-no-noise", "faulty-tenth-noise"}
+    assert set(backends) == {"faulty", *(f"faulty-{fault}" for fault in faulty.FAULTS)}
     for backend in backends.values():
         jsonschema.Draft202012Validator.check_schema(backend.schema)
         assert all("description" in option for option in backend.schema["properties"].values())
         assert hasattr(faulty.backend, backend.trainer.partition(":")[2])
-    assert set(backends["faulty"].schema["properties"]["fault"]["enum"]) == set(faulty.backend._BROKEN)
+    assert set(backends["faulty"].schema["properties"]["fault"]["enum"]) == set(faulty.backend.BROKEN)
+    assert set(REJECTED) == set(faulty.FAULTS)
 
 
 def test_it_installs_with_one_command(tmp_path):

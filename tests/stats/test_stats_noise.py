@@ -112,3 +112,41 @@ def test_the_correlation_of_many_pairs_is_normal() -> None:
     assert noise.correlation(1.0, 17, 34).detectable is None
     with pytest.raises(ValueError, match="pairs"):
         noise.correlation(1.0, 5, 5)
+
+
+def test_many_correlations_are_corrected_for() -> None:
+    one, many = noise.correlation(5.0 * 450, 200_000, 210_000), noise.correlation(5.0 * 450, 200_000, 210_000, tried=9)
+    assert many.p_value == pytest.approx(9 * one.p_value)
+    assert many.detectable > one.detectable
+    with pytest.raises(ValueError, match="tried"):
+        noise.correlation(1.0, 5, 10, tried=0)
+
+
+def test_the_quietest_coordinate_and_layer() -> None:
+    rng = np.random.default_rng(5)
+    p_coordinates, p_layers = [], []
+    for _ in range(400):
+        squares = rng.standard_normal((30, 20)) ** 2
+        sums = squares.sum(0)
+        p_coordinates.append(noise.least_coordinate(float(sums.min()), 30, 20).p_value)
+        parts = {"a": (float(sums[:5].sum()), 150), "b": (float(sums[5:].sum()), 450)}
+        p_layers.append(noise.quietest(parts)[1].p_value)
+    for level in (0.1, 0.01):
+        assert (np.array(p_coordinates) <= level).sum() <= stats.binom.ppf(0.999, 400, level)
+        assert (np.array(p_layers) <= level).sum() <= stats.binom.ppf(0.999, 400, level)
+    assert noise.least_coordinate(0.0, 30, 20).p_value == 0.0
+    name, found = noise.quietest({"a": (150.0, 150), "b": (450.0 * 0.3, 450)})
+    assert name == "b"
+    assert found.p_value < LEVEL
+
+
+def test_a_detectable_coordinate_or_layer_is_detected() -> None:
+    rng = np.random.default_rng(6)
+    detectable = noise.least_coordinate(200.0, 200, 500).detectable
+    sums = (rng.standard_normal((400, 200)) ** 2).sum(1) * (1 - detectable) ** 2
+    found = sum(noise.least_coordinate(float(s), 200, 500).p_value <= LEVEL for s in sums)
+    assert found >= stats.binom.ppf(0.001, 400, 0.99)
+    _, layer = noise.quietest({"small": (100.0, 100), "large": (9000.0, 9000)})
+    sums = (rng.standard_normal((400, 100)) ** 2).sum(1) * (1 - layer.detectable) ** 2
+    found = sum(noise.quietest({"small": (float(s), 100), "large": (9000.0, 9000)})[1].p_value <= LEVEL for s in sums)
+    assert found >= stats.binom.ppf(0.001, 400, 0.99)

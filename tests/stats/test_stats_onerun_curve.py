@@ -5,6 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
 from dpspec.stats import curves, gdp, onerun, onerun_curve
@@ -202,6 +204,38 @@ def test_the_curve_shows_more_than_its_best_point() -> None:
         single.append(onerun.epsilon_lower(m, 100, correct, 1e-5, 0.95))
     assert max(found) < gdp.epsilon(mu, 1e-5) == pytest.approx(4.377, abs=0.001)
     assert np.median(found) > np.median(single) + 0.3
+
+
+@pytest.mark.parametrize(("guesses", "correct"), [(30, 30), (60, 50), (4000, 3000), (20_000, 13_000)])
+@pytest.mark.parametrize("steep", [0.2, 1.5])
+def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int, correct: int, steep: float) -> None:
+    slopes = np.exp(0.3 + steep * (np.arange(1, correct + 1) / correct) ** 8)
+    found = onerun_curve._meet(guesses, correct, slopes.tolist(), 10.0)
+    assert found is not None
+    a = np.array([0.0, *found.weights])
+    steps = np.diff(a[: correct + 1])
+    assert len(a) == guesses + 1
+    assert np.all(steps >= 0.0)
+    assert np.all(a <= a[correct] * (1 + 1e-9))
+    b = np.interp(a, a[: correct + 1], np.concatenate(([0.0], np.cumsum(slopes * steps))))
+    d = np.arange(guesses + 1)
+    right = 1.0 + d * a - (guesses - d) * np.append(b[1:], 0.0)  # of (2), in units of z
+    left = np.where(d >= correct, 1.0 / found.z, 0.0)
+    assert np.all(left <= right + 1e-7 * np.maximum(left, d * a))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.tuples(st.integers(1, 300), st.integers(0, 300), st.integers(0, 300)),
+    st.lists(st.tuples(st.floats(0.0, 800.0), st.floats(0.0, 1.0)), max_size=8),
+)
+def test_any_points_and_counts_have_a_p_value(counts: tuple[int, int, int], points: list[tuple[float, float]]) -> None:
+    correct, guesses, canaries = sorted(counts)
+    p = onerun_curve.p_value(canaries, guesses, correct, points)
+    assert 0.0 <= p <= 1.0
+    assert p <= onerun_curve.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
+    again = onerun_curve.p_value(canaries, guesses, correct, onerun_curve.support(points))
+    assert p == pytest.approx(again, rel=1e-9)
 
 
 def test_many_guesses_take_no_time_and_huge_epsilons_no_digits() -> None:

@@ -98,3 +98,67 @@ def test_impossible_inclusion_counts_are_refused() -> None:
     for bad in [(5, 4, 0.5), (1, 4, -0.1), (0, 0, 0.5)]:
         with pytest.raises(ValueError, match=r"need|rate"):
             sampling.inclusions(*bad)
+
+
+def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
+    """How many records batches (steps, records) share with those ``lag`` steps before, and how many those hold."""
+    return int((batches[lag:] & batches[:-lag]).sum()), int(batches[:-lag].sum())
+
+
+@pytest.mark.parametrize("lag", [1, 5])
+@pytest.mark.parametrize("scheme", ["poisson", "fixed"])
+def test_independent_batches_pass(lag: int, scheme: str) -> None:
+    rng = np.random.default_rng(7)
+    p = []
+    for _ in range(200):
+        coins = rng.random((25, 60))
+        batches = coins < 0.2 if scheme == "poisson" else np.argsort(coins, axis=1) < 12
+        p.append(sampling.overlap(lag, *overlaps(batches, lag), 0.2).p_value)
+    for level in (0.3, 0.1, 0.01):
+        assert (np.array(p) <= level).mean() <= level
+
+
+def test_an_order_that_is_gone_through_does_not() -> None:
+    rng = np.random.default_rng(8)
+    shuffled = np.concatenate([rng.permutation(500).reshape(10, 50) for _ in range(20)])
+    batches = np.zeros((200, 500), dtype=bool)
+    batches[np.arange(200)[:, None], shuffled] = True
+    found = sampling.overlap(1, *overlaps(batches, 1), 0.1)
+    assert found.p_value < LEVEL
+    assert found.measured < 0.02
+    always = np.zeros((200, 500), dtype=bool)
+    always[np.arange(200)[:, None], np.arange(500).reshape(10, 50)[np.arange(200) % 10]] = True
+    assert sampling.overlap(10, *overlaps(always, 10), 0.1).p_value < LEVEL
+    counts = batches.sum(0)
+    even = sampling.record_spread(500, int(counts.sum()), int((counts**2).sum()), 200, 0.1)
+    assert even.p_value < LEVEL
+    assert even.measured < 0.1
+
+
+def test_a_detectable_overlap_is_detected() -> None:
+    chances, rate = 3000, 0.1
+    detectable = sampling.overlap(1, 300, chances, rate).detectable
+    assert detectable is not None
+    rng = np.random.default_rng(9)
+    for sign in (-1, 1):
+        common = rng.binomial(chances, rate * (1 + sign * detectable), 300)
+        rejected = sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common)
+        assert rejected >= stats.binom.ppf(0.001, 300, 0.98)
+        common = rng.binomial(chances, rate * (1 + sign * 0.4 * detectable), 300)
+        assert sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common) < 150
+    assert sampling.overlap(1, 1, 20, 0.1).detectable is None
+
+
+def test_impossible_overlaps_are_refused() -> None:
+    for bad in [(0, 1, 5, 0.5), (1, 6, 5, 0.5), (1, 1, 0, 0.5), (1, 1, 5, 1.0)]:
+        with pytest.raises(ValueError, match="need"):
+            sampling.overlap(*bad)
+
+
+def test_weighted_records_are_uneven() -> None:
+    rng = np.random.default_rng(10)
+    rates = np.where(np.arange(400) % 2, 0.05, 0.15)
+    counts = (rng.random((150, 400)) < rates).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value < LEVEL
+    counts = (rng.random((150, 400)) < 0.1).sum(0)
+    assert sampling.record_spread(400, int(counts.sum()), int((counts**2).sum()), 150, 0.1).p_value > 1e-3

@@ -79,7 +79,7 @@ IMAGENET = (
     (1e-1, 0.556425369962),
 )
 
-#: Figures 3 and 4: steps, rate, sigma for (4, 1e-5)-DP, and per kappa gamma, that of the other direction, the normal limit.
+#: Figures 3 and 4: steps, rate, sigma for (4, 1e-5)-DP; by kappa gamma, the other direction's number, the limit's.
 FIXED_EPSILON = (
     (1, 0.1, 0.6595955276, {0.1: (0.14927129, 0.11076826, 0.16299285), 0.9: (0.90974261, 0.94198294, 0.94304628)}),
     (1, 0.5, 0.9132435633, {0.1: (0.26300270, 0.17817084, 0.30136156), 0.9: (0.94563115, 0.97817084, 0.97945470)}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from dpspec.training.coupling import problems, require_uncoupled
+from dpspec.training.coupling import problems, record_by_record, require_uncoupled
 from dpspec.training.persample import FlatModel
 
 
@@ -44,3 +44,38 @@ def test_all_of_them_at_once():
 
 def test_a_bare_layer_has_no_name():
     assert problems(nn.BatchNorm1d(4))[0].startswith("BatchNorm1d mixes")
+
+
+class Mixing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.mean(0))
+
+
+@pytest.mark.parametrize(
+    ("layer", "known"),
+    [
+        (nn.Linear(2, 2), True),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten()), True),
+        (nn.Flatten(0), False),
+        (nn.BatchNorm1d(2), False),
+        (nn.Dropout(0.0), False),
+        (nn.Softmax(dim=0), False),
+        (Mixing(2, 2), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Sequential(Mixing(2, 2))), False),
+    ],
+)
+def test_only_known_layers_are_taken_to_work_record_by_record(layer, known):
+    assert record_by_record(layer) is known
+
+
+@pytest.mark.parametrize("where", ["hook", "before", "replaced"])
+def test_layers_that_were_tampered_with_are_not_known(where):
+    layer = nn.Linear(2, 2)
+    match where:
+        case "hook":
+            layer.register_forward_hook(lambda module, inputs, output: output - output.mean(0))
+        case "before":
+            layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] - inputs[0].mean(0),))
+        case _:
+            layer.forward = lambda x: x - x.mean(0)
+    assert not record_by_record(nn.Sequential(layer))

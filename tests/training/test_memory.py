@@ -44,3 +44,42 @@ def test_activations_are_counted_once_and_not_the_data_set():
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     kept = memory.activation_bytes(model, rows[:1])
     assert 4 * (64 + 32) <= kept <= 4 * (64 + 32 + 32 + 10)
+
+
+def test_halving_goes_on_until_it_fits_and_is_remembered():
+    tried = []
+
+    def work(size):
+        tried.append(size)
+        if size > 5:
+            raise MemoryError
+        return size * 10
+
+    assert memory.halving(work, 32) == (40, 4)
+    assert tried == [32, 16, 8, 4]
+    assert memory.halving(work, 32, 4) == (40, 4)
+    assert memory.halving(work, 2, 4) == (20, 4)
+    assert memory.halving(work, 2) == (20, None)
+    assert tried[4:] == [4, 2, 2]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("something else"), KeyError("out of memory")])
+def test_halving_ends_at_one_record_and_leaves_other_errors_alone(error):
+    tried = []
+
+    def work(size):
+        tried.append(size)
+        raise error
+
+    with pytest.raises(type(error)):
+        memory.halving(work, 4)
+    assert tried == ([4, 2, 1] if isinstance(error, MemoryError) else [4])
+
+
+def test_a_real_lack_of_memory_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert memory.ran_out(caught.value)
+    assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert memory.ran_out(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not memory.ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -16,9 +16,15 @@ def test_the_descriptor_imports_neither_torch_nor_numpy():
 
 
 def test_native():
-    (native,) = BACKENDS
-    assert native.kind == "native"
+    native = next(backend for backend in BACKENDS if backend.kind == "native")
     assert native.capabilities <= CAPABILITIES
     module, _, name = native.trainer.partition(":")
     assert hasattr(getattr(importlib.import_module(module), name)(), "train")
     assert all("description" in option for option in native.schema["properties"].values())
+
+
+def test_opacus_declares_what_it_can_show():
+    """Importing the descriptor needs no opacus; its trainer is tested where there is one."""
+    opacus = next(backend for backend in BACKENDS if backend.kind == "opacus")
+    assert opacus.capabilities == CAPABILITIES - {"norm-log", "parts"}
+    assert all("description" in option for option in opacus.schema["properties"].values())

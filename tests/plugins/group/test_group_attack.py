@@ -16,7 +16,7 @@ from dpspec.engine.context import RunContext
 from dpspec.engine.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
-from dpspec.stats import nulls
+from dpspec.stats import gdp, nulls
 from dpspec.training import native
 from dpspec.training.dpsgd import Update
 from dpspec.training.native import parts_of
@@ -108,6 +108,32 @@ def test_lower_bounds_stay_below_the_upper_ones_and_rise_with_the_group(
         assert value < upper.upper
 
 
+def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> None:
+    """Scores follow the law of members that are 0.9 radians off: its cosine, 0.62, is far from 1."""
+    spec = spec_of(tmp_path, "audit.canary.spread=0.9", "audit.canary.count=200", "threat_model.group_size=[4]")
+    trials = trials_of(spec, 0)
+    scores, coins = pooled(trials, 4)
+    pairs = [(theory.planted_mixture(p, 4, 120, spread=0.9), int(p["steps"])) for p in spec.phases]
+    absent_mean, absent_std, present_mean, present_std = score_law(pairs).moments()
+    absent, present = scores[coins == 0], scores[coins == 1]
+    assert abs(absent.mean() - absent_mean) < absent_std * (4.5 / len(absent) ** 0.5 + 0.1)
+    assert abs(present.mean() - present_mean) < present_std * (4.5 / len(present) ** 0.5 + 0.1)
+    assert all(o.p_value > 1e-9 for o in GroupAudit().conclude(spec, trials) if isinstance(o, Check))
+
+
+def test_the_estimate_as_if_gaussian_is_near_the_truth_of_a_gaussian_mechanism(tmp_path: Path) -> None:
+    """Full batches, 400 coins of groups of 4: the interval of mu is about 0.2 wide either way."""
+    overrides = ("mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=10.0", "mechanism.steps=10")
+    spec = spec_of(tmp_path, *overrides, "threat_model.group_size=[4]")
+    (estimate,) = [
+        o
+        for o in GroupAudit().conclude(spec, trials_of(spec, 0))
+        if isinstance(o, Finding) and o.bound == "estimate" and o.quantity == "epsilon"
+    ]
+    low, high = (gdp.epsilon(4 * 10**0.5 / 10 + d, 1e-5) for d in (-0.4, 0.4))
+    assert low < estimate.value < high
+
+
 def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
     _, white_box = one_trial
     spec = spec_of(tmp_path, "threat_model.access=final-model")
@@ -175,10 +201,12 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
         index=0,
         evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
     )
-    proof, bound = evidence.lower_bounds(spec, [trial])
+    proof, bound, estimate = evidence.lower_bounds(spec, [trial])
     assert isinstance(proof, Evidence)
     assert isinstance(bound, Finding)
     assert bound.value == proof.power == plans.one_run_design(spec, 120, 400, 1).largest_epsilon
+    assert isinstance(estimate, Finding)
+    assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]
     assert bound.value == nulls.epsilon_lower(proof, 1e-5, 0.95)
 

@@ -40,6 +40,13 @@ def expected(spec: Spec, size: int = 1) -> float:
     return plans.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
 
+@pytest.mark.parametrize("path", sorted(ATTACKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_spec_can_be_audited_and_planned(path: Path) -> None:
+    prepared = prepare(spec_at(path), load_catalog())
+    assert prepared.diagnostics == ()
+    assert prepared.plan().power
+
+
 def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
     spec = spec_at(ATTACKS / "epsilon-4.yaml", SMALL)
     (shown,) = lower(spec).values()

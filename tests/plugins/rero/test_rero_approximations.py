@@ -124,7 +124,7 @@ def test_central_limit_of_figures_3_and_4(case: tuple[int, float, float, dict[fl
 def test_contour_refuses_what_does_not_decay() -> None:
     with pytest.raises(ArithmeticError, match="atoms"):
         contour.gammas_contour([0.1], [Steps(noise="laplace", effect=1.0, rate=1.0, count=100)])
-    with pytest.raises(ArithmeticError, match="too few steps|threshold"):
+    with pytest.raises(ArithmeticError, match=r"too few steps|threshold"):
         contour.gammas_contour([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.01, count=1)])
 
 

@@ -55,8 +55,6 @@ def test_the_other_direction_is_another_number() -> None:
     (wrong,) = leak.tprs([0.1], "add")
     (right,) = leak.tprs([0.1], "remove")
     assert wrong.upper < 0.98 * right.lower
-    (symmetrised,) = leak.symmetrised([0.1])
-    assert symmetrised.upper >= right.lower
 
 
 @pytest.mark.parametrize(
@@ -74,20 +72,15 @@ def test_from_one_epsilon_and_delta(kappa: float, epsilon: float, delta: float, 
 
 
 def test_epsilon_and_delta_that_make_no_sense_are_refused() -> None:
-    for kappa, epsilon, delta in (
-        (0.0, 1.0, 0.1),
-        (1.1, 1.0, 0.1),
-        (0.5, -1.0, 0.1),
-        (0.5, 1.0, 1.0),
-        (0.5, 1.0, -0.1),
-    ):
-        with pytest.raises(ValueError, match="kappa|epsilon|delta"):
+    wrong = ((0.0, 1.0, 0.1), (1.1, 1.0, 0.1), (0.5, -1.0, 0.1), (0.5, 1.0, 1.0), (0.5, 1.0, -0.1))
+    for kappa, epsilon, delta in wrong:
+        with pytest.raises(ValueError, match=r"kappa|epsilon|delta"):
             theory.gamma_of_epsilon_delta(kappa, epsilon, delta, both=True)
 
 
 def test_the_whole_profile_gives_the_curve_back() -> None:
     """gamma = min over epsilon of delta(epsilon) + e^epsilon kappa, over epsilons of either sign."""
-    epsilons = np.append(np.linspace(-6.0, 12.0, 40_001), 0.7)  # where the Laplace profile has its corner
+    epsilons = np.append(np.linspace(-6.0, 12.0, 40_001), (-0.7, 0.7))  # the corners of the Laplace profile
     for curve in (Gaussian(1.3), Laplace(0.7)):
         for kappa in (1e-4, 0.1, 0.9):
             dual = float(np.min(curve.delta(epsilons) + np.exp(epsilons) * kappa))

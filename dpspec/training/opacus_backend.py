@@ -1,0 +1,210 @@
+"""The backend ``opacus``: its PrivacyEngine, as a user would call it, with observers looking on. An extra.
+
+``make_private`` is called with a model, an optimizer and a data loader, and what it returns is run untouched. Planted
+gradients stand where those of a record would: between the backward pass and the optimizer's step, in the rows of
+``grad_sample`` that belong to planted records. Opacus clips, adds up, noises and divides them as it does all others.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+
+from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.providers import Cancelled, TrainingJob
+from dpspec.errors import UsageError
+from dpspec.training import flat
+from dpspec.training.rates import rates_of
+from dpspec.training.sampling import FixedSize
+from dpspec.training.seeds import generator
+
+try:
+    from opacus import PrivacyEngine
+    from opacus.data_loader import DPDataLoader
+except ModuleNotFoundError as error:
+    raise ImportError("the backend 'opacus' needs opacus: pip install 'dpspec[opacus]'") from error
+
+
+class OpacusTrainer:
+    """Trains by Opacus and shows observers models, batches and noise."""
+
+    def train(self, job: TrainingJob) -> None:
+        """Run the job; raises ``Cancelled``, or ``UsageError`` for what Opacus is not made to do here."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Secure RNG turned off")
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            _Run(job).run()
+
+
+class _Run:
+    """One job, wired up."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+        self._phase = phase = _only_phase(job)
+        self._real = len(job.x)
+        self._steps = int(phase["steps"])
+        rows = _rows(job)
+        loader, poisson = _loader(rows, phase["sampling"], str(job.options.get("sampler", "poisson")), job.seed)
+        self._trained = copy.deepcopy(job.model).to(job.device)
+        reduction = str(job.options["reduction"])
+        self._model, self._optimizer, self._loader = PrivacyEngine().make_private(
+            module=self._trained,
+            optimizer=_optimizer(self._trained, job.options),
+            data_loader=loader,
+            noise_multiplier=float(phase["noise_multiplier"]),
+            max_grad_norm=float(phase["clip_norm"]),
+            poisson_sampling=poisson,
+            loss_reduction=reduction,
+            noise_generator=generator(job.seed, "noise", job.device),
+        )
+        self._divisor = float(self._optimizer.expected_batch_size) if reduction == "mean" else 1.0
+        if self._divisor == 0.0:
+            raise UsageError("Opacus would divide by an expected batch size of 0; use reduction: sum")
+        # Opacus divides by the floor of records / batches, planted records included. The learning rate makes up for it.
+        self._correction = self._divisor / job.expected_batch_size if reduction == "mean" else 1.0
+        self._noise: Tensor | None = None
+        self._accountant = self._optimizer.step_hook
+        self._optimizer.attach_step_hook(self._noticed)
+
+    def run(self) -> None:
+        """Step by step, epoch after epoch; the job's model is written at the end."""
+        job, rates = self._job, rates_of(self._job.options, self._steps)
+        self._release(0)
+        for step, (x, y, indices) in enumerate(self._batches(), start=1):
+            if job.cancelled is not None and job.cancelled():
+                raise Cancelled
+            for group in self._optimizer.param_groups:
+                group["lr"] = rates(step) * self._correction
+            self._optimizer.zero_grad(set_to_none=True)
+            outputs = self._model(x.to(job.device))
+            loss = nn.functional.cross_entropy(outputs, y.to(job.device), reduction=str(job.options["reduction"]))
+            torch.autograd.backward(loss)
+            self._plant(indices)
+            self._optimizer.step()
+            for observer in job.observers:
+                observer.sampled(step, indices.sort().values)
+                if self._noise is not None:
+                    observer.noised(step, self._noise)
+            self._release(step)
+            if job.progress is not None:
+                job.progress(step, self._steps)
+        flat.load(job.model, flat.flatten(self._trained).cpu())
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        done = 0
+        while done < self._steps:
+            for x, y, indices in self._loader:
+                yield x, y, indices
+                done += 1
+                if done == self._steps:
+                    return
+
+    def _release(self, step: int) -> None:
+        state = flat.flatten(self._trained)
+        for observer in self._job.observers:
+            observer.released(step, state)
+
+    def _plant(self, indices: Tensor) -> None:
+        """Give the batch's planted records their gradients."""
+        canaries = self._job.canaries
+        at = (indices >= self._real).nonzero().squeeze(1)
+        if canaries is None or len(at) == 0:
+            return
+        rows = canaries.gradients(indices[at] - self._real)
+        parameters = self._optimizer.params
+        pieces = torch.split(rows, [p.numel() for p in parameters], dim=1)
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            shaped = piece.reshape(len(at), *parameter.shape).to(parameter.grad_sample)
+            parameter.grad_sample[at.to(shaped.device)] = shaped
+
+    def _noticed(self, optimizer: Any) -> None:
+        """After clipping and noising, before the step: what was added to the sum. Opacus' own hook comes first."""
+        self._accountant(optimizer)
+        pieces = [(p.grad * self._divisor - p.summed_grad.view_as(p)).flatten() for p in optimizer.params]
+        self._noise = torch.cat(pieces).detach()
+
+
+class _FixedSizeBatches:
+    """A batch sampler of subsets of one size, each drawn afresh."""
+
+    def __init__(self, records: int, batch_size: int, source: torch.Generator) -> None:
+        self._sampler = FixedSize(records, batch_size)
+        self._source = source
+
+    def __len__(self) -> int:
+        return max(1, self._sampler.records // self._sampler.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(len(self)):
+            yield self._sampler.draw(self._source).tolist()
+
+
+def _only_phase(job: TrainingJob) -> FrozenMap:
+    if len(job.phases) != 1:
+        raise UsageError("backend 'opacus' trains one phase: make_private takes one noise_multiplier and clip_norm")
+    (phase,) = job.phases
+    clipping, noise = (phase.get("clipping") or {}).get("scheme", "flat"), phase.get("noise", "gaussian")
+    if clipping != "flat" or noise != "gaussian":
+        raise UsageError(f"backend 'opacus' clips flat and adds gaussian noise, not {clipping} and {noise}")
+    return phase
+
+
+def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:
+    """Features, labels and indices; planted records are blank rows, whose gradients are replaced."""
+    planted = job.canaries.count if job.canaries is not None else 0
+    x = np.concatenate([job.x, np.zeros((planted, *job.x.shape[1:]), dtype=job.x.dtype)])
+    y = np.concatenate([job.y, np.zeros(planted, dtype=job.y.dtype)])
+    return TensorDataset(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64), torch.arange(len(x)))
+
+
+def _loader(
+    rows: Dataset[tuple[Tensor, ...]], sampling: Mapping[str, Any], sampler: str, seed: int
+) -> tuple[DataLoader[tuple[Tensor, ...]], bool]:
+    """The loader that a user would hand over, and whether ``make_private`` is to make it a Poisson one."""
+    count, source = len(rows), generator(seed, "sampling")  # type: ignore[arg-type]
+    scheme = sampling["scheme"]
+    if scheme == "fixed":
+        batches = _FixedSizeBatches(count, int(sampling["batch_size"]), source)
+        return DataLoader(rows, batch_sampler=batches, generator=source), False
+    if scheme == "full":
+        return DataLoader(rows, batch_size=count, generator=source), False
+    batch = int(sampling["batch_size"]) if scheme == "shuffled" else _batch(count, float(sampling["rate"]))
+    if scheme == "shuffled" or sampler == "shuffled":
+        return DataLoader(rows, batch_size=batch, shuffle=True, generator=source), False
+    if sampler == "weighted":
+        labels = rows.tensors[1]  # type: ignore[attr-defined]
+        weights = 1.0 / torch.bincount(labels)[labels]
+        chosen = WeightedRandomSampler(weights.tolist(), count, generator=source)
+        return DataLoader(rows, batch_size=batch, sampler=chosen, generator=source), False
+    if sampler == "declared-rate":
+        return DPDataLoader(rows, sample_rate=float(sampling["rate"]), generator=source), False
+    if sampler != "poisson":
+        raise UsageError(f"sampler must be poisson, declared-rate, shuffled or weighted, got {sampler!r}")
+    return DataLoader(rows, batch_size=batch, generator=source), True
+
+
+def _batch(records: int, rate: float) -> int:
+    """The batch size that a user who wants a sampling rate sets."""
+    return max(1, round(records * rate))
+
+
+def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:
+    """The optimizer of torch that the spec names; its rate is set anew at each step."""
+    chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
+    kind, decay = chosen.get("kind", "sgd"), float(chosen.get("weight_decay", 0.0))
+    rate = float(options["learning_rate"])
+    if kind == "adam":
+        betas = float(chosen.get("beta1", 0.9)), float(chosen.get("beta2", 0.999))
+        eps = float(chosen.get("eps", 1e-8))
+        return torch.optim.Adam(model.parameters(), lr=rate, betas=betas, eps=eps, weight_decay=decay)
+    momentum = float(chosen.get("momentum", 0.9)) if kind == "momentum" else 0.0
+    nesterov = bool(chosen.get("nesterov", False))
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, nesterov=nesterov, weight_decay=decay)

@@ -1,0 +1,260 @@
+"""Clippers: every contribution within the clip norm, as each of them says, and their declaration in a phase."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract import FrozenMap
+from dpspec.contract.fragments import CLIPPING
+from dpspec.registry.fragments import flaws
+from dpspec.training.clipping import (
+    Flat,
+    PerLayer,
+    Truncated,
+    add_clipped,
+    clip_factors,
+    clipper,
+    clipper_of,
+    layer_of,
+    squares_of,
+)
+from dpspec.training.contributions import RecordsAndCanaries
+from dpspec.training.persample import FlatModel, per_example_gradients
+
+NAMES = ("a.weight", "a.bias", "b.weight")
+SHAPES = ((3, 4), (3,), (2, 3))
+
+
+def gradients(count, seed=0, scale=1.0):
+    source = torch.Generator().manual_seed(seed)
+    return {n: scale * torch.randn(count, *shape, generator=source) for n, shape in zip(NAMES, SHAPES, strict=True)}
+
+
+def totals():
+    return {n: torch.zeros(shape) for n, shape in zip(NAMES, SHAPES, strict=True)}
+
+
+def flat(rows):
+    return torch.cat([r.flatten(1) for r in rows.values()], dim=1).double()
+
+
+def alone(rows, how):
+    """What each record adds when nobody else is there, (b, P), and the norms that are reported."""
+    added, norms = [], []
+    for i in range(len(rows[NAMES[0]])):
+        total = totals()
+        norms.append(add_clipped(total, {n: r[i : i + 1] for n, r in rows.items()}, how))
+        added.append(torch.cat([t.flatten() for t in total.values()]))
+    return torch.stack(added).double(), torch.cat(norms)
+
+
+def test_flat_is_the_textbook_formula():
+    rows = gradients(20)
+    g = flat(rows)
+    added, norms = alone(rows, 4.5)
+    expected = g * (4.5 / g.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    assert torch.allclose(added, expected, rtol=1e-6, atol=1e-7)
+    assert torch.allclose(norms, g.norm(dim=1).clamp(max=4.5), rtol=1e-6)
+    assert 3 < int((g.norm(dim=1) > 4.5).sum()) < 20  # both sides of the threshold are seen
+
+
+def test_each_layer_to_its_share():
+    rows = gradients(20)
+    g, bound = flat(rows), 3.0 / sqrt(2)
+    added, norms = alone(rows, PerLayer(3.0))
+    for part in (slice(0, 15), slice(15, 21)):
+        lengths = g[:, part].norm(dim=1, keepdim=True)
+        assert torch.allclose(added[:, part], g[:, part] * (bound / lengths).clamp(max=1.0), rtol=1e-6, atol=1e-7)
+    assert torch.allclose(norms, added.norm(dim=1), rtol=1e-6)
+    assert float(norms.max()) <= 3.0
+
+
+def test_each_layer_to_a_bound_of_its_own():
+    rows = gradients(20, scale=10.0)
+    added, norms = alone(rows, PerLayer(5.0, (3.0, 4.0)))
+    assert torch.allclose(added[:, :15].norm(dim=1), torch.full((20,), 3.0).double(), rtol=1e-6)
+    assert torch.allclose(added[:, 15:].norm(dim=1), torch.full((20,), 4.0).double(), rtol=1e-6)
+    assert torch.allclose(norms, torch.full((20,), 5.0).double(), rtol=1e-6)
+    assert float(norms.max()) <= 5.0
+
+
+def test_coordinates_are_cut_after_scaling():
+    # Xiao, Wan and Devadas, Algorithm 2, by hand: (3, 4) at c = 2 gives (1.2, 1.6), and with a bound of 1 (1, 1).
+    rows = {"": torch.tensor([[3.0, 4.0, 0.0, 0.0], [-3.0, 4.0, 0.0, 0.0], [0.3, -0.4, 0.0, 0.0]])}
+    total = {"": torch.zeros(4)}
+    norms = add_clipped(total, rows, Truncated(2.0, 1.0))
+    assert torch.allclose(norms, torch.tensor([sqrt(2), sqrt(2), 0.5]).double(), rtol=1e-6)
+    assert torch.allclose(total[""], torch.tensor([0.3, 1.6, 0.0, 0.0]), rtol=1e-6)
+    loose = {"": torch.zeros(4)}
+    add_clipped(loose, {"": rows[""][:1]}, Truncated(2.0, 1.8))
+    assert torch.allclose(loose[""], torch.tensor([1.2, 1.6, 0.0, 0.0]), rtol=1e-6)
+
+
+HOW = st.sampled_from([Flat(0.7), Flat(1 / 3), PerLayer(0.7), PerLayer(5.0, (3.0, 4.0)), Truncated(0.7, 0.11)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(HOW, st.integers(0, 2**31), st.floats(-6, 6))
+def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
+    """The reported norms are within the bound to the last bit, and what is added is within float32 rounding of it."""
+    rows = gradients(8, seed, scale=10.0**exponent)
+    added, norms = alone(rows, how)
+    assert float(norms.max()) <= how.clip_norm
+    assert torch.allclose(added.norm(dim=1), norms, rtol=1e-5, atol=1e-30)
+    assert float(added.abs().max()) <= how.coordinate_bound
+    together = totals()
+    assert torch.allclose(add_clipped(together, rows, how), norms, rtol=1e-12)
+    whole = torch.cat([t.flatten() for t in together.values()]).double()
+    assert torch.allclose(whole, added.sum(0), rtol=1e-4, atol=1e-5 * how.clip_norm)
+
+
+@pytest.mark.parametrize("how", [Flat(1.0), PerLayer(1.0), Truncated(1.0, 0.2)])
+@pytest.mark.parametrize("value", [inf, -inf, float("nan")])
+def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
+    rows, healthy = gradients(5), totals()
+    add_clipped(healthy, {n: r[1:] for n, r in rows.items()}, how)
+    rows["b.weight"][0, 1, 1] = value
+    broken = totals()
+    norms = add_clipped(broken, rows, how)
+    assert float(norms[0]) == 0.0
+    assert float(norms[1:].min()) > 0.0
+    for name, total in healthy.items():
+        assert torch.allclose(broken[name], total, rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_within_the_bound_are_added_as_they_are():
+    rows = gradients(1, scale=1e-3)
+    for how in (Flat(1.0), PerLayer(1.0)):
+        added, _ = alone(rows, how)
+        assert torch.equal(added, flat(rows))
+
+
+def test_no_factor_lets_a_norm_exceed_the_clip_norm():
+    norms = torch.rand(100_000, generator=torch.Generator().manual_seed(3), dtype=torch.float64) * 5
+    for clip in (0.1, 1.0, 1 / 3, 4.999):
+        factors = clip_factors(norms, clip)
+        assert factors.dtype == torch.float32
+        assert bool((norms * factors <= clip).all())
+        assert bool((factors[norms <= clip] == 1).all())
+        assert bool((norms * factors >= torch.minimum(norms, torch.tensor(clip)) * (1 - 2e-7)).all())
+
+
+def test_norms_are_summed_in_float64():
+    # A million entries of 1 after one of 1e4: float32 sums of squares would lose the small ones.
+    row = torch.ones(3, 1_000_001)
+    row[:, 0] = 1e4
+    assert squares_of(row).tolist() == pytest.approx([1e8 + 1e6] * 3, rel=1e-12)
+    assert squares_of(torch.full((2, 3), 3e38)).isfinite().all()
+    assert squares_of(torch.zeros(0, 4)).shape == (0,)
+
+
+def test_layers_are_modules():
+    assert [layer_of(n) for n in ("0.weight", "body.1.bias", "scale")] == ["0", "body.1", ""]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Flat(0.0), "clip_norm must be finite and above 0"),
+        (lambda: Flat(inf), "clip_norm must be finite and above 0"),
+        (lambda: PerLayer(1.0, (0.9, 0.9)), "joint l2 norm of 1.27279, above clip_norm 1"),
+        (lambda: PerLayer(1.0, (0.5, -0.1)), "every layer's bound must be finite and above 0"),
+        (lambda: Truncated(1.0, 0.0), "coordinate_bound must be finite and above 0"),
+        (lambda: add_clipped(totals(), gradients(2), PerLayer(1.0, (0.5,))), "1 bounds for the 2 layers of the model"),
+        (
+            lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
+            "must be flat, per-layer or truncated",
+        ),
+    ],
+)
+def test_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("clipping", "expected"),
+    [
+        (None, Flat(2.0)),
+        ({"scheme": "flat"}, Flat(2.0)),
+        ({"scheme": "per-layer"}, PerLayer(2.0)),
+        ({"scheme": "per-layer", "bounds": [1, 1.5]}, PerLayer(2.0, (1.0, 1.5))),
+        ({"scheme": "truncated", "coordinate_bound": 0.5}, Truncated(2.0, 0.5)),
+    ],
+)
+def test_phases_declare_clippers(clipping, expected):
+    phase = {"clip_norm": 2.0, **({} if clipping is None else {"clipping": clipping})}
+    assert clipper_of(FrozenMap(phase)) == expected
+    if clipping is not None:
+        jsonschema.validate(clipping, CLIPPING)
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        {},
+        {"scheme": "flat", "bounds": [1.0]},
+        {"scheme": "per-layer", "bounds": []},
+        {"scheme": "per-layer", "coordinate_bound": 1.0},
+        {"scheme": "truncated"},
+        {"scheme": "truncated", "coordinate_bound": 1.0, "bounds": [1.0]},
+    ],
+)
+def test_the_schema_refuses_what_does_not_belong_together(clipping):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(clipping, CLIPPING)
+
+
+def test_the_schema_is_fit_for_plugins():
+    fragment = {"type": "object", "properties": {"clipping": CLIPPING}, "additionalProperties": False}
+    assert list(flaws(fragment)) == []
+
+
+def test_a_number_is_flat_clipping():
+    assert clipper(2) == Flat(2.0)
+    assert clipper(PerLayer(1.0)) == PerLayer(1.0)
+
+
+@pytest.mark.parametrize("how", [PerLayer(0.4), Truncated(0.4, 0.05)])
+def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
+    """A planted record with the gradient of a real one adds exactly as much."""
+    x, y = rows("cnn", 6)
+    model = FlatModel(make_model("cnn"))
+    state = model.initial()
+    real = per_example_gradients(model, x, y)
+
+    class Copies:
+        count = 6
+
+        def gradients(self, indices):
+            return real[indices]
+
+    both = RecordsAndCanaries(model, x, y, Copies())
+    planted = both(state, torch.arange(6, 12), how)
+    records = both(state, torch.arange(6), how)
+    assert torch.allclose(planted.sum, records.sum, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(planted.norms, records.norms, rtol=1e-6)
+    assert float(records.norms.max()) <= 0.4
+    named = {n: g.double() for n, g in model.layout.split(real).items()}
+    expected = totals_of(named, how)
+    assert torch.allclose(model.clipped_sum(state, x, y, how).sum.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def totals_of(named, how):
+    """The clipped sum by the definition, in float64."""
+    if isinstance(how, Truncated):
+        g = torch.cat([v.flatten(1) for v in named.values()], dim=1)
+        scaled = g * (how.clip_norm / g.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        return scaled.clamp(-how.coordinate_bound, how.coordinate_bound).sum(0)
+    layers = {}
+    for name, value in named.items():
+        layers.setdefault(name.split(".")[0], []).append(value.flatten(1))
+    bound = how.clip_norm / sqrt(len(layers))
+    parts = [torch.cat(values, dim=1) for values in layers.values()]
+    return torch.cat([(g * (bound / g.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0) for g in parts])

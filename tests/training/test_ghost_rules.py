@@ -1,0 +1,157 @@
+"""Every rule on shapes of all sorts, against autograd on one record after the other, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from dpspec.training.ghost_calls import Embedding, GroupNorm, LayerNorm, Linear
+from dpspec.training.ghost_convolution import Convolution
+from dpspec.training.ghost_gradients import Lookup, Outer, Rows, gram_pays, gram_squares, squares_of
+
+SIZES = st.integers(1, 5)
+quick = settings(max_examples=40, deadline=None)
+
+
+def check(call, x, function, parameters, seed=0):
+    """The call on x (b, k, ...) agrees with ``function(row, *parameters)``, one row (k, ...) after the other."""
+    source = torch.Generator().manual_seed(seed)
+    y, kept = call.forward(x)
+    gradient = torch.randn(y.shape, generator=source, dtype=torch.float64)
+    before, found = call.backward(x, kept, gradient, x.is_floating_point())
+    weights = torch.rand(len(x), generator=source)
+    for i, row in enumerate(x):
+        row = row.clone().requires_grad_(x.is_floating_point())
+        ours = [p.detach().clone().requires_grad_() for p in parameters.values()]
+        out = function(row, *ours)
+        assert torch.allclose(out, y[i], atol=1e-10)
+        inputs = [row, *ours] if x.is_floating_point() else ours
+        gradients = list(torch.autograd.grad(out, inputs, gradient[i]))
+        if x.is_floating_point():
+            assert torch.allclose(gradients.pop(0), before[i], atol=1e-9)
+        for name, expected in zip(parameters, gradients, strict=True):
+            rows = found[name].rows()
+            assert rows.shape == (len(x), *expected.shape)
+            assert torch.allclose(rows[i], expected, atol=1e-9)
+            assert float(found[name].squares()[i]) == pytest.approx(float(expected.square().sum()), rel=1e-11, abs=1e-9)
+    for name, gradients in found.items():
+        total = torch.ones_like(parameters[name])
+        gradients.add(total, weights)
+        rows = gradients.rows()
+        assert torch.allclose(total, 1.0 + torch.einsum("b...,b->...", rows, weights.double()), atol=1e-8)
+        kept_rows = gradients.only(weights > 0.5).rows()
+        assert torch.equal(kept_rows, rows[weights > 0.5])
+    return found
+
+
+def random(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 30), st.integers(1, 30), st.booleans(), SIZES)
+def test_linear(axes, b, inputs, outputs, bias, seed):
+    weight, shift = random(outputs, inputs, seed=seed), random(outputs, seed=seed + 1) if bias else None
+    parameters = {"w": weight} | ({"b": shift} if bias else {})
+    call = Linear(weight, shift, ("w", "b" if bias else None))
+    found = check(call, random(b, 1, *axes, inputs, seed=seed + 2), functional.linear, parameters)
+    positions = int(torch.tensor([1, *axes]).prod())
+    assert isinstance(found["w"], Outer if gram_pays(positions, outputs, inputs) else Rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(0, 9))
+def test_convolution(data, spatial, b, k, seed):
+    groups = data.draw(st.integers(1, 2))
+    width, depth = groups * data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 9]))
+    three = st.tuples(*[st.integers(1, 3)] * spatial)
+    kernel, stride, dilation = data.draw(three), data.draw(three), data.draw(three)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * spatial))
+    more = data.draw(st.tuples(*[st.integers(0, 4)] * spatial))
+    sides = [max(1, d * (s - 1) + 1 - 2 * p) + m for s, d, p, m in zip(kernel, dilation, padding, more, strict=True)]
+    weight, shift = random(width, depth, *kernel, seed=seed), random(width, seed=seed + 1)
+    convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[spatial - 1]
+    call = Convolution(weight, shift, ("w", "b"), stride, padding, dilation, groups)
+
+    def function(row, w, b):
+        return convolve(row, w, b, stride, padding, dilation, groups)
+
+    check(call, random(b, k, groups * depth, *sides, seed=seed + 2), function, {"w": weight, "b": shift})
+
+
+def test_convolution_by_factors():
+    weight = random(30, 20, 3, 3, seed=0)
+    call = Convolution(weight, None, ("w", None), (2, 2), (1, 1), (1, 1), 1)
+    found = check(
+        call, random(4, 1, 20, 3, 4, seed=1), lambda row, w: functional.conv2d(row, w, None, 2, 1), {"w": weight}
+    )
+    assert isinstance(found["w"], Outer)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), SIZES, st.integers(1, 6), SIZES, st.sampled_from([None, 0, -1]), SIZES)
+def test_embedding(axes, b, count, width, padding, seed):
+    """Few tokens, so that they come more than once in a record."""
+    table = random(count, width, seed=seed)
+    x = torch.randint(0, count, (b, 1, *axes), generator=torch.Generator().manual_seed(seed))
+    call = Embedding(table, "w", padding)
+    found = check(call, x, lambda row, w: functional.embedding(row, w, padding), {"w": table})
+    assert isinstance(found["w"], Lookup)
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=3), SIZES, st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), SIZES)
+def test_group_norm(sides, b, k, groups, each, seed):
+    if each * int(torch.tensor([1, *sides]).prod()) == 1:
+        each = 2  # one value has no spread, and torch refuses
+    weight, shift = random(groups * each, seed=seed), random(groups * each, seed=seed + 1)
+    call = GroupNorm(weight, shift, ("w", "b"), groups, 1e-3)
+    x = random(b, k, groups * each, *sides, seed=seed + 2)
+    check(call, x, lambda row, w, s: functional.group_norm(row, groups, w, s, 1e-3), {"w": weight, "b": shift})
+
+
+@quick
+@given(st.lists(SIZES, min_size=0, max_size=2), st.lists(SIZES, min_size=1, max_size=2), SIZES, st.booleans(), SIZES)
+def test_layer_norm(axes, shape, b, bias, seed):
+    weight, shift = random(*shape, seed=seed), random(*shape, seed=seed + 1) if bias else None
+    parameters = {"w": weight} | ({"b": shift} if bias else {})
+    call = LayerNorm(weight, shift, ("w", "b" if bias else None), tuple(shape), 1e-3)
+    x = random(b, 1, *axes, *shape, seed=seed + 2)
+    check(call, x, lambda row, w, s=None: functional.layer_norm(row, shape, w, s, 1e-3), parameters)
+
+
+@quick
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.integers(0, 99), st.floats(0.0, 8.0))
+def test_norms_by_inner_products_are_never_below_the_truth(positions, depth, width, seed, cancelled):
+    """Even where positions cancel to 10^-8 of their length, which leaves float64 without a digit of the square."""
+    a, b = random(2, positions, depth, seed=seed).float(), random(2, positions, width, seed=seed + 1).float()
+    a = torch.cat([a, a], dim=1)
+    b = torch.cat([b, -b * (1.0 - 10.0**-cancelled)], dim=1)
+    exact = torch.bmm(b.double().transpose(1, 2), a.double())
+    lengths = (a.double().norm(dim=2) * b.double().norm(dim=2)).sum(1)
+    squares = gram_squares(a, b)
+    truth = exact.square().sum((1, 2))
+    assert bool((squares >= truth - 1e-30).all())
+    assert bool((squares.sqrt() <= truth.sqrt() + 2e-6 * lengths).all())
+
+
+def test_one_position_needs_no_margin():
+    a, b = random(50, 1, 30, seed=0).float(), random(50, 1, 20, seed=1).float()
+    exact = torch.bmm(b.double().transpose(1, 2), a.double()).square().sum((1, 2))
+    assert torch.allclose(Outer(a, b, (20, 30)).squares(), exact, rtol=1e-14)
+
+
+def test_float32_factors_beyond_float32():
+    """The squared norm of an outer product that float32 cannot hold is finite, and right."""
+    a, b = torch.full((1, 1, 2), 1e30), torch.full((1, 1, 3), 1e20)
+    expected = squares_of(a[0]) * squares_of(b[0])
+    assert torch.equal(Outer(a, b, (3, 2)).squares(), expected)
+    assert float(expected) == pytest.approx(6e100, rel=1e-6)
+
+
+def test_many_records_are_squared_in_pieces():
+    rows = random(300, 1000, seed=0).float()
+    assert torch.allclose(squares_of(rows), rows.double().square().sum(1), rtol=1e-13)

@@ -1,0 +1,130 @@
+"""The opacus backend: the suite of backends, and what each loader of its users really samples."""
+
+from __future__ import annotations
+
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("opacus")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:opacus", "ignore::FutureWarning:opacus")
+
+from dpspec.contract import FrozenMap, Observer  # noqa: E402
+from dpspec.errors import UsageError  # noqa: E402
+from dpspec.registry.discover import Candidate  # noqa: E402
+from dpspec.registry.loader import build  # noqa: E402
+from dpspec.stats import sampling  # noqa: E402
+from dpspec.testing import BackendSuite  # noqa: E402
+from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
+from dpspec.training.conformance import RunLogs, reported  # noqa: E402
+from dpspec.training.native import NativeTrainer  # noqa: E402
+
+
+def trainer():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dpspec.training.opacus_backend import OpacusTrainer
+    return OpacusTrainer()
+
+
+class TestOpacus(BackendSuite):
+    """With a loader of the declared rate it does what is declared."""
+
+    kind = "opacus"
+    options: ClassVar = {"sampler": "declared-rate", "reduction": "sum"}
+
+    @staticmethod
+    def registry():
+        return build([Candidate(distribution="dpspec", version="0", plugin="builtin", value="dpspec.registry.builtin")])
+
+
+def options(sampler="poisson", **changes):
+    return FrozenMap({"learning_rate": 0.5, "reduction": "mean", "sampler": sampler, **changes})
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("optimizer", [{"kind": "sgd"}, {"kind": "momentum", "momentum": 0.8}, {"kind": "adam"}])
+def test_without_chance_it_trains_as_native_does(make_job, make_model, reduction, optimizer):
+    changes = {
+        "noise_multiplier": 0.0,
+        "sampling": {"scheme": "full"},
+        "expected_batch_size": 40.0,
+        "options": options(reduction=reduction, optimizer=optimizer, schedule={"kind": "linear"}, learning_rate=0.1),
+    }
+    theirs, ours = make_job(**changes), make_job(**changes)
+    trainer().train(theirs)
+    NativeTrainer().train(ours)
+    for a, b in zip(theirs.model.parameters(), ours.model.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=2e-4)
+
+
+def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
+    """At full batches without noise the update along a direction is that of its members, a clip norm each."""
+    directions = SignBlocks(63, 5, seed=0)
+    canaries = CanaryGroups(directions, torch.tensor([1, 1, 3]), 10.0)
+    ends = {}
+
+    class Ends(Observer):
+        def released(self, step, state):
+            ends[step] = state.clone()
+
+    changes = {"steps": 1, "noise_multiplier": 0.0, "sampling": {"scheme": "full"}, "options": options(reduction="sum")}
+    plain, planted = make_job(**changes, observers=(Ends(),)), make_job(**changes, canaries=canaries)
+    trainer().train(plain)
+    before = ends[0]
+    trainer().train(planted)
+    moved = torch.cat([p.detach().flatten() for p in planted.model.parameters()]) - ends[1]
+    assert before.shape == moved.shape
+    assert torch.allclose(directions.project(-moved) / 0.5, torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0]), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "right"), [("declared-rate", True), ("poisson", False), ("shuffled", False), ("weighted", False)]
+)
+def test_what_each_loader_samples(make_job, sampler, right):
+    """40 records at rate 0.3 make batches of 12, four to the epoch: Opacus samples at 1/4."""
+    job = make_job(steps=400, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler))
+    logs = RunLogs(job)
+    job = make_job(
+        steps=400, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler), observers=logs.observers
+    )
+    trainer().train(job)
+    found = reported(logs)["sampling_log"]
+    (batch,) = found["batches"]
+    rate = sampling.inclusions(batch["total"], 40 * 400, 0.3)
+    assert (rate.p_value > 1e-6) == right
+    if sampler != "declared-rate":
+        assert rate.measured == pytest.approx(0.25, abs=0.02)
+    assert (found["repeats"] > 0) == (sampler == "weighted")
+
+
+def test_noise_is_reported_as_opacus_added_it(make_job):
+    job = make_job(steps=50, noise_multiplier=2.0, clip_norm=0.5)
+    logs = RunLogs(job)
+    changes = {"steps": 50, "noise_multiplier": 2.0, "clip_norm": 0.5, "options": options("declared-rate")}
+    trainer().train(make_job(**changes, observers=logs.observers))
+    rows = np.stack(logs.noise.rows)
+    assert rows.shape == (50, 63)
+    assert float(rows.std()) == pytest.approx(1.0, abs=5 / (2 * rows.size) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clipping": {"scheme": "per-layer"}}, "clips flat"),
+        ({"noise": "laplace"}, "gaussian"),
+        ({"sampler": "other"}, "sampler must be"),
+        ({"phases": 2}, "one phase"),
+        ({"sampling": {"scheme": "poisson", "rate": 1e-3}, "sampler": "declared-rate"}, "divide by"),
+    ],
+)
+def test_what_opacus_is_not_made_to_do_is_refused(make_job, changes, message):
+    job = make_job(options=options(changes.get("sampler", "poisson")))
+    (phase,) = job.phases
+    phase = FrozenMap({**phase, **{k: v for k, v in changes.items() if k in ("clipping", "noise", "sampling")}})
+    job = make_job(options=job.options, phases=(phase,) * changes.get("phases", 1))
+    with pytest.raises(UsageError, match=message):
+        trainer().train(job)
