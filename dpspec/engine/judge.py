@@ -152,8 +152,11 @@ class _Bench:
             name = "contradicted"
             attack = reasons.attack_name(broken.evidence)
             deviates = conformance.status == "deviates"
-            worst = nulltests.worst(broken.evidence, broken.points)
-            reason = reasons.contradicted(attack, *worst, len(broken.points), broken.p_value, deviates)
+            if broken.evidence.kind == "binomial":
+                reason = reasons.contradicted_count(attack, broken.findings[0], broken.p_value, deviates)
+            else:
+                worst = nulltests.worst(broken.evidence, broken.points)
+                reason = reasons.contradicted(attack, *worst, len(broken.points), broken.p_value, deviates)
         elif smallest is not None and smallest[0] <= level:
             name = "refuted"
             clash = view is not None and view.rank == 2
@@ -221,6 +224,9 @@ class _Bench:
         if not about_privacy:
             measured = [e for _, e in nulltests.measurements_of(view.part, evidence)]
             return power.extreme_metric(view.part, measured, level)
+        counts = [e for _, e in nulltests.counts_of(view.part, case.scope, evidence)]
+        if counts:
+            return power.extreme_metric(view.part, counts, level)
         if case.said.curve is None:
             return None
         attacks = [e for _, e in nulltests.attacks_on(case.claim, case.scope, evidence)]

@@ -82,13 +82,22 @@ def measurements_of(part: Part, evidence: Sequence[Evidence]) -> list[tuple[int,
     ]
 
 
+def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
+    """The privacy attacks that count how often they succeed at what a part of a claim bounds, in the claim's scope."""
+    return [(i, e) for i, e in measurements_of(part, evidence) if e.kind == "binomial" and covers(scope, e.scope)]
+
+
 def claim_hypotheses(
     audit: int, claim: Claim, said: Statement, scope: Scope, evidence: Sequence[Evidence]
 ) -> list[tuple[Hypothesis, Evidence]]:
     """What a claim says, on every piece of evidence that can tell against it."""
     if said.about_privacy:
         attacks = attacks_on(claim, scope, evidence) if said.points else []
-        return [((audit, index, "curve", said.points), e) for index, e in attacks]
+        counted = [(part, index, e) for part in said.parts for index, e in counts_of(part, scope, evidence)]
+        return [
+            *(((audit, index, "curve", said.points), e) for index, e in attacks),
+            *(((audit, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
+        ]
     return [
         ((audit, index, part.side, ((part.claimed, 0.0),)), e)
         for part in said.parts
@@ -104,8 +113,11 @@ def bound_hypotheses(
     The findings are those that the curve is made of. A bound for larger groups covers an attack on smaller ones; where
     there is a tighter one for those at the same delta, it is left out.
     """
-    hypotheses = []
+    hypotheses: list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]] = []
     for index, e in enumerate(evidence):
+        if e.kind == "binomial" and usable(e.assumptions):
+            for found in _bounds_on(e, findings):
+                hypotheses.append(((audit, index, "at-most", ((found.value, 0.0),)), e, (found,)))
         if e.quantity != "epsilon" or not usable(e.assumptions):
             continue
         best: dict[Scope, dict[float, tuple[float, Finding]]] = {}
@@ -124,6 +136,20 @@ def bound_hypotheses(
                 made_of = tuple(dict.fromkeys(finding for _, finding in curve.values()))
                 hypotheses.append(((audit, index, "curve", points), e, made_of))
     return hypotheses
+
+
+def _bounds_on(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
+    """The best proved upper bound of each scope on the probability of success that an attack counts, if there is one."""
+    best: dict[Scope, Finding] = {}
+    counted = Part(quantity=evidence.quantity, claimed=1.0, at=evidence.at)
+    for finding in findings:
+        if finding.quantity != evidence.quantity or finding.bound != "upper" or not proven_bound(finding):
+            continue
+        if not (covers(finding.scope, evidence.scope) and counted.holds_under(finding.at)):
+            continue
+        if finding.scope not in best or finding.value < best[finding.scope].value:
+            best[finding.scope] = finding
+    return list(best.values())
 
 
 def worst(evidence: Evidence, points: Points) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpspec.contract import Evidence
+from dpspec.contract import Evidence, Finding
 from dpspec.engine.claims import Part
 from dpspec.engine.numbers import exact, lower, upper
 from dpspec.engine.standing import Standing
@@ -11,9 +11,21 @@ from dpspec.engine.standing import Standing
 def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
     """The attack rejects a proved upper bound itself, or a curve of so many points of which this is the worst one."""
     what, more = ("bound", "") if points == 1 else ("curve", f", {points} points at once")
+    bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
+    return _contradicted(attack, bound, p_value, deviates)
+
+
+def contradicted_count(attack: str, finding: Finding, p_value: float, deviates: bool) -> str:
+    """The attack succeeds more often than a proved upper bound on its success allows."""
+    at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
+    bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
+    return _contradicted(attack, bound, p_value, deviates)
+
+
+def _contradicted(attack: str, bound: str, p_value: float, deviates: bool) -> str:
     text = (
-        f"The attack ({attack}) rejects the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself"
-        f"{more}, p = {upper(p_value)} over the invocation: theory, implementation or attack is wrong."
+        f"The attack ({attack}) rejects {bound}, p = {upper(p_value)} over the invocation: theory, implementation or "
+        "attack is wrong."
     )
     return text + (" What ran was not what was declared, which can explain it." if deviates else "")
 

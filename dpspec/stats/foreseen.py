@@ -71,7 +71,8 @@ def _evidence(run: Run) -> dict[str, Any]:
     if "noise-log" in run.capabilities and noisy == total:
         found["noise_log"] = _noise_log(run, total, width)
     if "sampling-log" in run.capabilities:
-        batches = [_batches(run.records, n, rate, total) for n, rate in zip(steps, rates, strict=True)]
+        varies = [phase["sampling"]["scheme"] == "poisson" for phase in run.phases]
+        batches = [_batches(run.records, *each, total) for each in zip(steps, rates, varies, strict=True)]
         found["sampling_log"] = {"records": run.records, "repeats": 0, "batches": batches}
     if "norm-log" in run.capabilities:
         found["norm_log"] = {"largest": 1.0, "missing": 0}
@@ -137,9 +138,9 @@ def _noise_log(run: Run, total: int, width: int) -> dict[str, Any]:
     return log | ({"twin": {"aligned": 0.0, "largest": 0.0}} if run.twin else {})
 
 
-def _batches(records: int, steps: int, rate: float, total: int) -> dict[str, Any]:
+def _batches(records: int, steps: int, rate: float, varies: bool, total: int) -> dict[str, Any]:
     size = round(records * rate)
-    variance = records * rate * (1.0 - rate)
+    variance = records * rate * (1.0 - rate) if varies else 0.0
     spread = records * steps * rate * (1.0 - rate) + (steps * size) ** 2 / records
     lags = {1, math.floor(1.0 / rate)} if 0.0 < rate < 1.0 else set()
     overlaps = [

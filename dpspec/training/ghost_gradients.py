@@ -107,8 +107,8 @@ class Lookup(Gradients):
         record = torch.arange(b, device=self.tokens.device)[:, None]
         keys, place = torch.unique(record * self.count + self.tokens, return_inverse=True)
         sums = self.outputs.new_zeros(len(keys), width, dtype=torch.float64)
-        sums.index_add_(0, place.flatten(), self.outputs.reshape(-1, width).double())
-        return sums.new_zeros(b).index_add_(0, keys // self.count, sums.square().sum(1))
+        _add_rows(sums, place.flatten(), self.outputs.reshape(-1, width).double())
+        return _add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
 
     def rows(self) -> Tensor:
         """(b, count, p), mostly zeros."""
@@ -120,11 +120,18 @@ class Lookup(Gradients):
     def add(self, total: Tensor, weights: Tensor) -> None:
         """Touches the rows of the table that the records use."""
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
-        total.index_add_(0, self.tokens.flatten(), weighted.flatten(0, 1))
+        _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
 
     def only(self, kept: Tensor) -> Lookup:
         """Copies of what is kept."""
         return Lookup(self.tokens[kept], self.outputs[kept], self.count)
+
+
+def _add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:
+    """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, in the same order each time."""
+    if total.is_cuda:
+        return total.index_put_((where,), rows, accumulate=True)
+    return total.index_add_(0, where, rows)
 
 
 def squares_of(rows: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ def full_precision(device: torch.device) -> Iterator[None]:
     try:
         with (
             torch.autocast(device.type, enabled=False),
-            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+            torch.backends.cudnn.flags(
+                enabled=torch.backends.cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False
+            ),
         ):
             yield
     finally:

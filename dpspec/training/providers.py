@@ -20,6 +20,7 @@ BACKENDS: tuple[Backend, ...] = (
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="dpspec.training.native:NativeTrainer",
+        trial_revision=2,
     ),
     Backend(
         kind="opacus",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec_rero.refusals import refusals
@@ -10,9 +10,15 @@ from dpspec_rero.refusals import refusals
 #: Keys of the mechanism that only bounds read.
 _BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors")
 
+#: Runs that train together at most, and the bytes that their records may take.
+_TOGETHER, _ROWS_BYTES = 64, 1 << 28
+
+#: Rough cost of training on one core: floating-point operations per second reached, and overhead per step.
+_FLOPS, _STEP_SECONDS = 4e9, 2e-3
+
 
 class ReroAudit(dps.Audit):
-    """Upper bounds on reconstruction from hypothesis testing."""
+    """Upper bounds on reconstruction from hypothesis testing, lower ones from naming a hidden record."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """What the theory does not cover, and what cannot be trained or attacked."""
@@ -46,6 +52,42 @@ class ReroAudit(dps.Audit):
         if factors:
             yield tables.noise_series(spec, phases, wanted, factors)
         context.progress(4, 4, "tables")
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One trial per run, many runs at a time; what that many could show."""
+        from dpspec.stats import binomial
+        from dpspec_rero.prior import candidates
+
+        assert spec.audit is not None
+        chosen = candidates(spec.threat_model.options)
+        assert chosen is not None
+        runs, parameters = spec.audit.runs, facts.parameters or 0
+        row = 4 * max(1, facts.features)
+        together = max(1, min(_TOGETHER, _ROWS_BYTES // (row * facts.records)))
+        rate = max(float(p["sampling"].get("rate", 1.0)) for p in spec.phases)
+        gradients = 2.0 * rate * facts.records + chosen.count
+        return dps.Plan(
+            chunks=tuple(tuple(range(i, min(i + together, runs))) for i in range(0, runs, together)),
+            seconds=runs * spec.steps * (6.0 * parameters * gradients / _FLOPS + _STEP_SECONDS / together),
+            memory_bytes=3 * together * row * facts.records + (1 << 29),
+            notes=(
+                f"{runs} trials that all name the target show gamma >= "
+                f"{binomial.lower(runs, runs, spec.audit.confidence):.3g} at kappa {chosen.kappa:.3g}",
+            ),
+        )
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        """Hide a record, train, and rank the candidates: once per index."""
+        from dpspec_rero.attack import run_trials
+
+        return run_trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """How often the target was named, with what follows from it, and checks of the pipeline that ran."""
+        from dpspec_rero.evidence import checks, outcomes
+
+        yield from outcomes(spec, trials)
+        yield from checks(spec, trials)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         """The default without what no trial reads: baselines, and parts of the threat model."""

@@ -188,7 +188,7 @@ RERO = dps.Mechanism(
     kind="rero",
     summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL),
-    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
+    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff"}),
     audit="dpspec_rero.audit:ReroAudit",
     example=EXAMPLE,
 )

@@ -180,9 +180,61 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    yield dps.Diagnostic(
-        code="unsupported",
-        message="reconstruction is bounded here, not attacked",
-        path=("audit",),
-        help="leave audit out",
-    )
+    assert spec.audit is not None
+    if spec.audit.method != "many-run":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message=f"the reconstruction attack needs a run for each target: many-run, not {spec.audit.method}",
+            path=("audit", "method"),
+        )
+    if "canary" in spec.audit.options:
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="the reconstruction attack hides a record of the data; it plants no canaries",
+            path=("audit", "canary"),
+            help="leave it out; threat_model.prior says among how many candidates the record is hidden",
+        )
+    if candidates(spec.threat_model.options) is None:
+        yield dps.Diagnostic(
+            code="missing-key",
+            message="missing key 'candidates' in threat_model.prior",
+            path=("threat_model", "prior") if "prior" in spec.threat_model.options else ("threat_model",),
+            help="for example prior: {candidates: 16}; or leave audit out for bounds only",
+        )
+    for number, phase in enumerate(spec.phases):
+        if phase.get("noise", "gaussian") != "gaussian" or "noise_multiplier" not in phase:
+            yield dps.Diagnostic(
+                code="unsupported",
+                message="what is trained adds Gaussian noise, declared by noise_multiplier and clip_norm",
+                path=("mechanism",) if spec.mechanism.get("phases") is None else ("mechanism", "phases", number),
+                help="leave audit out for bounds only",
+            )
+    optimizer = (spec.training.get("optimizer") or {}).get("kind", "sgd")
+    if optimizer == "adam" and spec.threat_model.access == "all-iterates":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="the attack undoes every update, and Adam's cannot be undone",
+            path=("training", "optimizer"),
+            help="use sgd or momentum; the bound holds for any optimizer",
+        )
+    if facts.digest is None:
+        yield dps.Diagnostic(
+            code="data-not-at-hand",
+            message="data that is only declared can be bounded, not trained on",
+            path=("audit",),
+            help="leave audit out, or name the data",
+        )
+    needs = ["iterates"]
+    if spec.threat_model.access == "all-iterates" and any(p["sampling"]["scheme"] != "full" for p in spec.phases):
+        needs.append("sampling-log")
+    for need in needs:
+        if need not in facts.capabilities:
+            yield dps.Diagnostic(
+                code="missing-capability",
+                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
+                path=("training", "backend"),
+            )
+    if facts.parameters is None:
+        yield dps.Diagnostic(
+            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
+        )

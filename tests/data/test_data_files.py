@@ -254,6 +254,25 @@ def test_idx_test_records(source: Make, files: Path) -> None:
         _refused(source("idx", files, **half), f"no {key} given")
 
 
+def test_idx_folders_and_names_without_gz(
+    source: Make, files: Path, idx_bytes: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = source("idx", files, **TESTED).facts()
+    (files / "specs").mkdir()
+    assert source("idx", files / "specs", **TESTED, path="..").facts() == before
+    assert source("idx", files / "specs", **TESTED, path=str(files)).facts() == before
+    (files / "images").rename(files / "images.gz")  # what the name says is not what decides
+    assert source("idx", files, **TESTED).facts() == before
+    (files / "images").write_bytes(idx_bytes(np.zeros((20, 9, 8))))
+    assert not source("idx", files, **TESTED).load().train_x.any()
+    (files / "images").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "MAX_BYTES", 10)
+        _refused(source("idx", files, **IMAGES), "images.gz: ", "bytes; at most")
+    (files / "images.gz").unlink()
+    _refused(source("idx", files / "specs", **IMAGES, path=".."), "images: no such file")
+
+
 @pytest.mark.parametrize(
     ("file", "change", "parts"),
     [

@@ -1,0 +1,223 @@
+"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import dpspec.contract as dps
+from dpspec_per_instance.attack_refusals import attack_refusals
+from dpspec_per_instance.options import SHARED, Audited, audited_of_spec
+
+#: Records that need runs on data of their own: at most so many.
+MOST_OWN = 256
+
+_POINTS = ("threat_model", "points")
+
+
+def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Every reason why the spec cannot be audited as it stands."""
+    yield from _scope(spec)
+    yield from _mechanism(spec)
+    yield from _composition(spec)
+    wrong = list(_points(spec, facts))
+    yield from wrong
+    if wrong:
+        return
+    audited = audited_of_spec(spec, facts)
+    yield from _claims(spec, audited)
+    if spec.audit is not None:
+        yield from _training(spec, facts, audited)
+        yield from attack_refusals(spec, facts, audited)
+
+
+def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
+    named += [
+        (("claims", i, "adjacency"), claim.adjacency)
+        for i, claim in enumerate(spec.claims)
+        if claim.adjacency != spec.threat_model.adjacency
+    ]
+    for path, adjacency in named:
+        if adjacency != "add-remove":
+            yield dps.Diagnostic(
+                code="unsupported",
+                message=f"the per-instance theory covers add-remove adjacency only, not {adjacency}",
+                path=path,
+                help="it compares the data set with the one that has one record more, or one less",
+            )
+    if spec.threat_model.group_size != (1,):
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="the per-instance theory is about one record, not about groups",
+            path=("threat_model", "group_size"),
+            help="audit groups with mechanism.kind group",
+        )
+
+
+def _mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    phases = spec.mechanism.get("phases")
+    for i, phase in enumerate(spec.phases):
+
+        def at(*keys: str, i: int = i) -> dps.Path:
+            here = phases is not None and keys[0] in phases[i]
+            return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
+
+        scheme = phase["sampling"]["scheme"]
+        if scheme not in ("poisson", "full"):
+            yield dps.Diagnostic(
+                code="unsupported",
+                message=f"whether a record is drawn by {scheme} sampling depends on the other records: the per-instance "
+                "theory needs a rate that is the same with a record and without it",
+                path=at("sampling", "scheme"),
+                help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
+            )
+        if float(phase["noise_multiplier"]) == 0.0:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message="without noise a step has no finite divergence",
+                path=at("noise_multiplier"),
+                help="the per-instance theory bounds noisy steps only",
+            )
+
+
+def _composition(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    asked = (spec.mechanism.get("composition") or {}).get("exponent", "auto")
+    if isinstance(asked, str) and asked != "auto":
+        yield dps.Diagnostic(
+            code="bad-choice",
+            message=f"exponent must be auto or a number above 1, got {asked!r}",
+            path=("mechanism", "composition", "exponent"),
+        )
+    elif not isinstance(asked, str) and not 1.0 < float(asked) < math.inf:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"exponent must be above 1, got {asked:g}",
+            path=("mechanism", "composition", "exponent"),
+            help="auto takes three times the number of steps",
+        )
+
+
+def _points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    population = str(spec.threat_model.options.get("population", "train"))
+    size = facts.records if population == "train" else facts.test_records
+    asked = spec.threat_model.options.get("points", "all")
+    if size == 0:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message="the data has no test records to audit",
+            path=("threat_model", "population"),
+            help="write population: train, or split the data",
+        )
+    elif isinstance(asked, str):
+        if asked != "all":
+            yield dps.Diagnostic(
+                code="bad-choice",
+                message=f"points must be all, {{count, seed}} or a list of indices, got {asked!r}",
+                path=_POINTS,
+            )
+    elif isinstance(asked, dps.FrozenMap | dict):
+        if int(asked["count"]) > size:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"count {asked['count']} is more than the {size} {population} records",
+                path=(*_POINTS, "count"),
+            )
+    else:
+        for place, point in enumerate(asked):
+            if int(point) >= size:
+                yield dps.Diagnostic(
+                    code="bad-value",
+                    message=f"record {point} lies outside the data: there are {size} {population} records, counted from 0",
+                    path=(*_POINTS, place),
+                )
+
+
+def _claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
+    points = set(audited.points)
+    for i, claim in enumerate(spec.claims):
+        if claim.record is not None and claim.record not in points:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"the claim is about record {claim.record}, which is not among the audited {audited.population} "
+                "records",
+                path=("claims", i, "record"),
+                help="add it to threat_model.points",
+            )
+        if claim.kind != "per-instance-dp" or "fraction" not in claim.options:
+            continue
+        if claim["population"] != audited.population:
+            yield dps.Diagnostic(
+                code="bad-choice",
+                message=f"the audited population is {audited.population!r}, not {claim['population']!r}",
+                path=("claims", i, "population"),
+                help=f"write population: {audited.population}, or change threat_model.population",
+            )
+        elif not audited.complete and not audited.sampled:
+            yield dps.Diagnostic(
+                code="unsupported",
+                message="chosen records say nothing of a fraction of their population",
+                path=("claims", i, "fraction"),
+                help="audit points: all, or a random sample {count, seed}",
+            )
+
+
+def _training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    if spec.audit.options.get("use", "inspect") != "inspect":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="values per record depend on the data: training that is changed by them, by leaving out records for "
+            "example, is another mechanism, and nothing that is proved of this one holds for it",
+            path=("audit", "use"),
+            help="keep them inside, as use: inspect says; or audit the whole procedure, choice of records included",
+        )
+    optimizer = str((spec.training.get("optimizer") or {}).get("kind", "sgd"))
+    if optimizer != "sgd":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message=f"{optimizer} keeps a state beside the model, and the composition theorem is about what is released: "
+            "models alone are no Markov chain here",
+            path=("training", "optimizer"),
+            help="train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
+        )
+    if spec.audit.method != "many-run":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="expectations are over independent runs of one data set: there is nothing to plant in one run",
+            path=("audit", "method"),
+            help="write method: many-run; runs says how many",
+        )
+    if spec.audit.options.get("canary") is not None:
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="records are audited as they are: nothing is planted",
+            path=("audit", "canary"),
+            help="leave canary out; audit.attack attacks records of the data",
+        )
+    if facts.digest is None:
+        yield dps.Diagnostic(
+            code="data-not-at-hand",
+            message="data that is only declared can be bounded, not trained on",
+            path=("audit",),
+            help="leave audit out, or name the data",
+        )
+    if facts.parameters is None:
+        yield dps.Diagnostic(
+            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
+        )
+    if "iterates" not in facts.capabilities:
+        yield dps.Diagnostic(
+            code="missing-capability",
+            message=f"backend {spec.training.kind!r} lacks 'iterates', which measuring gradients along training needs",
+            path=("training", "backend"),
+        )
+    if audited.own and len(audited.points) > MOST_OWN:
+        other = SHARED[audited.population]
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"direction {audited.whole} takes runs of its own for each of {len(audited.points)} records: "
+            f"the first argument of that divergence is another data set for each; at most {MOST_OWN}",
+            path=("threat_model", "direction"),
+            help=f"write direction: {other}, for which all records share their runs, or name fewer points",
+        )

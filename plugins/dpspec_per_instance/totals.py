@@ -1,0 +1,154 @@
+"""From the norms that runs measured to the divergence of a whole run, for every record and order at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+import dpspec.contract as dps
+from dpspec.accounting.checks import Direction, Floats
+from dpspec_per_instance import estimation
+from dpspec_per_instance.composition import entropic_mean, exponents
+from dpspec_per_instance.divergence import step_divergence
+from dpspec_per_instance.options import exponent, observe_every, observed_steps, orders
+from dpspec_per_instance.table import StepTable
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """The divergence of the run at one order, per record.
+
+    plug_in: (m,), an estimate. certified: (m,), holds with the confidence asked for. baseline: that of any record.
+    contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
+    divergence of a saturated step. fixed: what the certified value takes for steps that were not observed.
+    """
+
+    order: float
+    plug_in: Floats
+    certified: Floats
+    baseline: float
+    contributions: Floats
+    weights: Floats
+    largest: Floats
+    fixed: float
+
+    @property
+    def kappa(self) -> tuple[float, float]:
+        """The estimability index at the last and at the first observed step."""
+        found = estimation.estimability(self.weights, self.largest)
+        return float(found[-1]), float(found[0])
+
+
+class Composer:
+    """Theorem 3.3 for one declared run, in one direction."""
+
+    def __init__(self, mechanism: dps.FrozenMap, direction: Direction) -> None:
+        """``mechanism``: the options of the block, with phases or without."""
+        self.direction: Direction = direction if mechanism.get("step_bound") != "theorem" else "present-first"
+        self.orders = orders(mechanism)
+        phases = dps.phases_of(mechanism)
+        self._phase_of = np.repeat(np.arange(len(phases)), [int(phase["steps"]) for phase in phases])
+        self._steps = [(_rate(phase), float(phase["noise_multiplier"])) for phase in phases]
+        self.count = len(self._phase_of)
+        self.observed = np.array(observed_steps(self.count, observe_every(mechanism)))
+        self._p = exponent(mechanism, self.count)
+        self._nearest = (mechanism.get("composition") or {}).get("unobserved", "nearest") == "nearest"
+
+    @cached_property
+    def _tables(self) -> list[StepTable]:
+        highest = float(exponents(self.orders[-1], self.count, self._p).orders[0])
+        made = {
+            step: StepTable(*step, lowest=self.orders[0], highest=highest, direction=self.direction)
+            for step in dict.fromkeys(self._steps)
+        }
+        return [made[step] for step in self._steps]
+
+    def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
+        """Per observed step where the norms of all runs, each (observed, m) in clip norms, stand in its table: (R, m)."""
+        tables = (self._tables[self._phase_of[step - 1]] for step in self.observed)
+        return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
+
+    def baseline(self, order: float) -> float:
+        """The divergence that no record exceeds: ordinary composition of saturated steps."""
+        return float(sum(np.sum(self._phase_of == k) * self._saturated(order, k) for k in range(len(self._steps))))
+
+    def saturated(self, order: float, step: int) -> float:
+        """What a saturated record loses in one ``step`` by itself."""
+        return self._saturated(order, int(self._phase_of[step - 1]))
+
+    def _saturated(self, order: float, phase: int) -> float:
+        rate, sigma = self._steps[phase]
+        return float(step_divergence(order, rate, 1.0 / sigma, self.direction))
+
+    def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
+        """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
+        e = exponents(order, self.count, self._p)
+        at = self.observed - 1
+        largest = np.concatenate(
+            [self._tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self._tables))]
+        )
+        rest = float(largest.sum() - largest[at].sum())
+        spans = np.diff(np.append(self.observed, self.count + 1))
+        contributions = np.stack([self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(at, places, strict=True)])
+        certain = contributions[0].copy()  # the first model is fixed
+        for j in range(1, len(at)):
+            certain += estimation.certified(
+                contributions[j], float(e.weights[at[j]]), float(largest[at[j]]), len(places[j]), log_terms
+            )
+        plug_in = spans @ contributions if self._nearest else contributions.sum(axis=0) + rest
+        return Total(
+            order=order,
+            plug_in=np.asarray(plug_in, dtype=np.float64),
+            certified=certain + rest,
+            baseline=self.baseline(order),
+            contributions=contributions,
+            weights=e.weights[at],
+            largest=largest[at],
+            fixed=rest,
+        )
+
+    def _contribution(self, order: float, weight: float, at: int, places: npt.NDArray[np.uint16]) -> Floats:
+        row = self._tables[self._phase_of[at]].row(float(order)) / (order - 1.0)
+        return entropic_mean(row[places], float(weight))
+
+
+def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
+    """Which of the sorted values of ``audited`` records is one that a ``fraction`` of the population does not exceed.
+
+    Exact where all are audited. Of a random sample the quantile itself where ``failure`` is None, or else the least
+    place that is below the population's quantile with at most that probability (hypergeometric); None where even the
+    largest value is not enough.
+    """
+    from scipy.stats import hypergeom
+
+    wanted = int(np.ceil(fraction * population - 1e-9))
+    if audited == population:
+        return max(0, wanted - 1)
+    if failure is None:
+        return max(0, int(np.ceil(fraction * audited - 1e-9)) - 1)
+    for place in range(audited):
+        if hypergeom.sf(place, population, wanted - 1, audited) <= failure:
+            return place
+    return None
+
+
+def every(composer: Composer, places: Sequence[npt.NDArray[np.uint16]], log_terms: float, tell: Callable[[int], None] | None = None) -> list[Total]:
+    """All orders, ascending."""
+    found = []
+    for number, order in enumerate(composer.orders):
+        found.append(composer.total(order, places, log_terms))
+        if tell is not None:
+            tell(number + 1)
+    return found
+
+
+def _rate(phase: dps.FrozenMap) -> float:
+    sampling = phase["sampling"]
+    return float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0

@@ -1,0 +1,219 @@
+"""What an adversary reads from the released models: for every candidate, how likely it makes what was seen.
+
+The adversary knows every record but the target, the candidates and, of every batch, which known records were drawn (the
+bound holds against whoever knows that: only the target's own coins are secret). With all iterates it undoes each update
+and takes the known records' clipped gradients away. What is left of a step is b c + noise, with c the target's clipped
+gradient at the model before the step and b a coin of the sampling rate q, so that a candidate's log-likelihood against
+its absence is, in clip norms,
+
+    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / sigma^2,
+
+and the candidate of the largest likelihood times prior is the best guess there is. With the final model alone it takes
+the mean of the candidate's gradients at the first and the last model for that of every step, which costs power only.
+
+Runs are read as they train, all of them together where they train together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training import flat
+from dpspec.training.clipping import clip_factors
+from dpspec.training.optimizers import Invertible, update_of
+from dpspec.training.schedule import Phase, Schedule
+
+#: Bytes of gradients that are held at a time.
+_BUDGET = 1 << 28
+
+#: Where hardly any noise is declared, sums are trusted this far, in clip norms.
+_LEAST_NOISE = 1e-3
+
+
+class Reader:
+    """Reads R runs: each of known records and, as its last record, the target.
+
+    jobs: the runs' jobs, alike but for rows, seeds and initial models. rows: per run the places of its records in ``x``
+    (n, ...) and ``y`` (n,), the target last. candidates: (R, k) places; the target is one of them.
+
+    scores: (R, k) float64, log-likelihoods of the candidates against their absence. squares: (R,) float64, the squared
+    norms of the noise that the released models show, in its declared deviations, summed over noisy steps (all iterates).
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TrainingJob],
+        rows: Sequence[Tensor],
+        candidates: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        iterates: bool,
+    ) -> None:
+        first = jobs[0]
+        self._module = first.model
+        self._layout = flat.Layout.of(first.model)
+        self._schedule = Schedule.of(first.phases, len(rows[0]))
+        self._phases = list(self._schedule)
+        self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
+        self._jobs, self._iterates = jobs, iterates
+        self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
+        trained = set(self._layout.names)
+        fixed = (*first.model.named_parameters(), *first.model.named_buffers())
+        self._constants = {name: value.detach().to(x.device) for name, value in fixed if name not in trained}
+        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+        self._states: dict[int, Tensor] = {}
+        self._batches: dict[int, Tensor] = {}
+        self._start = self._previous = torch.zeros(0)
+        self.steps = 0
+        self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
+        self.squares = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+        self.noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
+        self.included = [[0] * len(self._schedule.phases) for _ in rows]
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters, P."""
+        return self._layout.size
+
+    def observers(self) -> list[Observer]:
+        """One observer for each run."""
+        return [_Watch(self, run) for run in range(len(self._rows))]
+
+    def drawn(self, run: int, step: int, indices: Tensor) -> None:
+        """Note the batch of one run's step."""
+        self._batches[run] = indices.to("cpu")
+        done = 0
+        for number, phase in enumerate(self._schedule.phases):
+            if done < step <= done + phase.steps:
+                self.included[run][number] += len(indices)
+            done += phase.steps
+
+    def shown(self, run: int, step: int, state: Tensor) -> None:
+        """Take one run's model after a step; the last of all runs to come sets the reading of that step off."""
+        self._states[run] = state.detach().clone()
+        if len(self._states) < len(self._rows):
+            return
+        now = torch.stack([self._states[r] for r in range(len(self._rows))]).to(self._x.device)
+        batches = [self._batches.get(r) for r in range(len(self._rows))]
+        self._states, self._batches = {}, {}
+        if step == 0:
+            self._start = self._previous = now
+            return
+        self.steps = step
+        if self._iterates and step <= len(self._phases):
+            self._read(self._phases[step - 1], self._previous, now, batches)
+        self._previous = now
+
+    def finish(self) -> None:
+        """Read the final models, where nothing else was released."""
+        if self._iterates or self.steps == 0:
+            return
+        start, end = self._start, self._previous
+        first = self._jobs[0]
+        # How far a sum moves the model, by the first step's rule; under another later on, the guess is worse.
+        update = update_of(first.options, first.expected_batch_size, len(self._phases))
+        scale = -float(update(torch.zeros(1), torch.ones(1)))
+        everyone = [rows[:-1] for rows in self._rows]
+        known, spread, times = torch.zeros_like(start), 0.0, 0.0
+        for phase in self._schedule.phases:
+            q, clip = phase.sampler.inclusion, phase.clip_norm
+            for state in (start, end):
+                known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+            spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
+            times += phase.steps * q
+        rest = (start - end) / scale - known
+        for left, some in self._some_candidates():
+            total = 0.5 * times * (self._clipped(start, some, clip) + self._clipped(end, some, clip))
+            self._add(left, _shift(total, rest) / spread)
+
+    def _read(self, phase: Phase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
+        assert isinstance(self._update, Invertible)
+        known, present = [], []
+        for rows, batch in zip(self._rows, batches, strict=True):
+            if batch is None:  # a backend that keeps no log of full batches
+                batch = torch.arange(len(rows))
+            known.append(rows[batch[batch < len(rows) - 1]])
+            present.append(bool((batch == len(rows) - 1).any()))
+        clip, q = phase.clip_norm, phase.sampler.inclusion
+        rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
+        sigma = max(phase.noise_multiplier, _LEAST_NOISE)
+        for left, some in self._some_candidates():
+            loss = _shift(self._clipped(before, some, clip) / clip, rest) / sigma**2
+            if q < 1.0:
+                loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
+            self._add(left, loss)
+        if phase.noise_multiplier > 0.0:
+            targets = torch.stack([rows[-1:] for rows in self._rows]).to(self._x.device)
+            own = self._clipped(before, targets, clip)[:, 0] / clip
+            there = torch.tensor(present, device=own.device)[:, None]
+            noise = torch.where(there, rest - own, rest).double()
+            self.squares += (noise / phase.noise_multiplier).square().sum(1)
+
+    def _add(self, left: int, values: Tensor) -> None:
+        """Add log-likelihoods; what a diverged model makes of them counts as nothing."""
+        self.scores[:, left : left + values.shape[1]] += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _some_candidates(self) -> list[tuple[int, Tensor]]:
+        """The candidates (R, c) in pieces, each with the place of its first."""
+        width = self._width()
+        pieces = torch.split(self._candidates.to(self._x.device), width, dim=1)
+        return [(i * width, piece) for i, piece in enumerate(pieces)]
+
+    def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
+        """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
+        longest = max(len(some) for some in places)
+        padded = torch.zeros(len(places), longest, dtype=torch.int64)
+        inside = torch.zeros(len(places), longest, dtype=torch.bool)
+        for run, some in enumerate(places):
+            padded[run, : len(some)] = some
+            inside[run, : len(some)] = True
+        padded, inside = padded.to(states.device), inside.to(states.device)
+        total = torch.zeros_like(states)
+        width = self._width()
+        for left in range(0, longest, width):
+            g = self._clipped(states, padded[:, left : left + width], clip)
+            weights = inside[:, left : left + width].to(g.dtype)
+            total += torch.einsum("rcp,rc->rp", g, weights)
+        return total
+
+    def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
+        """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
+        layout = self._layout
+        pieces = torch.split(states, list(layout.sizes), dim=1)
+        named = {n: p.view(len(p), *s) for n, p, s in zip(layout.names, pieces, layout.shapes, strict=True)}
+        rows = layout.flatten(self._gradients(named, self._x[places], self._y[places]), leading=2)
+        norms = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64)
+        return torch.nan_to_num(rows * clip_factors(norms, clip).unsqueeze(2), nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _width(self) -> int:
+        return max(1, _BUDGET // (3 * 4 * self._layout.size * len(self._rows)))
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        outputs = functional_call(self._module, {**self._constants, **parameters}, (x.unsqueeze(0),))
+        return torch.nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+
+
+def _shift(means: Tensor, seen: Tensor) -> Tensor:
+    """<x, m> - |m|^2 / 2 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
+
+
+class _Watch(Observer):
+    """Shows one run to the reader."""
+
+    def __init__(self, reader: Reader, run: int) -> None:
+        self._reader = reader
+        self._run = run
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        self._reader.drawn(self._run, step, indices)
+
+    def released(self, step: int, state: Tensor) -> None:
+        self._reader.shown(self._run, step, state)

@@ -1,0 +1,144 @@
+"""A run exactly as declared is put to all tests: none is rejected, and every change of the evidence is."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpspec.contract import FrozenMap, thaw
+from dpspec.stats import conformance, foreseen
+
+PHASE = FrozenMap(
+    {"steps": 200, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.05}}
+)
+ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
+
+
+def run(*phases, capabilities=ALL, trials=1, groups=None):
+    return foreseen.Run(
+        phases=phases or (PHASE,),
+        records=2000,
+        parameters=3000,
+        groups={1: 200, 4: 200} if groups is None else groups,
+        capabilities=capabilities,
+        trials=trials,
+    )
+
+
+def evidence(of):
+    return FrozenMap(foreseen._evidence(of))
+
+
+def test_a_run_as_declared_passes_everything():
+    checks = list(conformance.checks([PHASE], [evidence(run()), evidence(run())]))
+    assert len({(c.assumption, c.observed, c.note, c.test) for c in checks}) == len(checks) > 20
+    assert min(c.p_value for c in checks) > 0.05
+    for check in checks:
+        if check.assumption not in ("steps", "update"):
+            assert check.measured == pytest.approx(check.declared, abs=0.02)
+
+
+def changed(path, value, phase=PHASE):
+    plain = thaw(evidence(run(phase)))
+    *where, last = path
+    at = plain
+    for key in where:
+        at = at[key]
+    at[last] = value(at[last]) if callable(value) else value
+    return [c for c in conformance.checks([phase], [FrozenMap(plain)]) if c.p_value < 1e-9]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "assumption"),
+    [
+        (["steps"], 201, "steps"),
+        (["noise", "statistic"], lambda v: 0.9 * v, "noise-scale"),
+        (["noise_log", "statistic"], lambda v: 1.1 * v, "noise-scale"),
+        (["noise_log", "quietest"], 0.0, "noise-isotropy"),
+        (["noise_log", "halves"], 20_000.0, "noise-isotropy"),
+        (["noise_log", "products"], 20_000.0, "fresh-noise"),
+        (["noise_log", "lag"], {"lag": 50, "products": -20_000.0}, "fresh-noise"),
+        (["noise_log", "pair"], 2900.0, "fresh-noise"),
+        (["noise_log", "twin", "aligned"], 20_000.0, "fresh-noise"),
+        (["noise_log", "twin", "largest"], 2900.0, "fresh-noise"),
+        (["measured", "coordinates", "least"], 1.0, "noise-isotropy"),
+        (["measured", "drift", "total"], 3000.0, "update"),
+        (["measured", "lag", "total"], 3000.0, "fresh-noise"),
+        (["measured", "pair", "total"], 300.0, "fresh-noise"),
+        (["signal", "draws"], 2.0, "contribution"),
+        (["sampling_log", "batches", 0], {"steps": 200, "total": 22_000, "squares": 2_440_000}, "sampling"),
+        (["sampling_log", "batches", 0, "squares"], lambda v: round(1.1 * v), "sampling"),
+        (["sampling_log", "batches", 0, "spread"], lambda v: round(1.1 * v), "sampling"),
+        (["sampling_log", "batches", 0, "overlaps"], [[1, 0, 19_000]], "sampling"),
+        (["sampling_log", "repeats"], 1, "sampling"),
+        (["norm_log", "largest"], 1.01, "clipping"),
+        (["norm_log", "missing"], -3, "clipping"),
+    ],
+)
+def test_every_deviation_is_told_by_its_assumption(path, value, assumption):
+    assert assumption in {check.assumption for check in changed(path, value)}
+
+
+def test_layers_are_tested_where_they_are_told():
+    plain = thaw(evidence(run()))
+    plain["measured"]["layers"] = {"body": [200_000.0, 200_000], "head": [9_000.0, 20_000]}
+    (check,) = [c for c in conformance.checks([PHASE], [FrozenMap(plain)]) if "layer" in c.test]
+    assert check.p_value < 1e-9
+    assert check.note.endswith("head")
+
+
+def test_what_rounding_can_have_done_is_taken_off():
+    plain = thaw(evidence(run()))
+    plain["measured"]["drift"] = {"total": 3000.0, "unit": 100.0}
+    plain["measured"]["rounding"] = 3000.0
+    (check,) = [c for c in conformance.checks([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
+    assert check.p_value == 1.0
+
+
+def test_the_same_first_step_in_two_trials_is_noticed():
+    one, other = thaw(evidence(run())), thaw(evidence(run()))
+    row = [2.0 * (-1.0) ** i for i in range(1024)]
+    for plain in (one, other):
+        plain["noise_log"]["first"] = row
+        plain["measured"]["first"] = {"row": row, "least": 4.0, "variance": 20.0}
+    found = conformance.checks([PHASE], [FrozenMap(one), FrozenMap(other)])
+    again = [c for c in found if c.note == "first steps of different trials"]
+    assert {c.observed for c in again} == {"measured", "reported"}
+    assert all(c.p_value < 1e-9 for c in again)
+
+
+@pytest.mark.parametrize("scheme", [{"scheme": "fixed", "batch_size": 100}, {"scheme": "full"}])
+def test_other_schemes_have_exact_sizes(scheme):
+    phase = FrozenMap({**PHASE, "sampling": scheme})
+    checks = list(conformance.checks([phase], [evidence(run(phase))]))
+    assert min(c.p_value for c in checks) > 0.05
+    assert any(c.test == "batch sizes, exact" for c in checks)
+    assert any("in common" in c.test for c in checks) == (scheme["scheme"] == "fixed")
+    assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
+
+
+def test_what_is_foreseen_is_what_will_be_seen():
+    """The detectable deviations of a run as declared are those that the plan names."""
+    planned = {(c.assumption, c.note): c for c in foreseen.foresee(run())}
+    made = {(c.assumption, c.note): c for c in conformance.checks([PHASE], [evidence(run())])}
+    assert set(planned) == set(made)
+    for key, check in planned.items():
+        assert check.p_value == 1.0
+        assert check.measured is None
+        if check.assumption != "update":
+            assert check.detectable == made[key].detectable
+
+
+def test_less_is_foreseen_of_a_backend_that_shows_less():
+    names = {c.assumption for c in foreseen.foresee(run(capabilities=("iterates",)))}
+    assert names == {"steps", "noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    assert {c.observed for c in foreseen.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
+    assert list(foreseen.foresee(run(capabilities=()))) == []
+    quiet = FrozenMap({**PHASE, "noise_multiplier": 0.0})
+    assert {c.assumption for c in foreseen.foresee(run(quiet))} == {"steps", "sampling", "clipping", "contribution"}
+
+
+def test_two_phases_are_tested_apart():
+    other = FrozenMap({**PHASE, "steps": 100, "sampling": {"scheme": "fixed", "batch_size": 50}})
+    found = list(conformance.checks([PHASE, other], [evidence(run(PHASE, other))]))
+    assert {"rate, phase 1", "batch size, phase 2"} <= {c.note for c in found}
+    assert min(c.p_value for c in found) > 0.05

@@ -1,0 +1,202 @@
+"""Logs count what they should, by comparison with loops over whole runs, and go on where they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec.contract import FrozenMap, Observer
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.conformance import RunLogs, compared_lags, reported
+from dpspec.training.logs import NoiseLog, NormLog, SamplingLog, spaced
+from dpspec.training.native import NativeTrainer
+from dpspec.training.observers import ProjectionObserver
+from dpspec.training.schedule import Schedule
+
+
+class Everything(Observer):
+    def __init__(self):
+        self.batches, self.noise, self.norms = [], [], []
+
+    def sampled(self, step, indices):
+        self.batches.append(indices.tolist())
+
+    def noised(self, step, noise):
+        self.noise.append(noise.numpy().copy())
+
+    def clipped(self, step, norms):
+        self.norms.append(norms.numpy().copy())
+
+
+@pytest.fixture
+def two_phases(make_job):
+    first = {"steps": 12, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}}
+    second = {"steps": 9, "noise_multiplier": 2.0, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.5}}
+    return make_job(phases=(FrozenMap(first), FrozenMap(second)))
+
+
+def test_sampling_is_counted_per_phase(two_phases):
+    logs, whole = RunLogs(two_phases), Everything()
+    NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
+    found = reported(logs)["sampling_log"]
+    members = np.zeros((21, 40), dtype=int)
+    for step, batch in enumerate(whole.batches):
+        members[step, batch] = 1
+    for phase, (start, end) in zip(found["batches"], [(0, 12), (12, 21)], strict=True):
+        some = members[start:end]
+        assert phase["steps"] == end - start
+        assert phase["total"] == some.sum()
+        assert phase["squares"] == (some.sum(1) ** 2).sum()
+        assert phase["spread"] == (some.sum(0) ** 2).sum()
+        for lag, common, chances in phase["overlaps"]:
+            steps = [t for t in range(start, end) if t >= lag]
+            assert common == sum(int((members[t] & members[t - lag]).sum()) for t in steps)
+            assert chances == sum(int(members[t - lag].sum()) for t in steps)
+    assert {lag for phase in found["batches"] for lag, *_ in phase["overlaps"]} == {1, 2, 3, 4}
+    assert found["repeats"] == 0
+
+
+def test_lags_are_those_of_neighbours_and_of_an_epoch(make_job):
+    def lags(steps, sampling):
+        return compared_lags(Schedule.of(make_job(steps=steps, sampling=sampling).phases, 40))
+
+    assert lags(100, {"scheme": "poisson", "rate": 0.03}) == (1, 2, 33, 34)
+    assert lags(10, {"scheme": "poisson", "rate": 0.03}) == (1, 2)
+    assert lags(100, {"scheme": "fixed", "batch_size": 8}) == (1, 2, 5)
+    assert lags(1, {"scheme": "full"}) == ()
+
+
+def test_a_record_that_is_drawn_twice_is_noticed():
+    log = SamplingLog(5, [2], [1])
+    log.sampled(1, torch.tensor([3, 3, 1]))
+    log.sampled(2, torch.tensor([3]))
+    assert log.repeats == 1
+    assert log.sizes == [3, 1]
+    assert log.overlaps.tolist() == [[[1, 2]]]
+
+
+def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
+    logs, whole = RunLogs(two_phases), Everything()
+    NativeTrainer().train(replace(two_phases, observers=(whole, *logs.observers)))
+    found = reported(logs)["noise_log"]
+    noise = np.stack(whole.noise).astype(np.float64) / np.repeat([1.0, 1.0], [12, 9])[:, None]
+    assert found["degrees"] == 21 * 63
+    assert found["statistic"] == pytest.approx((noise**2).sum(), rel=1e-5)
+    assert found["products"] == pytest.approx((noise[1:] * noise[:-1]).sum(), rel=1e-4)
+    assert found["quietest"] == pytest.approx((noise**2).sum(0).min(), rel=1e-4)
+    gram = np.triu(noise @ noise.T, 1)
+    assert abs(found["pair"]) == pytest.approx(np.abs(gram).max(), rel=1e-5)
+    lag = found["lag"]["lag"]
+    assert found["lag"]["products"] == pytest.approx(np.trace(noise @ noise.T, lag), rel=1e-5)
+    assert found["first"] == pytest.approx(noise[0], abs=1e-3)
+
+
+def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
+    job = make_job(phases=tuple(FrozenMap({**phase, "noise": "laplace"}) for phase in make_job().phases))
+    logs = RunLogs(job)
+    watcher = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
+    watcher.keep_log(job)
+    NativeTrainer().train(replace(job, observers=(watcher, *logs.observers)))
+    assert "noise_log" not in reported(logs)
+    assert watcher.log.steps == 0
+
+
+def test_evenly_spaced_coordinates():
+    assert spaced(torch.arange(10.0), 100).tolist() == list(range(10))
+    assert spaced(torch.arange(10.0), 4).tolist() == [0, 3, 6, 9]
+
+
+def test_the_residual_log_measures_noise_alone(make_job):
+    """Next to full batches, what is left in free directions is the noise, and the canaries are not in it."""
+    directions = SignBlocks(63, 20, seed=0)
+    canaries = CanaryGroups.planted(directions, torch.arange(20) < 10, 3, 10.0)
+    job = make_job(steps=200, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
+    watcher, whole = ProjectionObserver(job, directions), Everything()
+    watcher.keep_log(job)
+    NativeTrainer().train(replace(job, observers=(watcher, whole)))
+    noise = np.stack(whole.noise).astype(np.float64)
+    log = watcher.log
+    assert log.steps == 200
+    assert np.allclose(log.coordinates.numpy(), (noise**2).sum(0) / 1.5**2, rtol=1e-3)
+    assert sum(total for total, _ in log.layers.values()) == pytest.approx((noise**2).sum() / 1.5**2, rel=1e-3)
+    assert np.array(log.variances) == pytest.approx(1.5**2)
+    basis = directions.directions(torch.arange(20)).numpy().astype(np.float64)
+    free = noise - noise @ basis.T @ basis
+    assert np.allclose(np.stack(log.rows), free, atol=1e-3)
+    assert abs(log.drift) < 5 * 1.5 * 200**0.5
+
+
+def test_canaries_that_turn_away_count_as_sampled_records(make_job):
+    """Their free parts are in the expected update, so that nothing drifts."""
+    directions = SignBlocks(63, 20, seed=0)
+    canaries = CanaryGroups(directions, torch.arange(20).repeat_interleave(3), 10.0, spread=0.7, seed=3)
+    job = make_job(steps=50, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1e-3)
+    watcher = ProjectionObserver(job, directions)
+    watcher.keep_log(job)
+    NativeTrainer().train(replace(job, observers=(watcher,)))
+    assert abs(watcher.log.drift) < 1e-2 * watcher.log.pull
+
+
+@pytest.mark.parametrize("stop", [0, 5, 12, 17])
+def test_logs_go_on_where_they_were(two_phases, stop):
+    """Restored in the middle, every log ends as one that saw the whole run."""
+    directions = SignBlocks(63, 5, seed=0)
+
+    def observers():
+        logs, watcher = RunLogs(two_phases), ProjectionObserver(two_phases, directions)
+        watcher.keep_log(two_phases)
+        return (watcher, *logs.observers)
+
+    seen, states = observers(), Recorder()
+    NativeTrainer().train(replace(two_phases, observers=(states, *seen)))
+    early, late = observers(), observers()
+    for observer in early:
+        states.replay(observer, 0, stop)
+    for one, other in zip(early, late, strict=True):
+        if stop:
+            other.restore({key: value.copy() for key, value in one.state().items()})
+        states.replay(other, stop, 21, first=stop == 0)
+    for one, other in zip(seen, late, strict=True):
+        mine, theirs = one.state(), other.state()
+        assert set(mine) == set(theirs)
+        for key in mine:
+            assert np.array_equal(mine[key], theirs[key]), key
+
+
+class Recorder(Observer):
+    """Keeps a run, to show it again."""
+
+    def __init__(self):
+        self.calls = []
+
+    def released(self, step, state):
+        self.calls.append((step, "released", state.clone()))
+
+    def sampled(self, step, indices):
+        self.calls.append((step, "sampled", indices.clone()))
+
+    def noised(self, step, noise):
+        self.calls.append((step, "noised", noise.clone()))
+
+    def clipped(self, step, norms):
+        self.calls.append((step, "clipped", norms.clone()))
+
+    def replay(self, observer, after, until, first=True):
+        for step, method, value in self.calls:
+            if after < step <= until or (step == 0 and first and after == 0):
+                getattr(observer, method)(step, value)
+
+
+def test_an_empty_memory_begins_anew(two_phases):
+    logs = RunLogs(two_phases)
+    NativeTrainer().train(replace(two_phases, observers=logs.observers))
+    for log in logs.observers:
+        log.restore({})
+    for log, fresh in zip(logs.observers, (SamplingLog(40), NoiseLog(21), NormLog()), strict=True):
+        assert getattr(log, "sizes", getattr(log, "squares", getattr(log, "largest", None))) == []
+        assert type(log) is type(fresh)
+    NativeTrainer().train(replace(two_phases, observers=logs.observers))
+    assert len(logs.sampling.sizes) == 21
