@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import Assumption, Finding
+from dpspec.contract import Assumption, Check, Finding
 from dpspec.engine import numbers
 from dpspec.engine.codec import dump
 from dpspec.engine.redact import redact
@@ -62,7 +62,7 @@ class AuditView:
     description: str
     claims: tuple[ClaimView, ...]
     conformance: str
-    checks: tuple[str, ...]
+    checks: tuple[tuple[str, ...], ...]
     power: tuple[str, ...]
     figures: tuple[Figure, ...]
     findings: tuple[FindingView, ...]
@@ -132,7 +132,7 @@ def _audit(audit: AuditResult, name: str) -> AuditView:
         description=str(audit.document.get("description") or ""),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
         conformance=words.conformance_outcome(audit.conformance),
-        checks=tuple(words.check(check) for check in audit.checks),
+        checks=tuple(_check(check) for check in audit.checks),
         power=tuple(
             f"{power.method}: epsilon {numbers.lower(power.epsilon)} at {words.conditions(power.at)}"
             + (f"; {power.note}" if power.note else "")
@@ -156,6 +156,15 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
         outcome=words.outcome(verdict),
         bar=bar(verdict),
     )
+
+
+def _check(check: Check) -> tuple[str, ...]:
+    """A row of the table of tests: what, how, p, declared, found, and the deviation that would have been seen."""
+    declared = "" if check.declared is None else numbers.exact(check.declared)
+    found = "" if check.measured is None else numbers.nearest(check.measured)
+    what = f"{check.assumption}, {check.note}" if check.note else check.assumption
+    seen = "" if check.detectable is None else words.detectable(check.detectable).removeprefix("would have seen ")
+    return what, check.test, numbers.upper(check.p_value, digits=2), declared, found, check.observed, seen
 
 
 def _finding(finding: Finding) -> FindingView:
