@@ -29,6 +29,9 @@ _REACH = 500.0
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
 
+#: Terms that are summed one after the other.
+_BLOCK = 1024
+
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
 
@@ -42,8 +45,8 @@ class Composed:
         of infinite loss; shift: how far the composed losses may lie from the nodes.
     least: the least epsilon (less the shift) that may be asked for.
     weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
-    zero, one: (n + 1,) sums of the weights over the nodes from i on, and the same with tilt + 1; ``one`` is None where
-        the nodes span too much for one exponent range.
+    sums, excess: (n + 1,) over the nodes from i on, of the weights and of weight times 1 - e^(reference - e), which is
+        what they add at ``reference``; ``excess`` is None where the nodes span too much for one exponent range.
     """
 
     first: float
@@ -53,8 +56,8 @@ class Composed:
     tilt: float
     log_scale: float
     weights: Floats
-    zero: Floats
-    one: Floats | None
+    sums: Floats
+    excess: Floats | None
     absolute: float
     relative: float
     infinity: float
@@ -82,19 +85,30 @@ class Composed:
             return finite
         return float(np.logaddexp(finite, math.log(self.infinity) - _INFINITE))
 
+    @property
+    def _upper(self) -> int:
+        """The first node above ``reference``: from there on all terms of ``excess`` are positive."""
+        at = math.floor((self.reference - self.first) / self.spacing) + 1
+        return min(max(at, 0), len(self.weights))
+
     def _sum(self, epsilon: float) -> tuple[float, float]:
         """The sum over nodes above ``epsilon``, and a bound on its error."""
         i = math.floor((epsilon - self.first) / self.spacing) + 1
         i = min(max(i, 0), len(self.weights))
-        zero = float(self.zero[i])
-        if self.one is not None:
-            one = float(self.one[i]) * math.exp(min(epsilon - self.reference, _REACH))
-            value = zero - one
+        total = float(self.sums[i])
+        if self.excess is not None:
+            # 1 - e^(epsilon - e) = (1 - e^(reference - e)) e^x - (e^x - 1) with x = epsilon - reference
+            x = min(epsilon - self.reference, _REACH)
+            excess = float(self.excess[i])
+            size = excess if i >= self._upper else 2.0 * float(self.excess[self._upper]) - excess
+            value = excess * math.exp(x) - total * math.expm1(x)
+            size = size * math.exp(x) + total * abs(math.expm1(x))
         else:
-            one, j = 0.0, min(len(self.weights), i + math.ceil(_FADE / self.spacing))
+            j = min(len(self.weights), i + math.ceil(_FADE / self.spacing))
             gaps = epsilon - (self.first + self.spacing * np.arange(i, j))
-            value = float(self.zero[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
-        rounding = EPS * (len(self.weights) - i + 16.0) * (zero + one)
+            value = float(self.sums[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
+            size = total
+        rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
 
@@ -157,7 +171,7 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
     with np.errstate(under="ignore"):
         weights = np.exp(-tilt * gaps)
         weights *= total
-        one = _from_above(weights * np.exp(-gaps)) if narrow else None
+        excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
     # The sum of all weights; that of their squares is at most ``largest`` times as much.
     room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
@@ -173,8 +187,8 @@ def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, 
         tilt=tilt,
         log_scale=log_scale,
         weights=weights,
-        zero=_from_above(weights),
-        one=one,
+        sums=_from_above(weights),
+        excess=excess,
         absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * OUTSIDE * largest,
         relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * steps,
         infinity=infinity,
@@ -191,8 +205,14 @@ def at_least_once(chances: Sequence[tuple[float, int]]) -> float:
 
 
 def _from_above(values: Floats) -> Floats:
-    """Sums over i..end for every i, with a final zero."""
-    return np.concatenate((np.cumsum(values[::-1])[::-1], [0.0]))
+    """Sums over i..end for every i, with a final zero; in blocks, so that few roundings add up."""
+    rows = -(-len(values) // _BLOCK)
+    padded = np.zeros(rows * _BLOCK + 1)
+    padded[1 : len(values) + 1] = values[::-1]
+    table = np.cumsum(padded[1:].reshape(rows, _BLOCK), axis=1)
+    table[1:] += np.cumsum(table[:-1, -1])[:, None]
+    padded[1:] = table.ravel()
+    return padded[len(values) :: -1]
 
 
 def _log(value: float) -> float:

@@ -84,8 +84,8 @@ def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 def relative_error(epsilon: float, mu: float) -> float:
     """A bound on the relative error of ``delta`` as computed, mu being right to 3 units in the last place.
 
-    Derived in ``docs/explanation/numerics.md``: of u, which moves ln delta by at most |z| + 6 per unit, z = u + mu; of u^2;
-    and of R(u) - R(z), whose cancellation the choice of ``_mills_drop`` limits.
+    Derived in ``docs/explanation/numerics.md``: of u, which moves ln delta by at most |z| + 6 per unit, z = u + mu; of
+    u^2; and of R(u) - R(z), whose cancellation the choice of ``_mills_drop`` limits.
     """
     u = abs(epsilon) / mu + mu
     return EPS * (256.0 + 32.0 * u * u + 2.0 * abs(math.log(mu)))

@@ -27,7 +27,7 @@ from dpspec.accounting.saddle import Cumulants, Saddle
 _Profile: TypeAlias = Composed | Worse
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
-CELLS, NODES = 1 << 19, 3 << 20
+CELLS, NODES = 1 << 19, 6 << 20
 
 #: d^2 over the error in epsilon, times T (1 + s).
 _LAW = 3.0
@@ -43,6 +43,12 @@ _WIDEST = 300.0
 
 #: A delta is looked for down to the least double.
 _DEEPEST = -760.0
+
+#: A tilt chosen for a place so many reaches away is chosen anew.
+_OFF = 0.5
+
+#: An epsilon known no better than this share of the reach is looked for with another tilt.
+_POOR = 0.1
 
 #: How many times the reach of a composition its neighbourhood is searched for answers, and in how many points.
 _SCAN, _POINTS = 8.0, 33
@@ -148,8 +154,12 @@ class Ladder:
         if not ends:
             return False
         middle = 0.5 * (min(ends) + max(ends))
-        lost = any(interval.lower == 0.0 < interval.upper or interval.upper == math.inf for interval in found)
-        if abs(middle - self._saddle.epsilon) <= (0.01 if lost else 2.0) * self._reach:
+        lost = any(
+            interval.lower == 0.0 < interval.upper or interval.width > _POOR * self._reach
+            for item, interval in zip(self._items, found, strict=True)
+            if item.question.log_delta is not None or interval.lower == 0.0
+        )
+        if abs(middle - self._saddle.epsilon) <= (0.01 if lost else _OFF) * self._reach:
             return False
         self._centre(middle)
         return True

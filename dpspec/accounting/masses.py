@@ -115,7 +115,7 @@ class Masses:
         value, slack = math.exp(float(log[0])), min(1.0, 4.0 * float(error[0]))
         return value * (1.0 - slack), value * (1.0 + slack)
 
-    def cells(self, base: Floats, widths: Floats, noise: float, *, present: bool) -> CellMasses:
+    def cells(self, base: Floats, widths: Floats, noise: Floats, *, present: bool) -> CellMasses:
         """As cells whose l lies in [base, base + widths]."""
         first, second = (self.group, self.none) if present else (self.none, self.group)
         node = base if present else -base - widths
@@ -126,7 +126,7 @@ class Masses:
         return CellMasses(np.exp(first), np.exp(second + node), error, slip)
 
 
-def cell_masses(ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: float, *, present: bool) -> CellMasses:
+def cell_masses(ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool) -> CellMasses:
     """The cells between consecutive ``z`` (n + 1,), whose l lies in [base, base + widths] (n,) up to ``noise``.
 
     Narrow cells by quadrature of the densities, whose errors are common to both masses and cancel in the difference;
@@ -146,16 +146,16 @@ def cell_masses(ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: fl
                 continue
             ends = (z[here], z[here + 1])
             if wide:
-                values = Masses.of(ratio, *ends).cells(base[here], widths[here], noise, present=present)
+                values = Masses.of(ratio, *ends).cells(base[here], widths[here], noise[here], present=present)
             else:
-                values = _quadrature(ratio, *ends, base[here], widths[here], noise, present=present)
+                values = _quadrature(ratio, *ends, base[here], widths[here], noise[here], present=present)
             for target, source in zip(result, values, strict=True):
                 target[here] = source
     return result
 
 
 def _quadrature(
-    ratio: Ratio, low: Floats, high: Floats, base: Floats, widths: Floats, noise: float, *, present: bool
+    ratio: Ratio, low: Floats, high: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool
 ) -> CellMasses:
     width = high - low
     points = low[:, None] + width[:, None] * _NODES
@@ -169,5 +169,4 @@ def _quadrature(
     density = np.exp(exponent)
     density *= width[:, None] * _WEIGHTS
     error = 2.0 * noise + EPS * (40.0 + 2.0 * np.square(np.maximum(np.abs(low), np.abs(high))))
-    slip = np.full(len(low), 2.0 * noise + 16.0 * EPS)
-    return CellMasses(density.sum(axis=1), (density * np.exp(gap)).sum(axis=1), error, slip)
+    return CellMasses(density.sum(axis=1), (density * np.exp(gap)).sum(axis=1), error, 2.0 * noise + 16.0 * EPS)

@@ -71,12 +71,12 @@ def build(
     nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
     z = np.concatenate((before[len(before) - lead :], ratio.inverse(nodes[lead:])))
     z[lead] = area.low if heap is None else max(z[lead], _FAR_LEFT)
-    noise = _noise(ratio, max(abs(z[0]), abs(z[-1])))
-    shift = float(np.max(np.abs(ratio(z) - nodes))) + noise + 4.0 * EPS * float(np.max(np.abs(nodes)))
-    inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), noise, present=present)
+    losses, noise = ratio.with_noise(z)
+    shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
+    inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=present)
     head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
     if complete:  # upper: one more cell, for what lies beyond the first node
-        above = head.cells(nodes[:1] - spacing, step, noise, present=present).joined(inner)
+        above = head.cells(nodes[:1] - spacing, step, noise[:1], present=present).joined(inner)
         wider = np.concatenate(([0], longer + lead + 1))
         upper = _Oriented(origin - spacing * (lead + 1), spacing, wider, above, present, None, tail, area.dropped)
     else:
@@ -85,7 +85,7 @@ def build(
         return upper.cells(shift), upper.cells(shift + area.pull, lower=True)
     # Lower: the heap is an atom, and what it leaves of its cell a shorter cell.
     ends = (heap.end, z[lead + 1 : lead + 2])
-    rest = Masses.of(ratio, *ends).cells(nodes[lead : lead + 1], step, noise, present=present)
+    rest = Masses.of(ratio, *ends).cells(nodes[lead : lead + 1], step, noise[lead + 1 : lead + 2], present=present)
     lower = _Oriented(origin, spacing, index, rest.joined(inner, lead + 1), present, None, tail, 0.0)
     return upper.cells(shift), lower.cells(shift + heap.error + area.pull, heap.masses, lower=True)
 
@@ -144,22 +144,31 @@ class _Heap:
         if ratio.log_zero == -math.inf:
             return None
         ends = ratio.inverse(ratio.log_zero + spacing * np.geomspace(1.0, 64.0, 97))
-        masses = Masses.of(ratio, np.full(len(ends), -np.inf), ends)
+        losses, _ = _merged(ratio, ends)
         with np.errstate(invalid="ignore"):
-            inside = ratio(ends) - (masses.group - masses.none) <= spacing * (1.0 - 1e-9)
+            inside = ratio(ends) - losses <= spacing * (1.0 - 1e-9)
         fits = int(np.argmin(inside)) if not inside.all() else len(ends)
         end = ends[max(0, fits - 1) : max(1, fits)]
         if float(end[0]) <= area.low:
             return None
-        heap = Masses.of(ratio, np.array([-np.inf]), end)
-        loss = float(heap.group[0] - heap.none[0])
+        loss, error = (float(x[0]) for x in _merged(ratio, end))
         start = np.maximum(ratio.inverse(np.array([loss])), _FAR_LEFT)
         if float(ratio(start)[0]) - loss > 1e-14 * (1.0 + abs(loss)):
             return None  # its own loss is that of outputs too far away to be told apart
-        return cls(end, heap, loss, float(heap.group_error[0] + heap.none_error[0]))
+        return cls(end, Masses.of(ratio, np.array([-np.inf]), end), loss, error)
 
 
-def _noise(ratio: Ratio, reach: float) -> float:
-    """A bound on the rounding error of l(z) for |z| up to ``reach``, and of its weights."""
-    largest = np.max(np.abs(ratio.log_weights) + ratio.shifts * (reach + 0.5 * ratio.shifts))
-    return EPS * (32.0 + 4.0 * float(largest))
+def _merged(ratio: Ratio, ends: Floats) -> tuple[Floats, Floats]:
+    """The losses ln(P / Q) of the outputs up to each of ``ends``, taken together, and bounds on their errors.
+
+    ln p(c = 0) and what the other components add to it, so that no digit of a small addition is lost.
+    """
+    zero = ratio.log_zero
+    rest = Masses.of(Ratio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
+    with np.errstate(invalid="ignore"):
+        beside = np.where(np.isneginf(rest.group), -np.inf, rest.group - rest.none - zero)
+    more = np.logaddexp(0.0, beside)
+    rounding = 4.0 * EPS * (np.abs(rest.group) + np.abs(rest.none) + abs(zero))
+    share = -np.expm1(-more)
+    off = np.where(share > 0.0, share * (rest.group_error + rest.none_error + rounding), 0.0)
+    return zero + more, np.asarray(8.0 * EPS * (abs(zero) + more) + off, dtype=np.float64)

@@ -69,9 +69,8 @@ class PrivacyLoss:
         cls, sigma: float, sensitivity: float = 1.0, rate: float = 1.0, direction: Directions = "both"
     ) -> PrivacyLoss:
         """One step of the Gaussian mechanism, of all records or of a Poisson sample at ``rate``; see ``Mixture``."""
-        q, reach = inside("rate", rate, one=True), positive("sensitivity", sensitivity)
-        sensitivities, weights = ([reach], [1.0]) if q == 1.0 else ([0.0, reach], [1.0 - q, q])
-        return cls.of(Mixture(sensitivities, weights, sigma), direction)
+        q, noise = inside("rate", rate, one=True), positive("sigma", sigma)
+        return cls.of(Mixture.poisson(1, q, noise / positive("sensitivity", sensitivity)), direction)
 
     @classmethod
     def laplace(

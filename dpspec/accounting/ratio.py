@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.checks import Floats
+from dpspec.accounting.checks import EPS, Floats
 
 #: Components times points that are worked on at once: small enough for the cache.
 _BLOCK = 1 << 15
@@ -48,6 +48,11 @@ class Ratio:
     def with_slope(self, z: Floats) -> tuple[Floats, Floats]:
         """l(z) and l'(z), the posterior mean of the shift."""
         return self._ordered(z, slope=True)
+
+    def with_noise(self, z: Floats) -> tuple[Floats, Floats]:
+        """l(z) at ascending ``z`` (n,), and bounds on its rounding error there."""
+        values, _, noise = self._blocks(z, slope=False, size=True)
+        return values, noise
 
     def inverse(self, loss: Floats) -> Floats:
         """The z with l(z) = ``loss``; -inf where ``loss`` is at or below ln p(c = 0).
@@ -121,31 +126,47 @@ class Ratio:
         shape = np.shape(z)
         flat = np.ravel(np.asarray(z, dtype=np.float64))
         if len(self.shifts) < _MANY or bool(np.all(flat[1:] >= flat[:-1])):
-            values, slopes = self._blocks(flat, slope=slope)
+            values, slopes, _ = self._blocks(flat, slope=slope)
             return values.reshape(shape), slopes.reshape(shape)
         order = np.argsort(flat)
         values, slopes = np.empty_like(flat), np.empty_like(flat)
-        values[order], slopes[order] = self._blocks(flat[order], slope=slope)
+        values[order], slopes[order], _ = self._blocks(flat[order], slope=slope)
         return values.reshape(shape), slopes.reshape(shape)
 
-    def _blocks(self, z: Floats, *, slope: bool) -> tuple[Floats, Floats]:
-        values, slopes = np.empty_like(z), np.empty_like(z)
+    def _blocks(self, z: Floats, *, slope: bool, size: bool = False) -> tuple[Floats, Floats, Floats]:
+        values, slopes, sizes = np.empty_like(z), np.empty_like(z), np.empty_like(z)
         rows = max(256, _BLOCK // len(self.shifts))
         for start in range(0, len(z), rows):
             block = slice(start, start + rows)
             part = self.relevant(z[block], z[block])
-            values[block], slopes[block] = part._block(z[block], slope=slope)
-        return values, slopes
+            values[block], slopes[block], sizes[block] = part._block(z[block], slope=slope or size, size=size)
+        return values, slopes, sizes
 
-    def _block(self, z: Floats, *, slope: bool) -> tuple[Floats, Floats]:
+    def _block(self, z: Floats, *, slope: bool, size: bool) -> tuple[Floats, Floats, Floats]:
+        """l, l' and a bound on the rounding error of l (the last two if asked for), at few outputs."""
+        if self.shifts[0] == 0.0 and len(self.shifts) > 1:
+            # what the zero component leaves is added to it as it is: where it is small, no digit of it is lost
+            zero = float(self.log_weights[0])
+            rest, slopes, noise = Ratio(self.shifts[1:], self.log_weights[1:])._block(z, slope=slope, size=size)
+            more = np.logaddexp(0.0, rest - zero)
+            share = -np.expm1(-more) if slope or size else more
+            if size:
+                noise = 8.0 * EPS * (abs(zero) + more) + share * (noise + 8.0 * EPS * (abs(zero) + np.abs(rest)))
+            return zero + more, slopes * share, noise
         exponents = (z[None, :] - 0.5 * self.shifts[:, None]) * self.shifts[:, None] + self.log_weights[:, None]
+        sizes = np.abs(self.log_weights) + 0.5 * np.square(self.shifts)
         if len(self.shifts) == 1:
-            return exponents[0], np.full(z.shape, self.shifts[0])
+            slopes = np.full(z.shape, self.shifts[0])
+            return exponents[0], slopes, EPS * (4.0 + 4.0 * (sizes[0] + self.shifts[0] * np.abs(z)))
         top = exponents.max(axis=0)
         np.subtract(exponents, top, out=exponents)
         np.exp(exponents, out=exponents)
         total = exponents.sum(axis=0)
-        return top + np.log(total), (self.shifts @ exponents) / total if slope else total
+        slopes = (self.shifts @ exponents) / total if slope else total
+        noise = total
+        if size:  # each term's own error, as it counts in the sum
+            noise = EPS * (32.0 + 4.0 * ((sizes @ exponents) / total + slopes * np.abs(z)))
+        return top + np.log(total), slopes, noise
 
     def relevant(self, low: Floats, high: Floats) -> Ratio:
         """The components that matter for every z from ``low[0]`` to ``high[-1]``; both ascending.

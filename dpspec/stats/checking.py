@@ -33,17 +33,27 @@ def worst(assumption: str, found: Sequence[Measurement], observed: Observed, not
 
 
 def exact(
-    assumption: str, test: str, observed: Observed, right: bool, declared: float, seen: float, note: str = ""
+    assumption: str,
+    test: str,
+    observed: Observed,
+    right: bool,
+    declared: float,
+    seen: float,
+    note: str = "",
+    detectable: float | None = 0.0,
 ) -> Check:
-    """A property that holds or does not, without chance."""
+    """A property that holds or does not, without chance.
+
+    detectable: None for a property that is only a part of what the assumption says: that it holds says little.
+    """
     return Check(
         assumption=assumption,
-        test=test,
+        test=f"{test}, exact",
         p_value=1.0 if right else 0.0,
         observed=observed,
         declared=float(declared),
         measured=float(seen),
-        detectable=0.0,
+        detectable=detectable,
         note=note,
     )
 

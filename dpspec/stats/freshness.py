@@ -64,12 +64,18 @@ def across(one: Rows, other: Rows) -> tuple[float, float]:
     return aligned, largest
 
 
+def tested_lags(steps: int) -> int:
+    """Up to which lag sums are tested: at longer ones there is little to add up, and pairs of steps are tested too."""
+    return steps // 2
+
+
 def worst_lag(sums: Rows) -> int:
-    """The lag whose sum of products of standard normal rows is the most surprising; 0 where there is only one row."""
+    """Of the tested lags, that with the most surprising sum of products of standard normal rows; 0 without any."""
     count = len(sums)
-    if count < 2:
+    last = tested_lags(count)
+    if last < 1:
         return 0
-    return 1 + int(np.argmax(np.abs(sums[1:]) / np.sqrt(count - np.arange(1, count))))
+    return 1 + int(np.argmax(np.abs(sums[1 : last + 1]) / np.sqrt(count - np.arange(1, last + 1))))
 
 
 def repeated(product: float, pairs: int, count: int, tried: int, test: str) -> Measurement:

@@ -43,7 +43,10 @@ def residuals(found: Sequence[FrozenMap]) -> Iterator[Check]:
     yield checking.check("update", _drift(found), "measured", "relative to rate * sum of clipped gradients")
     several = [one for one in found if one["lag"]["lag"]]
     if several:
-        lags = [_along(o["lag"], o, o["steps"] - 1, "residuals of steps at the worst lag") for o in several]
+        lags = [
+            _along(o["lag"], o, freshness.tested_lags(o["steps"]), "residuals of steps at the worst lag")
+            for o in several
+        ]
         yield checking.worst("fresh-noise", lags, "measured", "at every lag")
         pairs = [
             _along(o["pair"], o["pair"], o["steps"] * (o["steps"] - 1) // 2, "residuals of two steps") for o in several
@@ -133,7 +136,9 @@ def _again(logs: Sequence[FrozenMap]) -> Iterator[Check]:
 def _lag(log: FrozenMap) -> Measurement:
     lag, steps, width = log["lag"]["lag"], log["steps"], log["width"]
     test = f"correlation of steps {lag} apart"
-    return freshness.repeated(log["lag"]["products"], (steps - lag) * width, steps * width, steps - 1, test)
+    return freshness.repeated(
+        log["lag"]["products"], (steps - lag) * width, steps * width, freshness.tested_lags(steps), test
+    )
 
 
 def _pair(product: float, width: int, tried: int) -> Measurement:

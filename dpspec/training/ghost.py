@@ -35,6 +35,7 @@ _Receive: TypeAlias = Callable[[Mapping[str, Gradients]], None]
 class PerExample:
     """Per-example gradients of a model whose structure a trial pass shows.
 
+    together: whether the model works record by record by its structure, so that it needs no ``vmap``.
     covered: the parameters that only functions with a rule use.
     written: the bytes of gradients that are written out for one record.
     """
@@ -50,12 +51,8 @@ class PerExample:
         together: bool,
         constants: Iterable[Tensor] = (),
     ) -> None:
-        """``x`` (1, ...), ``y`` (1,): the record to try.
-
-        together: whether the model works record by record by its structure, so that it needs no ``vmap``.
-        constants: tensors of the model that are not trained.
-        """
-        self._forward, self._loss, self._together = forward, loss, together
+        """``x`` (1, ...), ``y`` (1,): the record to try; ``constants``: the model's tensors that are not trained."""
+        self._forward, self._loss, self.together = forward, loss, together
         self._constants = frozenset(map(id, constants))
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
@@ -96,7 +93,7 @@ class PerExample:
                 outputs = self._forward({**shared, **copies}, x[None])
             return self._loss(outputs, y[None])
 
-        if self._together and not copies:
+        if self.together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
             if self._loss is nn.functional.cross_entropy:

@@ -34,15 +34,12 @@ class SamplingLog(Observer):
 
     def __init__(self, records: int, phases: Sequence[int] = (), lags: Sequence[int] = ()) -> None:
         """``records``: real and planted ones together. ``phases``: the steps of each; ``lags``: which to compare."""
-        self.inclusions = torch.zeros(records, dtype=torch.int64)
-        self.sizes: list[int] = []
-        self.repeats = 0
-        self.spreads: list[int] = []
         self.lags = tuple(lags)
-        self.overlaps = torch.zeros(max(1, len(phases)), len(self.lags), 2, dtype=torch.int64)
+        self._records = records
+        self._phases = max(1, len(phases))
         self._ends = list(accumulate(phases))
-        self._before = torch.zeros(records, dtype=torch.int64)
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
+        self.restore({})
 
     def sampled(self, step: int, indices: Tensor) -> None:
         """Count the batch; raises ``IndexError`` for a record that does not exist."""
@@ -84,15 +81,16 @@ class SamplingLog(Observer):
 
     def restore(self, state: Memory) -> None:
         """Go on counting; an empty memory begins anew."""
-        if not state:
-            phases = [end - start for start, end in zip([0, *self._ends], self._ends, strict=False)]
-            self.__init__(len(self.inclusions), phases, self.lags)  # type: ignore[misc]
-            return
-        self.inclusions, self._before = torch.tensor(state["inclusions"]), torch.tensor(state["before"])
-        self.sizes, self.spreads = [int(n) for n in state["sizes"]], [int(n) for n in state["spreads"]]
-        self.repeats, self.overlaps = int(state["repeats"]), torch.tensor(state["overlaps"])
+        none = np.zeros(self._records, dtype=np.int64)
+        self.inclusions = torch.tensor(state.get("inclusions", none))
+        self._before = torch.tensor(state.get("before", none))
+        self.sizes = [int(n) for n in state.get("sizes", ())]
+        self.spreads = [int(n) for n in state.get("spreads", ())]
+        self.repeats = int(state.get("repeats", 0))
+        self.overlaps = torch.tensor(state.get("overlaps", np.zeros((self._phases, len(self.lags), 2), dtype=np.int64)))
         self._earlier.clear()
-        self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))
+        if "lengths" in state:
+            self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))
 
 
 class NoiseLog(Observer):
@@ -122,7 +120,7 @@ class NoiseLog(Observer):
         self.count = len(noise)
         self.squares.append(float(torch.linalg.vector_norm(noise, dtype=torch.float64)) ** 2)
         if self._previous is not None:
-            self.products.append(float(torch.dot(noise.double(), self._previous.double())))
+            self.products.append(float(torch.dot(noise.double(), self._previous.to(noise).double())))
         self._previous = noise.clone()
         self.rows.append(spaced(noise, self._width))
 

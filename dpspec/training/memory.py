@@ -10,9 +10,13 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-#: Bytes that one chunk aims at. On a CPU, more makes the C library hand memory back and forth between chunks, and less
-#: leaves too little work for each call. A GPU wants enough work to be busy.
-_PREFERRED = {"cpu": 96 * 2**20, "cuda": 2**30}
+#: Bytes that one chunk aims at. On a CPU, more make the C library hand memory back and forth. A GPU wants enough
+#: work to be busy.
+_PREFERRED = {"cpu": 48 * 2**20, "cuda": 2**30}
+
+#: Fewer records than this leave too little work for each call: for them a chunk may be so many times as large.
+_RECORDS = 32
+_STRETCH = 4
 
 #: What the errors of allocators say that have no type of their own.
 _RAN_OUT = ("not enough memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED", "out of memory")
@@ -35,15 +39,26 @@ def free_bytes(device: str | torch.device) -> int:
 def chunk_size(bytes_per_record: int, device: str | torch.device, budget: int | None = None) -> int:
     """Records per chunk, at least one, rounded down to a power of two.
 
-    Without a ``budget`` (bytes) it is a constant of the device, and less where a quarter of the free memory is less.
-    The constant and the rounding keep the chunks, and so the last bits of every sum, from following the weather of
-    the machine.
+    Without a ``budget`` (bytes) it is a constant of the device, somewhat more for few large records, and less where a
+    quarter of the free memory is less. The constants and the rounding keep the chunks, and so the last bits of every
+    sum, from following the weather of the machine.
     """
     if budget is None:
         where = torch.device(device)
-        budget = min(_PREFERRED.get(where.type, _PREFERRED["cpu"]), free_bytes(where) // 4)
+        preferred = _PREFERRED.get(where.type, _PREFERRED["cpu"])
+        stretched = max(preferred, min(_RECORDS * bytes_per_record, _STRETCH * preferred))
+        budget = min(stretched, free_bytes(where) // 4)
     records = max(1, budget // max(1, bytes_per_record))
     return 1 << (int(records).bit_length() - 1)
+
+
+def keep_freed() -> None:
+    """Let the C library keep what a chunk frees for the next one.
+
+    GNU's gives memory back to the system beyond twice the largest block that it has ever seen freed (at most 32 MiB),
+    and every page that it gets again costs microseconds. One large block, never touched, shows it the size of things.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tuple[T, int | None]:

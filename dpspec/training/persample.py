@@ -164,9 +164,10 @@ class FlatModel:
         return self._sizes[written]
 
     def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
-        """What the first record that is ever seen shows about the model."""
-        if self._examples is None:
-            together = record_by_record(self._model)
+        """What the first record that is ever seen shows about the model; again where hooks have come or gone."""
+        together = record_by_record(self._model)
+        if self._examples is None or self._examples.together != together:
+            memory.keep_freed()
             self._examples = PerExample(
                 *(self._forward, self._loss, parameters, x[:1], y[:1]),
                 together=together,

@@ -23,7 +23,7 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         phases=spec.phases,
         records=facts.records + attack.records_on_average,
         parameters=facts.parameters or 0,
-        groups={size: attack.share for size in attack.sizes} if gradient else {},
+        groups=dict.fromkeys(attack.sizes, attack.share) if gradient else {},
         capabilities=facts.capabilities,
         trials=spec.audit.runs if attack.method == "one-run" else min(2, spec.audit.runs),
     )

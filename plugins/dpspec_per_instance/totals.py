@@ -87,6 +87,11 @@ class Composer:
         rate, sigma = self._steps[phase]
         return float(step_divergence(order, rate, 1.0 / sigma, self.direction))
 
+    def relative(self, order: float, observed: int, places: npt.NDArray[np.uint16]) -> Floats:
+        """One step's divergence at each model, (R, m), over that of a saturated record; at an observed step's place."""
+        row = self._tables[self._phase_of[self.observed[observed] - 1]].row(order)
+        return np.asarray(row[places] / row[-1], dtype=np.float64)
+
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
         e = exponents(order, self.count, self._p)

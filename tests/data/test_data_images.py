@@ -164,3 +164,25 @@ def test_without_pillow(source: Make, pictures: Path, monkeypatch: pytest.Monkey
     made = source("images", pictures.parent, **FOLDER)
     assert made.facts().records == 9
     _refused(made, "needs pillow", "pip install 'dpspec[images]'")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_damaged_pictures_are_read_or_refused_and_nothing_else(
+    form: str, source: Make, pictures: Path, picture_bytes: Callable[..., bytes]
+) -> None:
+    random = np.random.default_rng(0)
+    whole = picture_bytes(random.integers(0, 256, (6, 5, 3)), form)
+    refused = []
+    for _ in range(150):
+        damaged = bytearray(whole[: random.integers(len(whole))] if random.random() < 0.3 else whole)
+        for _ in range(int(random.integers(3)) if damaged else 0):
+            damaged[random.integers(len(damaged))] = random.integers(256)
+        (pictures / "cat" / "0.png").write_bytes(damaged)
+        try:
+            rows = source("images", pictures.parent, **FOLDER).load()
+        except DataError as error:
+            refused.append(str(error))
+        else:
+            assert np.isfinite(rows.train_x).all()
+    assert 0 < len(refused) < 150
+    assert all("0.png: " in text for text in refused)

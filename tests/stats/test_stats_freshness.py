@@ -39,7 +39,7 @@ def p_values(rows: np.ndarray) -> tuple[float, float]:
     lag = freshness.worst_lag(found.lags)
     pairs = steps * (steps - 1) // 2
     return (
-        freshness.repeated(float(found.lags[lag]), (steps - lag) * width, steps * width, steps - 1, "").p_value,
+        freshness.repeated(float(found.lags[lag]), (steps - lag) * width, steps * width, steps // 2, "").p_value,
         freshness.repeated(found.largest, width, 2 * width, pairs, "").p_value,
     )
 
@@ -64,3 +64,4 @@ def test_noise_that_returns_is_seen_at_its_lag_or_in_its_pair() -> None:
 def test_the_worst_lag_of_few_rows() -> None:
     assert freshness.worst_lag(np.zeros(1)) == 0
     assert freshness.worst_lag(np.array([0.0, -3.0, 1.0])) == 1
+    assert freshness.worst_lag(np.array([0.0, 1.0, 3.0, 9.0])) == 2  # lags beyond half of the run are not tested

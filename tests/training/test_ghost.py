@@ -307,7 +307,7 @@ def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     assert float(clipped.norms.max()) <= clip
     names = dict(model.named_parameters())
     assert set(names) - flat._examples.covered == without
-    assert flat._examples._together == (together and not vmapped)
+    assert flat._examples.together == (together and not vmapped)
 
 
 def test_clipped_by_layer():
@@ -393,10 +393,16 @@ def test_what_stands_in_two_places_has_one_gradient(make, size, frozen):
 def test_hooks_and_other_layers_bring_vmap_back():
     """A hook may couple records: what it does is done to each record alone."""
     model, x, y, _, _ = made("dense")
-    model[0].register_forward_hook(lambda module, inputs, output: output - 0.5 * output.mean(0))
     flat = FlatModel(model)
-    assert close(flat.rows(flat.initial(), x, y), one_by_one(model, x, y))
-    assert not flat._examples._together
+    before = flat.rows(flat.initial(), x, y)
+    assert flat._examples.together
+    hook = model[0].register_forward_hook(lambda module, inputs, output: output - 0.5 * output.mean(0))
+    expected = one_by_one(model, x, y)
+    assert not close(expected, before)
+    assert close(flat.rows(flat.initial(), x, y), expected)
+    assert not flat._examples.together
+    hook.remove()
+    assert close(flat.rows(flat.initial(), x, y), before)
 
 
 def test_losses_of_ones_own():

@@ -29,6 +29,14 @@ def test_little_free_memory_makes_chunks_smaller(monkeypatch):
     assert memory.chunk_size(1000, "cpu") == 64
 
 
+@pytest.mark.parametrize(
+    ("record", "expected"), [(10**3, 32768), (10**5, 256), (10**6, 32), (3 * 10**6, 32), (10**8, 2)]
+)
+def test_few_large_records_may_take_more(monkeypatch, record, expected):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
+    assert memory.chunk_size(record, "cpu") == expected
+
+
 def test_containers_have_limits_of_their_own(monkeypatch):
     monkeypatch.setattr(memory, "_available", lambda: 1000)
     monkeypatch.setattr(memory, "_container", lambda: 10)

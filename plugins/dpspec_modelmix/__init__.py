@@ -1,0 +1,16 @@
+"""Audits ModelMix, DP-SGD that mixes its last two models at random (Xiao, Wan and Devadas)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import dpspec.contract as dps
+from dpspec_modelmix.descriptor import MODELMIX
+
+DPSPEC_API = 1
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    """The mechanism kind ``modelmix``."""
+    yield MODELMIX

@@ -1,0 +1,154 @@
+"""The noise of one mixed coordinate: N(0, 1) convolved with a uniform of width t, in units of the Gaussian deviation.
+
+    p_0(o) = [Phi(o + t/2) - Phi(o - t/2)] / t,   p_v(o) = p_0(o - v),   A_k(v, t) = E_{p_0}[(p_v / p_0)^k].
+
+Everything is in excess of one, integrated over terms that are not negative: nothing cancels. Integrals are panels of
+Gauss and Legendre; against mpmath at 30 digits the relative error is below 1e-10.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpspec.accounting.checks import Floats
+from dpspec.accounting.excess import log_excess_power
+
+#: Below this width the uniform is lost in rounding: the noise counts as Gaussian, which only makes bounds larger.
+NARROW = 1e-6
+
+#: How far beyond its centres a density is followed, the width of a panel and its nodes.
+_REACH, _PANEL, _NODES = 12.0, 0.5, 16
+
+#: Above this distance of its ends the middle of the uniform is left out: there p_v / p_0 is 1 to the last bit.
+_WIDE = 48.0
+
+
+def log_density(o: Floats, width: float) -> Floats:
+    """ln p_0 at each of ``o``; ``width`` t >= 0."""
+    if width < NARROW:
+        return np.asarray(-0.5 * np.square(o) - 0.5 * math.log(2.0 * math.pi), dtype=np.float64)
+    a, half = np.abs(o), 0.5 * width
+    upper, lower = log_ndtr(half - a), log_ndtr(-half - a)
+    return np.asarray(upper + np.log(-np.expm1(lower - upper)) - math.log(width), dtype=np.float64)
+
+
+def log_ratio(o: Floats, shift: float, width: float) -> Floats:
+    """ln p_v(o) / p_0(o) at v = ``shift``."""
+    return np.asarray(log_density(o - shift, width) - log_density(o, width), dtype=np.float64)
+
+
+def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
+    """Nodes and weights (n,) where powers up to ``largest`` of p_v / p_0 have mass under p_0."""
+    half = 0.5 * width
+    low, high = -half - _REACH, half + largest * shift + _REACH
+    pieces = [(low, -half), (-half, -half + shift), (-half + shift, half), (half, half + shift), (half + shift, high)]
+    if width > _WIDE + 2.0 * shift:
+        pieces[2:3] = [(-half + shift, -half + shift + _REACH), (half - _REACH, half)]
+    elif shift > width:
+        pieces = [(low, high)]
+    base, weights = np.polynomial.legendre.leggauss(_NODES)
+    found: list[tuple[Floats, Floats]] = []
+    for start, end in pieces:
+        panels = max(1, math.ceil((end - start) / _PANEL))
+        size = (end - start) / panels
+        if size <= 0.0:
+            continue
+        middles = start + size * (np.arange(panels) + 0.5)
+        found.append(((middles[:, None] + 0.5 * size * base).ravel(), np.tile(0.5 * size * weights, panels)))
+    return np.concatenate([o for o, _ in found]), np.concatenate([w for _, w in found])
+
+
+def log_excess_moments(orders: Floats, shift: float, width: float, rate: float = 1.0) -> Floats:
+    """ln(E_{p_0}[(1 - q + q p_v / p_0)^a] - 1) for each of the real ``orders`` a > 1, (n,); q = ``rate``.
+
+    The integrand (1 + w)^a - 1 - a w with w = q (p_v / p_0 - 1), whose mean under p_0 is 0, is not negative.
+    """
+    if shift == 0.0:
+        return np.full(len(orders), -math.inf)
+    found = np.empty(len(orders))
+    # Orders that are alike share their nodes: large ones reach far, and small ones need none of that.
+    ranks = np.ceil(np.log2(np.maximum(orders, 2.0)))
+    for rank in np.unique(ranks):
+        some = ranks == rank
+        o, weights = nodes(shift, width, float(orders[some].max()))
+        loss = log_ratio(o, shift, width)
+        logs = log_density(o, width) + np.log(weights)
+        if rate < 1.0:
+            change = rate * np.expm1(np.minimum(loss, 700.0))
+            loss = np.where(
+                loss < 1.0, np.log1p(np.minimum(change, 2.0)), np.logaddexp(math.log1p(-rate), loss + math.log(rate))
+            )
+        change = np.expm1(np.minimum(loss, 700.0))
+        for i in np.flatnonzero(some):
+            found[i] = _logsumexp(log_excess_power(np.full(len(o), orders[i]), loss, change) + logs)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _log_moment(order: int, shift: float, width: float) -> float:
+    return _softplus(float(log_excess_moments(np.array([float(order)]), shift, width)[0]))
+
+
+@lru_cache(maxsize=64)
+def _log_moments(largest: int, shift: float, width: float) -> tuple[float, ...]:
+    if width < NARROW:
+        return tuple(0.5 * k * (k - 1.0) * shift**2 for k in range(largest + 1))
+    excess = log_excess_moments(np.arange(2.0, largest + 1.0), shift, width)
+    return (0.0, 0.0, *(float(x) for x in np.logaddexp(0.0, excess)))
+
+
+def log_moments(largest: int, shift: float, width: float) -> Floats:
+    """ln A_k(v, t) for k = 0..largest, (largest + 1,); k (k - 1) v^2 / 2 where the uniform is too narrow to count."""
+    return np.array(_log_moments(largest, shift, width))
+
+
+def log_moment(order: int, shift: float, width: float) -> float:
+    """ln A_k(v, t) for one integer k >= 0."""
+    if order < 2:
+        return 0.0
+    return 0.5 * order * (order - 1.0) * shift**2 if width < NARROW else _log_moment(order, shift, width)
+
+
+def fisher_information(width: float) -> float:
+    """I(t) = E_{p_0}[(p_0' / p_0)^2], the Fisher information of the noise: 1 at t = 0, about 1.8064 / t where wide.
+
+    At least 1 / (1 + t^2 / 12), by Cramer and Rao.
+    """
+    if width < NARROW:
+        return 1.0
+    o, weights = nodes(0.5, width, 1.0)
+    half = 0.5 * width
+    mass = np.exp(log_density(o, width) + math.log(width))
+    slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
+    return float(np.sum(weights * slope**2 / mass)) / width
+
+
+def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 16) -> float:
+    """The largest ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and ``points`` u in (0, v], h_k = ln A_k.
+
+    At most 1 where the one-hot gradient is the worst of those looked at. A look at some points, and no proof: the
+    paper asserts that h_k(sqrt(x)) is convex and proves it nowhere. Where it is above 1, v^2 max h_k(u) / u^2 stands in
+    for h_k(v).
+    """
+    if width < NARROW:
+        return 1.0
+    worst = 0.0
+    for order in orders:
+        line = log_moment(order, shift, width) / shift**2
+        for u in np.geomspace(shift / 1000.0, shift, points):
+            worst = max(worst, log_moment(order, float(u), width) / float(u) ** 2 / line)
+    return worst
+
+
+def _logsumexp(values: Floats) -> float:
+    top = float(np.max(values))
+    return top + math.log(float(np.sum(np.exp(values - top)))) if math.isfinite(top) else top
+
+
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))

@@ -1,0 +1,164 @@
+"""Findings about records: those that claims name, quantiles of the population, and how much the runs can tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec.accounting.checks import Floats
+from dpspec_per_instance import bounds, composition, divergence, estimation
+from dpspec_per_instance.analysis import Analysis, Epsilons
+from dpspec_per_instance.totals import quantile_place
+
+#: The fractions of the population at which epsilon is told besides those that claims name.
+FRACTIONS = (0.1, 0.5, 0.9)
+
+_SOURCE = f"{divergence.SOURCE} and {composition.SOURCE[-11:]}"
+
+_RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ in batches and noise alone")
+
+
+def aggregate(spec: dps.Spec) -> Literal["public", "data-dependent"]:
+    """How sensitive numbers about the whole population are."""
+    return "public" if spec.data.get("public", False) else "data-dependent"
+
+
+def findings(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
+    """Everything at the claims' deltas in the directions that are spoken of, and what the runs can tell."""
+    for direction in bounds.wanted(spec):
+        if not set(bounds.single(direction)) <= set(found.audited.directions):
+            continue
+        for delta in bounds.claimed_deltas(spec):
+            epsilons = found.epsilons(delta, direction)
+            yield from _records(spec, found, epsilons)
+            yield from _fractions(spec, found, epsilons)
+            if direction == found.audited.whole:
+                yield _share(spec, found, epsilons)
+    yield from _told(spec, found)
+
+
+def _records(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    named = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
+    for record in sorted(named):
+        place = found.audited.points.index(record)
+        yield from _pair(found, epsilons, place, {"delta": epsilons.delta}, record)
+
+
+def _pair(found: Analysis, epsilons: Epsilons, place: int, at: dict[str, dps.Json], record: int) -> Iterator[dps.Finding]:
+    yield _finding(found, epsilons, float(epsilons.reported[place]), at, record, "per-record", certified=False)
+    yield _finding(found, epsilons, float(epsilons.certain[place]), at, record, "per-record", certified=True)
+
+
+def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    if not found.audited.complete and not found.audited.sampled:
+        return
+    claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
+    for fraction in sorted({*FRACTIONS, *claimed}):
+        at: dict[str, dps.Json] = {
+            "delta": epsilons.delta,
+            "fraction": fraction,
+            "population": found.audited.population,
+        }
+        for certified in (False, True):
+            values = epsilons.certain if certified else epsilons.reported
+            count, size = len(values), found.audited.size
+            place = quantile_place(fraction, count, size, found.failure if certified else None)
+            value = epsilons.tight if place is None else float(np.sort(values)[place])
+            yield _finding(found, epsilons, value, at, "all", aggregate(spec), certified=certified)
+
+
+def _share(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> dps.Finding:
+    """How many of the audited records stay below what holds for every record, by the same method."""
+    return dps.Finding(
+        quantity="share_below_data_independent",
+        value=float(np.mean(epsilons.estimate < epsilons.renyi)),
+        bound="estimate",
+        rigor="approximate",
+        at=dps.FrozenMap({"delta": epsilons.delta}),
+        scope=_scope(epsilons, "all"),
+        method=f"plug-in over {found.runs} runs, against rdp at the same orders",
+        source=_SOURCE,
+        privacy=aggregate(spec),
+    )
+
+
+def _finding(
+    found: Analysis,
+    epsilons: Epsilons,
+    value: float,
+    at: dict[str, dps.Json],
+    record: str | int,
+    privacy: Literal["public", "data-dependent", "per-record"],
+    *,
+    certified: bool,
+) -> dps.Finding:
+    how = "certified over" if certified else "plug-in over"
+    which = "the data-independent value is smaller" if value >= epsilons.tight else "below the data-independent value"
+    return dps.Finding(
+        quantity="epsilon",
+        value=value,
+        bound="upper" if certified else "estimate",
+        rigor="statistical" if certified else "approximate",
+        at=dps.FrozenMap(at),
+        scope=_scope(epsilons, record),
+        method=f"{how} {found.runs} runs; {which}",
+        source=f"{_SOURCE}; {estimation.SOURCE}" if certified else _SOURCE,
+        assumptions=(*bounds.ASSUMPTIONS, _RUNS),
+        confidence=found.confidence if certified else None,
+        privacy=privacy,
+    )
+
+
+def _told(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
+    """The estimability index at the best order, and how many runs would certify the median record."""
+    order = found.best_order(bounds.claimed_deltas(spec)[-1])
+    total = found.total(order)
+    last, first = total.kappa
+    seen = "above" if last > math.log(found.runs) else "below"
+    scope = dps.Scope(direction=found.first.direction, data="this")
+    yield dps.Finding(
+        quantity="estimability_index",
+        value=last,
+        bound="estimate",
+        rigor="approximate",
+        at=dps.FrozenMap({"alpha": order}),
+        scope=scope,
+        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(found.runs):.3g}; "
+        "the more above, the less rare bad models can be seen",
+        source=composition.SOURCE,
+    )
+    median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
+    random = slice(1, None)
+    needed = estimation.runs_needed(
+        total.contributions[random, median],
+        total.weights[random],
+        total.largest[random],
+        float(total.contributions[0, median]) + total.fixed,
+        total.baseline,
+        found.first.log_terms,
+    )
+    yield dps.Finding(
+        quantity="runs_needed",
+        value=needed,
+        bound="estimate",
+        rigor="approximate",
+        at=dps.FrozenMap({"alpha": order}),
+        scope=scope,
+        method="to certify that the median record stays below the data-independent divergence",
+        source=estimation.SOURCE,
+        privacy=aggregate(spec),
+    )
+
+
+def median_total(values: Floats) -> float:
+    """The median of per-record values."""
+    return float(np.median(values))
+
+
+def _scope(epsilons: Epsilons, record: str | int) -> dps.Scope:
+    """This data set and this record: nothing is left for an adversary to choose."""
+    return dps.Scope(direction=epsilons.direction, data="this", record=record)

@@ -1,0 +1,16 @@
+"""Audits pre-processing without noise in front of a private mechanism (Hu, Sanyal and Schoelkopf 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import dpspec.contract as dps
+from dpspec_preprocessing.descriptor import PREPROCESSING
+
+DPSPEC_API = 1
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    """The mechanism kind ``preprocessing``."""
+    yield PREPROCESSING

@@ -1,0 +1,127 @@
+"""One trial: the pipeline executed on one of two neighbours, by fair coins, and its outputs scored.
+
+The adversary knows both data sets, the pipeline and all constants, but neither the coins nor the noise. Pre-processing
+is deterministic: both data sets are processed once per trial, and the private mechanism runs for every coin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec_preprocessing import measure, ptr, steps
+from dpspec_preprocessing.canaries import neighbours
+from dpspec_preprocessing.execute import Executable, binned, right, score
+from dpspec_preprocessing.options import Pipeline, kind_of, pipeline_of
+from dpspec_preprocessing.rows import raw, within
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+    """Execute every trial's repeats; the evidence holds coins and bins of scores, and the first trial's accuracy."""
+    mechanism, audit = inputs["mechanism"], inputs["audit"]
+    found = pipeline_of(mechanism, context.facts)
+    x, y = raw(context, mechanism), _labels(context.data.train_y)
+    planted = neighbours(
+        x,
+        found.steps[0],
+        found.collection,
+        found.radius,
+        clusters=int(audit.get("clusters", 5)),
+        members=int(audit.get("members", 3)),
+    )
+    y = y.copy()
+    y[0] = 1.0
+    processed = []
+    for rows in planted:
+        if found.step is not None:
+            within(rows, found, tested=mechanism.get("ptr") is not None)
+        processed.append(steps.run(rows, found.steps, found.radius)[0])
+    engine = Executable.of(found.private, mechanism["private"], out_radius(found))
+    exact = [_noiseless(engine, rows, y) for rows in processed]
+    distances = [distance_inside(rows, found, mechanism) for rows in planted]
+    changed, moved, total = steps.distance(processed[0][1:], processed[1][1:])
+    for index in indices:
+        coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=int(audit.get("repeats", 1)))
+        random = np.random.default_rng(context.seed(index, "noise"))
+        bins = []
+        for done, coin in enumerate(coins.tolist()):
+            which = 1 - coin
+            context.progress(done, len(coins), "executing")
+            if _refuses(distances[which], mechanism, random):
+                bins.append(binned(0.0))
+                continue
+            output = engine.release(processed[which], y, random, exact[which])
+            bins.append(binned(score(found.private, output, exact[0], exact[1])))
+        evidence: dict[str, dps.Json] = {
+            "coins": "".join(map(str, coins.tolist())),
+            "bins": bins,
+            "planted": {"changed": changed, "moved": moved, "tau": total},
+        }
+        if index == 0 and "loss" in mechanism["private"]:
+            evidence["internal"] = {"accuracy": _accuracy(context, found, engine, mechanism, x)}
+        yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
+
+
+def out_radius(found: Pipeline) -> float:
+    """The radius of processed rows: that of the records, or where they are scaled what they are cut back to."""
+    last = found.steps[-1]
+    return float(last["clip"]) if "scale" in last else found.radius
+
+
+def distance_inside(x: Array, found: Pipeline, mechanism: Mapping[str, Any]) -> float:
+    """J: at least so many records must be replaced before a data set leaves the collection; 0 without a test."""
+    if mechanism.get("ptr") is None or found.step is None:
+        return 0.0
+    by, c = kind_of(found.step), found.collection
+    if by == "pca":
+        values, k = measure.spectrum(x), int(found.step["pca"])
+        gap = float(values[k - 1] - values[k]) / found.radius**2
+        return ptr.distance_gap(gap, float(c["min_eigengap"]) / found.radius**2, len(x))
+    if by in ("deduplicate", "quantise"):
+        return ptr.distance_count(window_count(x, 8.0 * float(found.step[by])), float(c["max_ball"]))
+    return ptr.distance_count(int(np.isnan(x).any(axis=1).sum()), float(c["max_missing_rows"]))
+
+
+def window_count(x: Array, width: float) -> int:
+    """The most records in a window of ``width`` along (1, ..., 1) / sqrt(d): no less than any ball of that diameter.
+
+    One replaced record moves it by at most one, unlike the largest ball around a record.
+    """
+    places = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
+    return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
+
+
+def _refuses(distance: float, mechanism: Mapping[str, Any], random: np.random.Generator) -> bool:
+    test = mechanism.get("ptr")
+    if test is None:
+        return False
+    noisy = distance + random.laplace(0.0, 1.0 / float(test["epsilon"]))
+    return bool(noisy <= ptr.threshold(float(test["epsilon"]), float(test["delta"])))
+
+
+def _noiseless(engine: Executable, x: Array, y: Array) -> Array:
+    return engine.train(x, y, None) if "gd" in engine.private.kind else engine.query(x)
+
+
+def _labels(y: Array) -> Array:
+    """Classes 0 and others as -1 and 1."""
+    return np.where(y == 0, -1.0, 1.0)
+
+
+def _accuracy(
+    context: dps.Context, found: Pipeline, engine: Executable, mechanism: Mapping[str, Any], x: Array
+) -> dict[str, dict[str, int]]:
+    """How many records the released model gets right, trained on the real rows; test rows by the same maps."""
+    others = raw(context, mechanism, test=True)
+    rows, test = steps.run(x, found.steps, found.radius, others)
+    y, test_y = _labels(context.data.train_y), _labels(context.data.test_y)
+    theta = engine.train(rows, y, np.random.default_rng(context.seed(0, "twin")))
+    counts = {"train": {"right": right(theta, rows, y), "records": len(rows)}}
+    if len(test):
+        counts["test"] = {"right": right(theta, test, test_y), "records": len(test)}
+    return counts

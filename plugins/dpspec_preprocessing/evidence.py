@@ -1,0 +1,112 @@
+"""From coins and bins to evidence and lower bounds, accuracy, and the side channel as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import dpspec.contract as dps
+from dpspec.stats import thresholds
+from dpspec_preprocessing.options import claimed_deltas
+
+_COINS = dps.Assumption(
+    name="independent-coins",
+    status="by-construction",
+    text="which of the two data sets was processed is decided by independent fair coins",
+)
+
+
+def ranked(trials: Sequence[dps.Trial]) -> str:
+    """Coins of all executions, from the lowest score to the highest."""
+    bins = [int(b) for trial in trials for b in trial.evidence["bins"]]
+    coins = [coin == "1" for trial in trials for coin in trial.evidence["coins"]]
+    return thresholds.outcomes(bins, coins)
+
+
+def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    """Evidence and lower bound at every claimed delta, what the planted records did, and accuracy."""
+    assert spec.audit is not None
+    if not trials:
+        return
+    told, confidence = ranked(trials), spec.audit.confidence
+    present, absent = told.count("1"), told.count("0")
+    scope = dps.Scope(
+        adjacency=spec.threat_model.adjacency,
+        unit=spec.threat_model.unit,
+        access="final-model",
+        adversary="record",
+        data="this",
+        pipeline="executed",
+    )
+    method = f"many-run, {len(told)} executions with one record or its replacement"
+    if min(present, absent):
+        for delta in claimed_deltas(spec):
+            at = dps.FrozenMap({"delta": delta})
+            yield dps.Evidence(
+                id=f"many-run/delta={delta:g}",
+                kind="many-run-ranked",
+                statistics=dps.FrozenMap({"outcomes": told}),
+                scope=scope,
+                at=at,
+                method=method,
+                source=thresholds.SOURCE,
+                power=thresholds.largest(present, absent, delta, confidence),
+            )
+            yield dps.Finding(
+                quantity="epsilon",
+                value=thresholds.epsilon_lower(told, delta, confidence),
+                bound="lower",
+                rigor="statistical",
+                at=at,
+                scope=scope,
+                method=method,
+                source=thresholds.SOURCE,
+                confidence=confidence,
+                assumptions=(_COINS,),
+            )
+    yield _planted(spec, trials[0])
+    yield from _accuracy(spec, trials)
+
+
+def _planted(spec: dps.Spec, trial: dps.Trial) -> dps.Series:
+    """What one record did to the others in the attack's two data sets."""
+    told = trial.evidence["planted"]
+    return dps.Series(
+        name="planted",
+        title="What the planted record changed among the others",
+        columns=dps.FrozenMap({key: [told[key]] for key in ("changed", "moved", "tau")}),
+        units=dps.FrozenMap({"changed": "records", "moved": "", "tau": ""}),
+        rigor="approximate",
+        source="executed on both data sets",
+        privacy="public" if spec.data.get("public", False) else "data-dependent",
+    )
+
+
+def _accuracy(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
+    accuracy = trials[0].evidence.get("internal", {}).get("accuracy", {})
+    scope = dps.Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
+    for split in ("train", "test"):
+        if split not in accuracy:
+            continue
+        counts, at = accuracy[split], dps.FrozenMap({"split": split})
+        yield dps.Finding(
+            quantity="accuracy",
+            at=at,
+            value=counts["right"] / counts["records"],
+            bound="estimate",
+            rigor="approximate",
+            scope=scope,
+            method="the pipeline on the real records, 1 run",
+            source="measured",
+            privacy="public" if spec.data.get("public", False) else "data-dependent",
+        )
+        if split == "test":
+            yield dps.Evidence(
+                id="accuracy/test",
+                kind="binomial",
+                quantity="accuracy",
+                at=at,
+                statistics=dps.FrozenMap({"trials": counts["records"], "successes": counts["right"]}),
+                scope=scope,
+                method="exact binomial on the test records of the first run",
+                source="Clopper & Pearson 1934",
+            )

@@ -1,0 +1,122 @@
+"""The private mechanisms, run: what is declared is what is added.
+
+Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), so that both constants hold:
+gaussian all d sums, laplace the first feature's, exponential the number of a feature, chosen by its sum. Gradient
+mechanisms train theta of a linear model without intercept on labels -1 and 1, projected to a ball.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpspec_preprocessing.private import GRADIENT, Private
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executable:
+    """One private mechanism with what only its execution needs. radius: of the processed rows."""
+
+    private: Private
+    radius: float
+    loss: str = "logistic"
+    theta_radius: float = 1.0
+    learning_rate: float = 0.5
+
+    @classmethod
+    def of(cls, private: Private, block: Mapping[str, Any], radius: float) -> Executable:
+        """From the ``private`` block of a spec."""
+        return cls(
+            private=private,
+            radius=radius,
+            loss=str(block.get("loss", "logistic")),
+            theta_radius=float(block.get("theta_radius", 1.0)),
+            learning_rate=float(block.get("learning_rate", 0.5)),
+        )
+
+    @property
+    def weight(self) -> float:
+        """The weight of a record in a query."""
+        return min(self.private.lipschitz, self.private.sensitivity / (2.0 * self.radius))
+
+    def query(self, x: Array) -> Array:
+        """The weighted sums of rows (n, d): (d,), or (1,) for laplace."""
+        sums = self.weight * x.sum(axis=0)
+        return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
+
+    def release(self, x: Array, y: Array, random: np.random.Generator, answer: Array | None = None) -> Array:
+        """One output on processed rows (n, d) with labels -1 or 1 (n,). answer: the query's, where it is known."""
+        m = self.private
+        if m.kind in GRADIENT:
+            return self.train(x, y, random)
+        exact = self.query(x) if answer is None else answer
+        if m.kind == "gaussian":
+            return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
+        if m.kind == "laplace":
+            return np.asarray(exact + random.laplace(0.0, m.sigma, exact.shape), dtype=np.float64)
+        # Gumbel noise on scaled qualities draws an index with probability proportional to e^(quality / (2 scale)).
+        return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
+
+    def train(self, x: Array, y: Array, random: np.random.Generator | None) -> Array:
+        """theta (d,): the average iterate, of sgd-iterated the one at a random step. Without ``random`` no noise."""
+        m, n = self.private, len(x)
+        theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+        steps, stop = m.steps, -1
+        if m.kind == "sgd-iterated":
+            steps = n if random is None else int(random.integers(1, n + 1))
+            stop = steps
+        for step in range(steps):
+            if m.kind == "dp-gd":
+                gradient = self.gradients(theta, x, y).sum(axis=0) / n
+            else:
+                at = step if stop >= 0 else int(random.integers(n)) if random is not None else step % n
+                gradient = self.gradients(theta, x[at : at + 1], y[at : at + 1])[0]
+            if random is not None:
+                gradient = gradient + random.normal(0.0, m.sigma, gradient.shape)
+            theta = theta - self.learning_rate * gradient
+            norm = float(np.linalg.norm(theta))
+            theta = theta * min(1.0, self.theta_radius / norm) if norm > 0.0 else theta
+            total += theta
+        return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
+
+    def gradients(self, theta: Array, x: Array, y: Array) -> Array:
+        """The gradient of each record's loss at theta, (n, d)."""
+        margins = x @ theta
+        if self.loss == "squared":
+            return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
+        return np.asarray((-y / (1.0 + np.exp(np.clip(y * margins, -700.0, 700.0))))[:, None] * x, dtype=np.float64)
+
+
+def score(m: Private, output: Array, one: Array, other: Array) -> float:
+    """How much ``output`` looks like made on the first of two data sets: by what both give without noise.
+
+    A log-likelihood ratio for queries, up to a factor for gaussian; for gradients the place along the difference of
+    the noiseless results.
+    """
+    if m.kind == "laplace":
+        return float((abs(output[0] - other[0]) - abs(output[0] - one[0])) / m.sigma)
+    if m.kind == "exponential":
+        at = int(output[0])
+        return float((one[at] - other[at]) / (2.0 * m.sigma))
+    towards = one - other
+    length = float(np.linalg.norm(towards))
+    if length == 0.0:
+        return 0.0
+    unit = 1.0 if m.kind != "gaussian" else m.sigma / length
+    return float((output - 0.5 * (one + other)) @ towards / (length * length * unit))
+
+
+def right(theta: Array, x: Array, y: Array) -> int:
+    """How many records have their label -1 or 1 on the right side."""
+    return int(np.count_nonzero(np.where(x @ theta > 0.0, 1.0, -1.0) == y))
+
+
+def binned(value: float, bins: int = 2048) -> int:
+    """A score as one of ``bins`` bins, whatever its size: all that is kept of it."""
+    return min(bins - 1, max(0, math.floor(bins * (0.5 + math.atan(value) / math.pi))))
