@@ -32,6 +32,13 @@ class SamplingLog(Observer):
         how many that batch held.
     """
 
+    inclusions: Tensor
+    sizes: list[int]
+    repeats: int
+    spreads: list[int]
+    overlaps: Tensor
+    _before: Tensor
+
     def __init__(self, records: int, phases: Sequence[int] = (), lags: Sequence[int] = ()) -> None:
         """``records``: real and planted ones together. ``phases``: the steps of each; ``lags``: which to compare."""
         self.lags = tuple(lags)

@@ -41,7 +41,7 @@ def comparison(
         title=f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap({name: "records" if name == "group_size" else "" for name in columns}),
-        rigor="theorem" if len(columns) == 2 else "approximate",
+        rigor="certified" if len(columns) == 2 else "approximate",
         plot=dps.FrozenMap({"x": "group_size", "y": [name for name in columns if name not in ("group_size", "ratio")]}),
         source="; ".join([*sorted({theory.SOURCES[p["sampling"]["scheme"]] for p in spec.phases}), *_sources(columns)]),
     )

@@ -43,7 +43,8 @@ class Segment:
     """Steps that are alike.
 
     rate: q; effect: s = clip_norm / sigma = 1 / noise_multiplier; gap: t, the enforced gap in units of sigma on the
-    scale of the sum; sparsity: p, how many coordinates share the worst gradient.
+    scale of the sum; sparsity: p, how many coordinates share the worst gradient; inflation: at least 1, by how much the
+    logarithms of moments are raised where a gradient other than the one-hot one was seen to be worse.
     """
 
     steps: int
@@ -51,6 +52,7 @@ class Segment:
     effect: float
     gap: float
     sparsity: int = 1
+    inflation: float = 1.0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -93,7 +95,7 @@ def step_rdp(orders: Sequence[int], segment: Segment) -> Floats:
 def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
     if segment.effect == 0.0:
         return (0.0,) * len(orders)
-    growth = segment.sparsity * density.log_moments(max(orders), segment.shift, segment.gap)
+    growth = segment.inflation * segment.sparsity * density.log_moments(max(orders), segment.shift, segment.gap)
     found = []
     for a in orders:
         if segment.rate == 1.0:
@@ -143,20 +145,22 @@ def variance_matched(segments: Sequence[Segment]) -> list[Segment]:
 
     I(t) >= 1 / (1 + t^2 / 12) makes its divergence the smaller one at every integer order, so its epsilon is too.
     """
-    return [replace(s, effect=s.effect / math.sqrt(1.0 + s.gap**2 / 12.0), gap=0.0, sparsity=1) for s in segments]
+    return [replace(s, effect=s.effect / math.sqrt(1.0 + s.gap**2 / 12.0), gap=0.0, sparsity=1, inflation=1.0) for s in segments]
 
 
 def limit(segments: Sequence[Segment]) -> list[Segment]:
     """What ever larger p comes to: a Gaussian of noise multiplier z / sqrt(I(t)), below which truncation cannot go."""
     return [
-        replace(s, effect=s.effect * math.sqrt(density.fisher_information(s.gap)), gap=0.0, sparsity=1)
+        replace(
+            s, effect=s.effect * math.sqrt(density.fisher_information(s.gap)), gap=0.0, sparsity=1, inflation=1.0
+        )
         for s in segments
     ]
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
     """The same noise, no mixing: what is left where a condition of the amplification fails."""
-    return [replace(s, gap=0.0, sparsity=1) for s in segments]
+    return [replace(s, gap=0.0, sparsity=1, inflation=1.0) for s in segments]
 
 
 def gaussian_curve(segment: Segment) -> Callable[[Floats], Floats]:

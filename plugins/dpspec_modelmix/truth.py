@@ -130,7 +130,8 @@ def _product(loss: Floats, present: Floats, absent: Floats, count: int) -> tuple
 
     Each law is known best where it is the larger one; the other follows from the loss.
     """
-    above, below = (_sum([(Law(loss, law), count)], _WITHIN) for law in (present, absent))
+    finest = _WITHIN * min(1.0, 10.0 / math.sqrt(count))
+    above, below = (_sum([(Law(loss, law), count)], finest) for law in (present, absent))
     up, down = above.losses > 0.0, below.losses <= 0.0
     losses = np.concatenate([below.losses[down], above.losses[up]])
     here, there = below.masses[down], above.masses[up]

@@ -86,7 +86,7 @@ def divergence(found: Pipeline, mode: str, order: float) -> float:
     if mode == "ignored":
         return totals.least(m, order, None, 0.0)
     own = found.printed if mode == "printed" else found.theorem
-    if own is None:
+    if own is None or (mode == "printed" and not m.unit):
         return math.nan
     if mode == "theorem2":
         return totals.optimised(m, order, distance(m, own))

@@ -35,11 +35,12 @@ def good_clusters(x: Array, eta: float) -> Clusters:
     x = np.asarray(x, dtype=np.float64)
     near, wide = ball_counts(x, eta), ball_counts(x, 3.0 * eta)
     centres = near == wide
-    representative = np.arange(len(x))
+    representative = np.full(len(x), len(x))
     # A cluster of one represents itself; only the others have to be looked up.
     for rows, members in _members(x, np.flatnonzero(centres & (near > 1)), eta):
         for row, inside in zip(rows, members, strict=True):
             representative[inside] = np.minimum(representative[inside], row)
+    representative = np.where(representative == len(x), np.arange(len(x)), representative)
     return Clusters(centres, representative, int(near[centres].max(initial=1)))
 
 

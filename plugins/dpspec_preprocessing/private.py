@@ -67,6 +67,11 @@ class Private:
         """How much one unit of tau counts: mu / L for gradients, L / sensitivity for queries."""
         return self.smooth / self.lipschitz if self.kind in GRADIENT else self.lipschitz / self.sensitivity
 
+    @property
+    def unit(self) -> bool:
+        """Whether all constants are 1, as Table 2 of the paper takes them."""
+        return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
+
     def louder(self, factor: float) -> Private:
         """The same mechanism with another noise parameter, ``factor`` times as large."""
         return replace(self, noise=self.noise * factor)

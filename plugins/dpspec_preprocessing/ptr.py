@@ -59,7 +59,7 @@ def refusal_printed(distance: float, delta: float, epsilon: float) -> float:
 
 
 def mechanism(epsilon: float, delta: float, slope: float) -> float:
-    """c + 2 sqrt(c ln(1 / delta)) + epsilon: the total for a mechanism with divergence c a and a test of ``epsilon``."""
+    """c + 2 sqrt(c ln(1 / delta)) + epsilon: a mechanism of divergence c a behind a test of ``epsilon``."""
     return slope + 2.0 * math.sqrt(slope * math.log(1.0 / delta)) + epsilon
 
 

@@ -269,7 +269,7 @@ def _accounting(spec: dps.Spec, facts: dps.Facts, found: Pipeline) -> Iterator[d
                 f"n >= {PRINTED_RECORDS} records" if few else "one of its columns, radius 1 and its limits"
             )
             yield _refused(at, f"Table 2 needs {why}", "accounting: certified")
-        if (m.lipschitz, m.sensitivity) != (1.0, 1.0) or (m.kind in mechanisms.GRADIENT and m.smooth != 1.0):
+        if not m.unit:
             yield _refused(at, "Table 2 is printed for constants of 1", "accounting: theorem2 takes any")
         low = [i for i, c in enumerate(spec.claims) if c.kind == "renyi-dp" and float(c["alpha"]) < PRINTED_ORDER]
         for i in low:

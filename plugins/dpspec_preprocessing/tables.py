@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dpspec.contract as dps
-from dpspec_preprocessing import bounds, convert, sensitivity, totals
+from dpspec_preprocessing import bounds, sensitivity, totals
 from dpspec_preprocessing.options import Pipeline, build, claimed_deltas, distance
 from dpspec_preprocessing.private import KINDS, Private
 
@@ -232,8 +232,3 @@ def _standing(found: Pipeline, way: str) -> str:
 def _shown(value: Any) -> Any:
     """Nothing where a formula has no value."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def epsilon_ignored(m: Private, delta: float) -> float:
-    """What the private mechanism alone would lose."""
-    return convert.certified(m, None, 0.0, delta)

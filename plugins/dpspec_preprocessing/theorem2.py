@@ -57,6 +57,21 @@ def optimum(rdp: Curve, srdp: Curve, order: float) -> Optimum:
     return min(found, key=lambda o: o.value)
 
 
+def of_lines(rdp: Curve, srdp: Curve, order: float) -> float:
+    """The optimum of two lines that hold up to some order each: in closed form where the orders that it needs are held.
+
+    Elsewhere it is searched for.
+    """
+    x, y = rdp(1.0 + 1e-9), srdp(1.0 + 1e-9)
+    if 0.0 < y < math.inf and 0.0 < x < math.inf:
+        for scaled, other, ratio in ((srdp, rdp, x / y), (rdp, srdp, y / x)):
+            p = 1.0 + (order - 1.0) / order * math.sqrt(ratio)
+            value = _term(scaled, other, order, p)
+            if math.isfinite(value):
+                return value
+    return optimum(rdp, srdp, order).value
+
+
 def closed_form(rdp_slope: float, srdp_slope: float) -> float:
     """(sqrt(x) + sqrt(y))^2: the slope of the optimum for two lines."""
     return (math.sqrt(rdp_slope) + math.sqrt(srdp_slope)) ** 2

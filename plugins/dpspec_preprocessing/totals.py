@@ -58,7 +58,8 @@ def optimised(m: Private, order: float, tau: float) -> float:
         return order * theorem2.closed_form(*at)
     if m.kind in ("laplace", "exponential"):
         return theorem(m, order, tau)
-    return theorem2.optimum(lambda a: printed_rdp(m, a), lambda a: printed_srdp(m, a, tau), order).value
+    find = theorem2.of_lines if m.kind == "sgd-iterated" else lambda *curves: theorem2.optimum(*curves).value
+    return find(lambda a: printed_rdp(m, a), lambda a: printed_srdp(m, a, tau), order)
 
 
 def certified(m: Private, order: float, tau: float) -> float:
@@ -71,7 +72,7 @@ def certified(m: Private, order: float, tau: float) -> float:
         return order * theorem2.closed_form(private.rdp_slope(m), private.srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
         return _sampled(m, order, tau)
-    return theorem2.optimum(lambda a: certified_rdp(m, a), lambda a: certified_srdp(m, a, tau), order).value
+    return theorem2.of_lines(lambda a: certified_rdp(m, a), lambda a: certified_srdp(m, a, tau), order)
 
 
 def group(m: Private, order: float, changed: float, *, paper: bool = False) -> float:

@@ -59,12 +59,12 @@ def test_figure_2_at_noise_2(tmp_path: Path) -> None:
     assert series.columns["full-batch"][0] > 100 * series.columns["epsilon"][0]
 
 
-def test_without_baselines_the_table_is_a_theorem(tmp_path: Path) -> None:
+def test_without_baselines_the_table_is_certified(tmp_path: Path) -> None:
     series = table(
         PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=4.0", "mechanism.baselines=[]"
     )
     assert set(series.columns) == {"group_size", "epsilon"}
-    assert series.rigor == "theorem"
+    assert series.rigor == "certified"
 
 
 def test_baselines_are_no_part_of_a_trial() -> None:

@@ -1,0 +1,99 @@
+"""What a spec declares of the mixing and of the attack: no torch, no numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dpspec.contract as dps
+
+#: The kinds of canaries, the default first.
+KINDS = ("one-hot", "spread")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """The ``mixing`` block: see the descriptor."""
+
+    threshold: float
+    relative: bool
+    literal: bool
+    zero_ties: bool
+    shared: bool
+    unmixed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """How many canaries are planted, each by a fair coin of its own, and how they look.
+
+    one-hot: each gradient stands in linf_truncation coordinates of its own, the theorem's worst case. spread: in as many
+    as there are, which shows more where epsilon is small.
+    """
+
+    kind: str
+    count: int
+
+
+def mixing_of(options: Mapping[str, Any]) -> Mixing:
+    """From the options of a mechanism or of one phase."""
+    block = options["mixing"]
+    return Mixing(
+        threshold=float(block["threshold"]),
+        relative=block.get("relative_to", "learning-rate") == "learning-rate",
+        literal=block.get("enforcement", "exact") == "literal",
+        zero_ties=block.get("ties", "positive") == "zero",
+        shared=block.get("weights", "per-coordinate") == "shared",
+        unmixed=tuple(block.get("unmixed", ())),
+    )
+
+
+def attack_of(audit: Mapping[str, Any]) -> Attack:
+    """From the ``audit`` block of a spec's document or of the inputs of a trial."""
+    canary = audit.get("canary") or {}
+    return Attack(kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
+
+
+def learning_rate(phase: Mapping[str, Any], training: Mapping[str, Any]) -> float:
+    """eta of a phase: its own, or that of the training block."""
+    return float(phase.get("learning_rate", training["learning_rate"]))
+
+
+def batch_size(phases: tuple[dps.FrozenMap, ...], records: int) -> float:
+    """The expected batch size of the first phase, the public divisor of a mean."""
+    sampling = phases[0]["sampling"]
+    rate = float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0
+    return max(1.0, rate * records)
+
+
+def lost(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
+    """Why nothing is amplified: for each condition that fails, where it was written and in words."""
+    found: list[tuple[dps.Path, str]] = []
+    kind = (spec.training.get("optimizer") or {}).get("kind", "sgd")
+    if kind != "sgd":
+        found.append(
+            (("training", "optimizer"), f"{kind} carries noisy gradients from step to step, which undoes the mixing")
+        )
+    for i, phase in enumerate(spec.phases):
+        mixing = mixing_of(phase)
+
+        def at(key: str, i: int = i) -> dps.Path:
+            return mixing_path(spec, i, key)
+
+        if mixing.threshold == 0.0:
+            found.append((at("threshold"), "a threshold of 0 leaves gaps as small as they are"))
+        if mixing.shared:
+            found.append((at("weights"), "a shared weight adds no noise across the line between both models"))
+        if mixing.unmixed:
+            found.append((at("unmixed"), f"{', '.join(mixing.unmixed)} shows its Gaussian noise alone"))
+        if mixing.zero_ties:
+            found.append((at("ties"), "the first step starts from two equal models and gets no gap"))
+    return list(dict.fromkeys(found))
+
+
+def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:
+    """Where a key of ``mixing`` was written: in the phase, or in the block that phases share."""
+    phases = spec.mechanism.get("phases")
+    own = phases is not None and "mixing" in phases[phase]
+    return ("mechanism", "phases", phase, "mixing", key) if own else ("mechanism", "mixing", key)

@@ -1,0 +1,252 @@
+"""Sixteen settings and further values that were computed beforehand in forty digits, by other code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpspec.accounting.rdp import sampled_gaussian_integer_rdp
+from dpspec_preprocessing import convert, lemmas, ptr, sensitivity, theorem2, totals
+from dpspec_preprocessing.private import (
+    Private,
+    certified_rdp,
+    printed_rdp,
+    rdp_slope,
+    sampled_curve,
+    sampled_limit,
+    srdp_slope,
+)
+
+GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
+
+
+def near(value: float) -> object:
+    """The references have nine digits or more."""
+    return pytest.approx(value, rel=1e-8)
+
+
+def projected(records: int, gap: float) -> float:
+    return sensitivity.pca_printed(gap, records).tau
+
+
+def setting(kind: str, noise: float, n: int = 1000, *, steps: int = 1, changed: float = 0.0) -> Private:
+    return Private(kind=kind, noise=noise, records=n, steps=steps, changed=changed)
+
+
+#: name: mechanism, order, tau as Table 2 has it, tau as Theorem 2 has it, changed; base, printed, theorem2 at p = q = 2,
+#: its optimum, group.
+SETTINGS = {
+    "R01": (setting(GAUSSIAN, 0.25), 16, 6, 6, 6, (0.5, 38.85, 38.16875, 24.5, 24.5)),
+    "R02": (setting(GAUSSIAN, 0.5), 12, 1, 1, 20, (1.5, 6.3, 6.01136363636, 6.0, 661.5)),
+    "R03": (setting(GAUSSIAN, 0.4), 20, 100 / 950, 100 / 950, 50, (1.6, 3.397229917, 3.31878116, 1.95457064, 4161.6)),
+    "R04": (
+        setting(GAUSSIAN, 0.05, 500), 11, 30.5, projected(500, 0.4), 500,
+        (0.01375, 26.88984375, 26.1876371, 13.2993089, 3437.5),
+    ),
+    "R05": (setting(GD, 0.2), 14, 4, 4, 4, (1.12, 11.76, 11.46461538, 10.08, 28.0)),
+    "R06": (setting(GD, 0.1), 32, 1, 1, 100, (0.64, 1.68, 1.61564516, 1.44, 6528.64)),
+    "R07": (setting(GD, 0.3, 400), 11, 2 / 3, 2 / 3, 100, (1.98, 4.62, 4.578, 3.52, 20197.98)),
+    "R08": (
+        setting(GD, 0.02, 2000), 25, 48.8, projected(2000, 0.25), 2000,
+        (0.02, 25.04712, 23.598436, 12.520018, 80000.0),
+    ),
+    "R09": (setting(LAPLACE, 0.1), 11, 8, 8, 8, (0.1, 0.9, 0.9, 0.9, 0.9)),
+    "R10": (setting(LAPLACE, 0.5), 40, 0.6, 0.6, 30, (0.5, 0.8, 0.8, 0.8, 15.5)),
+    "R11": (setting("exponential", 1.0, 250), 15, 2 / 9, 2 / 9, 25, (1.0, 11 / 9, 11 / 9, 11 / 9, 26.0)),
+    "R12": (
+        setting(LAPLACE, 0.01, 101), 11, 12.2 / 0.6, projected(101, 0.6), 101,
+        (0.01, 0.2133333333, 0.2133333333, 0.2133333333, 1.01),
+    ),
+    "R13": (
+        setting("sgd-sampled", 0.05, steps=20000), 11, 24.4, projected(1000, 0.5), 1000,
+        (0.15125, 17.82627, 17.2387918, 12.8212063, 9.36500134e9),
+    ),
+    "R14": (
+        setting("sgd-iterated", 0.001, 10000, changed=10), 11, 10, 10, 10,
+        (5.5e-6, 0.00122317964, 0.00116643998, 6.65992363e-4, 0.007128),
+    ),
+    "R15": (
+        setting("sgd-iterated", 0.002, 5000, changed=40), 12, 0.4, 0.4, 40,
+        (2.4e-5, 6.13080979e-5, 5.75930332e-5, 4.71334072e-5, 1.119744),
+    ),
+    "R16": (
+        setting("sgd-iterated", 0.005, 2000, changed=200), 11, 2 / 9, 2 / 9, 200,
+        (1.375e-4, 3.18868004e-4, 3.02947856e-4, 2.08892698e-4, 230.9472),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str) -> None:
+    m, order, tabulated, tau, changed, (base, printed, theorem, best, group) = SETTINGS[name]
+    assert totals.base(m, order) == near(base)
+    assert totals.printed(m, order, tabulated) == near(printed)
+    assert totals.theorem(m, order, tau) == near(theorem)
+    assert totals.optimised(m, order, tau) == near(best)
+    assert totals.group(m, order, changed, paper=True) == near(group)
+    assert base <= best <= theorem * (1 + 1e-12) <= printed * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("name", "exact"), [("R09", 0.835337284), ("R10", 0.782549528), ("R12", 0.149695656)])
+def test_laplace_pipelines_are_converted_exactly(name: str, exact: float) -> None:
+    m, order, _, tau, *_ = SETTINGS[name]
+    assert totals.certified(m, order, tau) == near(exact)
+
+
+def test_e1_certified_projection() -> None:
+    assert sensitivity.pca(0.4, 500).tau == near(10.2040816327)
+    assert totals.certified(SETTINGS["R04"][0], 11, sensitivity.pca(0.4, 500).tau) == near(1.72605737)
+    assert sensitivity.pca(0.25, 2000).tau == near(16.129032258)
+    assert totals.certified(SETTINGS["R08"][0], 25, sensitivity.pca(0.25, 2000).tau) == near(1.643309053)
+    tau = sensitivity.pca(0.6, 101).tau
+    assert tau == near(7.13780919)
+    assert convert.pure(SETTINGS["R12"][0], tau, 101) == near(0.0813780919)
+    assert totals.certified(SETTINGS["R12"][0], 11, tau) == near(0.031952958)
+    assert sensitivity.pca(0.5, 1000).tau == near(8.06451613)
+
+
+def test_e2_certified_sampled_gradients() -> None:
+    m = Private(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
+    tau = sensitivity.pca(0.5, 1000).tau
+    assert m.sigma == near(5.656854249)
+    assert sampled_curve(m)[11] == near(0.01466466970)
+    assert srdp_slope(m, tau) == near(0.02032388137)
+    assert totals.certified(m, 11, tau) == near(0.3531364136)
+    assert sampled_limit(SETTINGS["R13"][0]) == near(46.9442761)
+
+
+@pytest.mark.parametrize(("name", "value"), [("R14", 1.31506133e-5), ("R15", 2.30640995e-6), ("R16", 1.14156118e-5)])
+def test_e3_certified_iterated_gradients(name: str, value: float) -> None:
+    m, order, _, tau, *_ = SETTINGS[name]
+    assert totals.certified(m, order, tau) == near(value)
+
+
+def table_2(m: Private, tau: float) -> float:
+    curve = lambda order: totals.printed(m, order, tau)  # noqa: E731
+    return convert.from_curve(curve, 1e-5, lowest=11.0, conversion="mironov")
+
+
+def line(value: float) -> float:
+    return convert.from_line(value, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "printed", "best", "group"),
+    [
+        ("R03", 1.999410365, 3.019769001, 2.219182093, 305.9699286),
+        ("R07", 3.059115547, 5.771292546, 4.15882073, 2126.97067),
+        ("R04", 0.2411762956, 28.0411363, 8.670783956, 432.4631478),
+    ],
+)
+def test_e4_to_e6_conversions(name: str, base: float, printed: float, best: float, group: float) -> None:
+    m, _, tabulated, tau, changed, _ = SETTINGS[name]
+    assert line(rdp_slope(m)) == near(base)
+    assert table_2(m, tabulated) == near(printed)
+    assert line(totals.optimised(m, 2.0, tau) / 2.0) == near(best)
+    assert line(totals.group(m, 2.0, changed) / 2.0) == near(group)
+
+
+def test_e4_exact_conversions() -> None:
+    m, _, _, tau, *_ = SETTINGS["R03"]
+    assert convert.gaussian_epsilon(convert.mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
+    assert convert.gaussian_epsilon(convert.mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
+
+
+def test_e7_and_e8_propose_test_release() -> None:
+    m = Private(kind="dp-gd", noise=0.005, records=20000)  # deviation 2 L sqrt(T) / (0.01 n)
+    seventh = ptr.theorem7(m, 0.5, 0.01, 1e-6)
+    assert seventh.total == near(2.800317526)
+    assert seventh.order == near(15.85369722)
+    assert seventh.largest_delta == near(0.9393024065)
+    assert ptr.certified(m, 24.4, 20000, 0.01, 1e-6) == near(0.7125728736)
+    assert ptr.certified_gap(m, 0.5, 0.01, 1e-6) == near(0.2741610269)
+    distance = ptr.distance_gap(0.6, 0.5, 200_000, printed=True)
+    assert distance == near(1639.344262)
+    assert ptr.threshold(0.01, 1e-6) == near(1450.865774)
+    assert ptr.refusal(distance, 0.01, 1e-6) == near(0.07593086187)
+    assert ptr.refusal_printed(distance, 1e-6, 0.01) == near(0.03796543093)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "order", "value"),
+    [
+        (1e-3, 1.0, 8, 6.98794164909e-6),
+        (1e-2, 2.0, 16, 2.3762401964e-4),
+        (1e-4, 0.8, 4, 7.55433933693e-8),
+    ],
+)
+def test_e9_sampled_gaussians(rate: float, sigma: float, order: int, value: float) -> None:
+    assert float(sampled_gaussian_integer_rdp(order, rate, sigma)) == near(value)
+
+
+def test_e10_to_e12() -> None:
+    assert lemmas.subsampled(0.01, 10_000, 1) == (near(7.936351166e-5), 27)
+    assert lemmas.subsampled(0.01, 10_000, 50, printed=True) == (near(0.01087896159), 2)
+    assert sensitivity.regression_printed(2.0, 10.0) == near(2.772727273)
+    assert sensitivity.trimmed_mean(1.5, 95, 10) == near(0.02)
+    for name, sigma in (("R14", 343.3545642), ("R15", 233.4738453), ("R16", 139.4930475)):
+        assert SETTINGS[name][0].sigma == near(sigma)
+
+
+def test_the_paper_s_figure_2() -> None:
+    """Recomputed beforehand: optimal Renyi bound and exact conversion at epsilon 1 and delta 1e-3."""
+    m = Private(kind="gaussian", noise=1.0, records=1000)
+    for tau, best, exact in ((0.1, 4.6936, 3.5328), (1.0, 9.4338, 7.5813), (20 / 990, 4.3124, 3.2173)):
+        assert convert.from_line(totals.optimised(m, 2.0, tau) / 2.0, 1e-3) == pytest.approx(best, abs=5e-5)
+        assert convert.gaussian_epsilon(convert.mu(m, tau) or 0.0, 1e-3) == pytest.approx(exact, abs=5e-5)
+    large = Private(kind="gaussian", noise=1.0, records=10_000)
+    tau = sensitivity.pca(0.5, 10_000).tau
+    assert convert.gaussian_epsilon(convert.mu(large, tau) or 0.0, 1e-3) == pytest.approx(67.532, abs=5e-4)
+
+
+def test_the_optimum_of_two_lines_is_the_closed_form() -> None:
+    random = np.random.default_rng(7)
+    for _ in range(40):
+        x, y, order = float(random.lognormal()), float(random.lognormal(-1.0, 2.0)), 1.0 + float(random.lognormal(1.0))
+        best = theorem2.optimum(lambda a, x=x: x * a, lambda a, y=y: y * a, order)  # type: ignore[misc]
+        assert best.value == pytest.approx(order * theorem2.closed_form(x, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["R03", "R07"])
+def test_the_optimum_is_attained_by_an_explicit_pair(name: str) -> None:
+    """The certified bound equals the divergence of Gaussians whose means differ by the whole shift."""
+    m, order, _, tau, _, (*_, best, _) = SETTINGS[name]
+    shift = m.sensitivity + tau if m.kind == "gaussian" else 2.0 + tau
+    scale = m.noise * shift
+    assert 0.5 * order * scale**2 == near(best)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bounds_move_as_they_should(name: str) -> None:
+    m, order, _, tau, *_ = SETTINGS[name]
+    if m.kind == "sgd-sampled":
+        m = Private(kind=m.kind, noise=m.noise, records=m.records, steps=m.steps, factor=4.0)
+        tau = sensitivity.pca(0.5, 1000).tau
+    values = [totals.certified(m, order, t) for t in (1e-9 * tau, 0.5 * tau, tau, 2.0 * tau)]
+    assert values == sorted(values)
+    if m.kind != "sgd-sampled":  # its curve is known at whole orders only
+        assert values[0] == pytest.approx(certified_rdp(m, order), rel=1e-3)
+    assert values[0] >= certified_rdp(m, order) * (1 - 1e-12)
+    epsilons = [convert.certified(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
+    assert epsilons == sorted(epsilons, reverse=True)
+    assert totals.least(m, order, tau, 3) <= totals.group(m, order, 3)
+    assert math.isfinite(printed_rdp(m, order))
+
+
+def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
+    """The certified curve dominates replaced records whose gradients all lie on one side, both sides, or apart."""
+    q, sigma, order = 0.2, 2.0, 4
+    m = Private(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
+    assert m.sigma == near(sigma)
+    x = np.linspace(-40.0, 40.0, 200_001)
+
+    def density(*parts: tuple[float, float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        terms = [w * np.exp(-0.5 * ((x - at) / sigma) ** 2) for w, at in parts]
+        return np.asarray(sum(terms) / (sigma * math.sqrt(2.0 * math.pi)))
+
+    for common, one, other in ((-1.0, 1.0, -1.0), (0.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (0.3, 1.0, -1.0)):
+        p, r = density((1 - q, common), (q, one)), density((1 - q, common), (q, other))
+        exact = math.log(np.trapezoid(p**order * r ** (1.0 - order), x)) / (order - 1.0)
+        assert exact <= certified_rdp(m, order) * (1.0 + 1e-9)
