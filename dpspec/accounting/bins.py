@@ -133,12 +133,12 @@ def _share(low: Floats, high: Floats, loss: Floats) -> Floats:
 
 
 def _gathered(nodes: Floats, losses: Floats, mass: Floats, error: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """The fields mass, scaled, error and slip of ``Cells`` for outcomes of exact ``losses``."""
+    """The fields mass, excess, error and slip of ``Cells`` for outcomes of exact ``losses``."""
     at, count = _cell(nodes, losses), len(nodes) - 1
     total = np.asarray(np.bincount(at, weights=mass, minlength=count), dtype=np.float64)
-    scaled = np.asarray(np.bincount(at, weights=mass * np.exp(nodes[at] - losses), minlength=count), dtype=np.float64)
+    more = -mass * np.expm1(nodes[at] - losses)
+    excess = np.asarray(np.bincount(at, weights=more, minlength=count), dtype=np.float64)
     many = np.bincount(at, minlength=count)
     lost = np.bincount(at, weights=mass * error, minlength=count)
     relative = np.where(total > 0.0, lost / np.where(total > 0.0, total, 1.0), 0.0)
-    rounding = EPS * (16.0 + 2.0 * many)
-    return total, scaled, relative + rounding, rounding - relative * np.expm1(-np.diff(nodes))
+    return total, excess, relative + EPS * (16.0 + 2.0 * many), -relative * np.expm1(-np.diff(nodes))

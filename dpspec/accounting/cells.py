@@ -24,9 +24,9 @@ class Cells:
 
     index: (n + 1,) grid positions of the nodes, ascending from 0.
     mass: (n,) probability under the first distribution of losses between node i and node i + 1.
-    scaled: (n,) the second distribution's probability of the same outcomes, times e^(loss of node i).
+    excess: (n,) what ``mass`` exceeds the second distribution's probability, times e^(loss of node i), by.
     error: (n,) bound on the relative error of ``mass``.
-    slip: (n,) bound on the error of ``mass - scaled`` relative to ``mass``, beyond ``error`` times the difference.
+    slip: (n,) bound on the error of ``excess`` relative to ``mass``, beyond ``error`` times ``excess`` itself.
     shift: the nodes' losses are true up to this much.
     below, above: the first distribution's probability of losses under the lowest and over the highest node, rounded
         to the safe side. For an upper bound ``above`` counts as infinite, for a lower one as the highest node.
@@ -38,7 +38,7 @@ class Cells:
     spacing: float
     index: Index
     mass: Floats
-    scaled: Floats
+    excess: Floats
     error: Floats
     slip: Floats
     shift: float

@@ -81,7 +81,7 @@ def optimistic(cells: Cells) -> Atoms:
 def _chords(cells: Cells, sign: float) -> Floats:
     """Masses on the nodes that keep each cell's two masses, rounded up (+1) or down (-1)."""
     total = np.maximum(cells.mass * (1.0 + sign * (cells.error + 4.0 * EPS)), 0.0)
-    excess = (cells.mass - cells.scaled) * (1.0 + sign * (cells.error + 16.0 * EPS)) + sign * cells.slip * cells.mass
+    excess = cells.excess * (1.0 + sign * (cells.error + 16.0 * EPS)) + sign * cells.slip * cells.mass
     high = np.clip(excess / -np.expm1(-cells.widths), 0.0, total)
     nodes = np.zeros(len(total) + 1)
     nodes[:-1] += total - high
@@ -98,9 +98,9 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
     have enough. The first and the last cell have one free end only, which takes all of it.
     """
     step = np.expm1(cells.widths)
-    top = cells.scaled * step
-    low = np.clip(cells.mass - cells.scaled, 0.0, top)
-    charge = (cells.slip + cells.error * np.minimum(step, 1.0) + 16.0 * EPS) * cells.mass
+    top = np.maximum(cells.mass - cells.excess, 0.0) * step
+    low = np.clip(cells.excess, 0.0, top)
+    charge = (cells.slip + (cells.error + 16.0 * EPS) * np.minimum(step, 1.0)) * cells.mass
     safe = np.where(top > 0.0, top, 1.0)
     share = np.where(top > 0.0, (top - low) / safe, 0.0)
     doubt = np.where(top > 0.0, np.minimum(1.0, charge / safe), 1.0)  # how far the share may be off

@@ -84,7 +84,7 @@ class CellMasses(NamedTuple):
     """What ``Cells`` wants to know of each cell; the fields are described there."""
 
     mass: Floats
-    scaled: Floats
+    excess: Floats
     error: Floats
     slip: Floats
 
@@ -123,7 +123,10 @@ class Masses:
         rounding[~np.isfinite(rounding)] = 0.0
         error = 2.0 * ((self.group_error if present else self.none_error) + noise + rounding)
         slip = 2.0 * (self.group_error + self.none_error + noise + rounding)
-        return CellMasses(np.exp(first), np.exp(second + node), error, slip)
+        mass = np.exp(first)
+        with np.errstate(invalid="ignore"):
+            gap = np.where(np.isneginf(second), -np.inf, second + node - first)
+        return CellMasses(mass, -mass * np.expm1(np.minimum(gap, 700.0)), error, slip)
 
 
 def cell_masses(ratio: Ratio, z: Floats, base: Floats, widths: Floats, noise: Floats, *, present: bool) -> CellMasses:
@@ -169,4 +172,4 @@ def _quadrature(
     density = np.exp(exponent)
     density *= width[:, None] * _WEIGHTS
     error = 2.0 * noise + EPS * (40.0 + 2.0 * np.square(np.maximum(np.abs(low), np.abs(high))))
-    return CellMasses(density.sum(axis=1), (density * np.exp(gap)).sum(axis=1), error, 2.0 * noise + 16.0 * EPS)
+    return CellMasses(density.sum(axis=1), -(density * np.expm1(gap)).sum(axis=1), error, 2.0 * noise)

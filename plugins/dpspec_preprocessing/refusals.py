@@ -265,9 +265,7 @@ def _accounting(spec: dps.Spec, facts: dps.Facts, found: Pipeline) -> Iterator[d
     if mode == "printed":
         if found.printed is None:
             few = found.step is not None and "pca" in found.step and facts.records < PRINTED_RECORDS
-            why = (
-                f"n >= {PRINTED_RECORDS} records" if few else "one of its columns, radius 1 and its limits"
-            )
+            why = f"n >= {PRINTED_RECORDS} records" if few else "one of its columns, radius 1 and its limits"
             yield _refused(at, f"Table 2 needs {why}", "accounting: certified")
         if not m.unit:
             yield _refused(at, "Table 2 is printed for constants of 1", "accounting: theorem2 takes any")
@@ -298,8 +296,6 @@ def _ptr(spec: dps.Spec, facts: dps.Facts, found: Pipeline) -> Iterator[dps.Diag
         )
     for i, claim in enumerate(spec.claims):
         if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < float(ptr["delta"]):
-            yield _warned(
-                ("claims", i, "delta"), f"below ptr.delta, {ptr['delta']}, nothing is proved for all data"
-            )
+            yield _warned(("claims", i, "delta"), f"below ptr.delta, {ptr['delta']}, nothing is proved for all data")
     if claimed_deltas(spec) and spec.mechanism["accounting"] != "certified":
         yield _refused(at, "ptr is accounted for in mode certified only", "accounting: certified")

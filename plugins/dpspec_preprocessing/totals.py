@@ -58,8 +58,10 @@ def optimised(m: Private, order: float, tau: float) -> float:
         return order * theorem2.closed_form(*at)
     if m.kind in ("laplace", "exponential"):
         return theorem(m, order, tau)
-    find = theorem2.of_lines if m.kind == "sgd-iterated" else lambda *curves: theorem2.optimum(*curves).value
-    return find(lambda a: printed_rdp(m, a), lambda a: printed_srdp(m, a, tau), order)
+    curves = (lambda a: printed_rdp(m, a)), (lambda a: printed_srdp(m, a, tau))
+    if m.kind == "sgd-iterated":
+        return theorem2.of_lines(*curves, order)
+    return theorem2.optimum(*curves, order).value
 
 
 def certified(m: Private, order: float, tau: float) -> float:

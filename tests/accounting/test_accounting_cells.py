@@ -79,7 +79,7 @@ def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
             # ends of cells are only known up to ``shift``, which a cell's own mass cannot be held against
             blur = first * upper.shift * 4 / spacing
             assert abs(first - mpmath.mpf(upper.mass[i])) <= first * upper.error[i] + blur
-            excess = mpmath.mpf(upper.mass[i]) - mpmath.mpf(upper.scaled[i])
+            excess = mpmath.mpf(upper.excess[i])
             allowed = (first - scaled) * upper.error[i] + first * upper.slip[i] + blur * spacing
             assert abs(excess - (first - scaled)) <= allowed
 
@@ -94,8 +94,9 @@ def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: 
     for cells in both:
         total = cells.mass.sum() + cells.below + cells.above + cells.atoms[1].sum()
         assert total == pytest.approx(1.0, abs=1e-12)
-        assert np.all(cells.scaled <= cells.mass * (1.0 + cells.slip + 1e-15))
-        assert np.all(cells.scaled >= cells.mass * np.exp(-cells.widths) * (1.0 - cells.slip - 1e-15))
+        assert np.all(cells.excess >= -cells.mass * (cells.slip + 1e-15))
+        most = -np.expm1(-cells.widths)
+        assert np.all(cells.excess <= cells.mass * (most * (1.0 + cells.error + 1e-15) + cells.slip + 1e-15))
 
 
 def curve(atoms: Atoms, epsilon: float) -> float:
@@ -150,7 +151,7 @@ def test_chords_keep_both_masses() -> None:
         spacing=0.1,
         index=np.array([0, 1, 4, 5]),
         mass=np.array([0.2, 0.3, 0.1]),
-        scaled=np.array([0.19, 0.26, 0.095]),
+        excess=np.array([0.01, 0.04, 0.005]),
         error=np.zeros(3),
         slip=np.zeros(3),
         shift=0.0,
@@ -158,7 +159,7 @@ def test_chords_keep_both_masses() -> None:
         above=0.05,
     )
     atoms = pessimistic(cells)
-    second = float(np.sum(cells.scaled * np.exp(-(cells.lowest + cells.spacing * cells.index[:-1]))))
+    second = float(np.sum((cells.mass - cells.excess) * np.exp(-(cells.lowest + cells.spacing * cells.index[:-1]))))
     assert atoms.masses.sum() == pytest.approx(0.6, rel=1e-14)
     assert atoms.masses @ np.exp(-(atoms.lowest + atoms.spacing * atoms.index)) == pytest.approx(second, rel=1e-13)
     assert atoms.infinity == 0.05

@@ -35,8 +35,8 @@ def setting(kind: str, noise: float, n: int = 1000, *, steps: int = 1, changed: 
     return Private(kind=kind, noise=noise, records=n, steps=steps, changed=changed)
 
 
-#: name: mechanism, order, tau as Table 2 has it, tau as Theorem 2 has it, changed; base, printed, theorem2 at p = q = 2,
-#: its optimum, group.
+#: name: mechanism, order, tau of Table 2, tau of Theorem 2, changed; base, printed, theorem2 at p = q = 2, its
+#: optimum, group.
 SETTINGS = {
     "R01": (setting(GAUSSIAN, 0.25), 16, 6, 6, 6, (0.5, 38.85, 38.16875, 24.5, 24.5)),
     "R02": (setting(GAUSSIAN, 0.5), 12, 1, 1, 20, (1.5, 6.3, 6.01136363636, 6.0, 661.5)),
