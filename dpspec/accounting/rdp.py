@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from dpspec.accounting.checks import Directions, Floats, directions, whole
 from dpspec.accounting.excess import log_excess_power
+from dpspec.accounting.laplace import Laplace
+from dpspec.accounting.laplace_moments import log_excess as laplace_log_excess
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_excess
 from dpspec.accounting.weights import binomial
@@ -105,6 +107,24 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     return result
 
 
+def sampled_laplace_rdp(
+    orders: npt.ArrayLike, rate: npt.ArrayLike, effect: npt.ArrayLike, direction: Directions = "both"
+) -> Floats:
+    """One step of the Laplace mechanism on a Poisson sample, any real orders > 1; arrays broadcast.
+
+    rate: 0 < q <= 1; effect: sensitivity / scale >= 0. With the loss l of the unsampled pair under Lap(0, 1) and r(l) =
+    1 - q + q e^l, present-first is ln E[r^a] / (a - 1), absent-first ln E[r^(1 - a)] / (a - 1); ``both`` is the worse.
+    """
+    a, q, m = np.broadcast_arrays(checked_orders(orders), _rates(rate), _effects(effect))
+    worst = np.zeros(a.shape)
+    for side in directions(direction):
+        powers = a.ravel() if side == "present-first" else 1.0 - a.ravel()
+        each = zip(powers.tolist(), q.ravel().tolist(), m.ravel().tolist(), strict=True)
+        excess = np.array([laplace_log_excess(*values) for values in each])
+        worst = np.maximum(worst, _divergence(a.ravel(), excess).reshape(a.shape))
+    return worst
+
+
 def mixture_rdp(orders: npt.ArrayLike, mixture: Mixture, direction: Directions = "both") -> Floats:
     """One step of a mixture pair, so of DP-SGD for a whole group: exact for the pair (Ganesh 2024, Theorems 3.1, 3.3).
 
@@ -115,7 +135,7 @@ def mixture_rdp(orders: npt.ArrayLike, mixture: Mixture, direction: Directions =
 
 
 def composed_rdp(
-    phases: Sequence[tuple[Mixture, int]], orders: npt.ArrayLike, direction: Directions = "both"
+    phases: Sequence[tuple[Mixture | Laplace, int]], orders: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
     """The sum over ``phases`` of (pair, steps): RDP composes by adding (Mironov 2017, Proposition 1), also adaptively.
 
@@ -128,6 +148,9 @@ def composed_rdp(
         one_side = np.zeros(a.shape)
         for mixture, steps in phases:
             count = whole("steps", steps, 1)
+            if isinstance(mixture, Laplace):
+                one_side += count * sampled_laplace_rdp(a, mixture.rate, mixture.edge, side)
+                continue
             if mixture.effect is not None:
                 one_side += count * gaussian_rdp(a, mixture.effect)
                 continue

@@ -49,6 +49,7 @@ class Mechanism:
     example: a whole spec as YAML text; the conformance suite validates and runs it.
     trial_revision: part of every trial's cache key: raise it when trials change.
     steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
+    missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Mechanism:
     example: str
     trial_revision: int = 1
     steps: bool = True
+    missing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,10 @@ class Reporter:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Rows in memory: float32 features of shape (n, *shape), int64 labels of shape (n,)."""
+    """Rows in memory: float32 features of shape (n, *shape), int64 labels of shape (n,).
+
+    Features are finite, or NaN where a value is missing and the data block says how missing values are written.
+    """
 
     train_x: np.ndarray[Any, Any]
     train_y: np.ndarray[Any, Any]

@@ -23,6 +23,14 @@ DATASET = Dataset(
         {
             "path": path("The table: UTF-8, comma-separated, the first line names the columns."),
             **KEYS,
+            "missing": {
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
+                "items": {"type": "string"},
+                "description": "How missing values are written in columns of numbers, an empty text for nothing at "
+                "all. Such records are taken by mechanisms that impute only. Public constants.",
+            },
         },
         required=["path", "label", "classes"],
     ),
@@ -53,6 +61,8 @@ class Csv(Table):
             raise DataError(f"{table.file}: is empty: no record follows the line of column names")
         check_count(table.file, (records, *shape))
         key = {"kind": "csv", "file": sha256(table.file), "columns": list(table.features), **self.table_key()}
+        if self.options.get("missing"):
+            key["missing"] = sorted(self.options["missing"])
         return Facts(records=records, features=shape[0], classes=len(self.classes()), shape=shape, digest=digest(key))
 
     def read(self) -> LoadedData:
@@ -60,13 +70,15 @@ class Csv(Table):
         import numpy as np
 
         x, y, classes = array("d"), array("q"), self.classes()
+        missing = frozenset(text.strip() for text in self.options.get("missing") or ())
         with self._lines() as (table, lines):
             for number, line in lines:
                 where = f"{table.file}:{number}"
                 for name, index in table.features.items():
                     known = table.columns.categories.get(name)
                     if known is None:
-                        x.append(_number(line[index], f"{where}: column {name!r}"))
+                        absent = bool(missing) and line[index].strip() in missing
+                        x.append(math.nan if absent else _number(line[index], f"{where}: column {name!r}"))
                     else:
                         x.extend(_one_hot(line[index].strip(), name, known, where))
                 label = line[table.label].strip()

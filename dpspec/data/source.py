@@ -41,12 +41,13 @@ class Source(ABC):
         return dataclasses.replace(selection.facts(whole), digest=self._digest(whole, selection))
 
     def load(self) -> LoadedData:
-        """The records that trials see, finite float32 with int64 labels; raises ``DataError``."""
+        """The records that trials see, finite float32 (NaN where missing) with int64 labels; raises ``DataError``."""
         whole, what, what_test = self.describe(), self.what(), self.what(test=True)
         check_constants(self.options, whole.shape)
         raw = self.read()
-        train_x, train_y = checked(raw.train_x, raw.train_y, whole.classes, what)
-        test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test)
+        missing = bool(self.options.get("missing"))
+        train_x, train_y = checked(raw.train_x, raw.train_y, whole.classes, what, missing=missing)
+        test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
         if (train_x.shape, test_x.shape) != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
             raise DataError(f"{what}: read {train_x.shape} and {test_x.shape}, which are not the shapes described")
         chosen = Selection.of(self.options, whole).rows(

@@ -6,7 +6,7 @@ Nothing here reads rows or imports torch, so that ``validate`` and ``plan`` answ
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -87,7 +87,8 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
             raise SpecError([locate(diagnostic, spec.origin)]) from None
     audit = cast(Audit, resolve(mechanism.provider.audit)())  # type: ignore[operator]
-    diagnostics = tuple(locate(d, spec.origin) for d in audit.check(spec, facts))
+    found = [*_missing(spec, mechanism), *audit.check(spec, facts)]
+    diagnostics = tuple(locate(d, spec.origin) for d in found)
     return Prepared(
         spec=spec,
         audit=audit,
@@ -114,6 +115,17 @@ def plan(spec: Spec, catalog: Catalog) -> Plan:
     if errors:
         raise SpecError(errors)
     return prepared.plan()
+
+
+def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
+    """Records that miss values are for mechanisms that know what to do with them."""
+    if spec.data.get("missing") and not mechanism.provider.missing:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"{spec.mechanism.kind!r} takes no records with missing values",
+            path=("data", "missing"),
+            help="leave missing out, or take a mechanism that imputes and accounts for it",
+        )
 
 
 def _facts(source: DataSource, recorded: Facts | None) -> Facts:

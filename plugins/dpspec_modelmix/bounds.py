@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import dpspec.contract as dps
 from dpspec.accounting.interval import Interval
+from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.pld import PrivacyLoss
 from dpspec_modelmix import declared, printed, theory
 from dpspec_modelmix.options import lost
@@ -76,7 +78,8 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         yield from (_epsilon(delta, math.inf, "without noise", "no noise, no bound", _BASE) for delta in deltas)
         return
     reasons = [reason for _, reason in lost(spec)]
-    yield from _without_mixing(found, sorted({*deltas, *CURVE_DELTAS}), reasons)
+    curve = CURVE_DELTAS if spec.audit is not None else ()
+    yield from _without_mixing(found, tuple(sorted({*deltas, *curve})), reasons)
     for done, delta in enumerate(deltas):
         context.progress(done, len(deltas), "accounting")
         plain = theory.gaussian_epsilon(theory.without_mixing(found), delta)
@@ -88,20 +91,21 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
             yield from _beside(found, delta, set(spec.mechanism["baselines"]))
 
 
-def _without_mixing(found: Sequence[Segment], deltas: Sequence[float], reasons: list[str]) -> Iterator[dps.Finding]:
+def _without_mixing(
+    found: Sequence[Segment], deltas: tuple[float, ...], reasons: list[str]
+) -> Iterator[dps.Finding]:
     """Plain DP-SGD of the same noise: it holds for ModelMix too, and is all that holds where mixing amplifies nothing."""
-    loss = PrivacyLoss(
-        tuple(
-            (phase, steps)
-            for s in found
-            for phase, steps in PrivacyLoss.gaussian(1.0 / s.effect, 1.0, s.rate).compose(s.steps).phases
-        )
-    )
     why = f" ({'; '.join(reasons)})" if reasons else ""
-    intervals: list[Interval] = loss.epsilons(deltas)
-    for delta, interval in zip(deltas, intervals, strict=True):
-        found_here = _epsilon(delta, interval.upper, f"without mixing, pld/connect-the-dots{why}", "Ganesh 2024", _BASE)
-        yield replace(found_here, lower=interval.lower)
+    for delta, interval in zip(deltas, _plain(tuple(theory.without_mixing(found)), deltas), strict=True):
+        finding = _epsilon(delta, interval.upper, f"without mixing, pld/connect-the-dots{why}", "Ganesh 2024", _BASE)
+        yield replace(finding, lower=interval.lower)
+
+
+@lru_cache(maxsize=8)
+def _plain(found: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
+    """Epsilon of DP-SGD at each delta; cells of a matrix share it."""
+    phases = tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in found)
+    return PrivacyLoss(phases).epsilons(deltas)
 
 
 def _mixed(found: Sequence[Segment], delta: float, plain: float) -> Iterator[dps.Finding]:
@@ -205,7 +209,7 @@ def _printed_finding(delta: float, value: float, method: str, reason: str) -> dp
     return dps.Finding(
         quantity="epsilon",
         value=value,
-        bound="upper",
+        bound="estimate",
         rigor="approximate",
         at=dps.FrozenMap({"delta": delta}),
         scope=_SCOPE,

@@ -16,7 +16,7 @@ NO_NOISE = 1e-100
 
 
 def segments(
-    phases: tuple[dps.FrozenMap, ...], training: Mapping[str, Any], records: int, parameters: int | None
+    phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], records: int, parameters: int | None
 ) -> list[Segment] | None:
     """The phases as segments whose gaps hold as if every condition of the amplification were met.
 

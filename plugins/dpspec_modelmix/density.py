@@ -27,6 +27,9 @@ _REACH, _PANEL, _NODES = 12.0, 0.5, 16
 #: Above this distance of its ends the middle of the uniform is left out: there p_v / p_0 is 1 to the last bit.
 _WIDE = 48.0
 
+#: From here on both ends of the uniform are as if alone.
+_FAR = 100.0
+
 
 def log_density(o: Floats, width: float) -> Floats:
     """ln p_0 at each of ``o``; ``width`` t >= 0."""
@@ -70,6 +73,10 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
     """
     if shift == 0.0:
         return np.full(len(orders), -math.inf)
+    far = _FAR + 4.0 * shift
+    if width > far:
+        # Only the ends count, and their shape does not change: the excess is proportional to 1 / t.
+        return np.asarray(log_excess_moments(orders, shift, far, rate) + math.log(far / width), dtype=np.float64)
     found = np.empty(len(orders))
     # Orders that are alike share their nodes: large ones reach far, and small ones need none of that.
     ranks = np.ceil(np.log2(np.maximum(orders, 2.0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ def learning_rate(phase: Mapping[str, Any], training: Mapping[str, Any]) -> floa
     return float(phase.get("learning_rate", training["learning_rate"]))
 
 
-def batch_size(phases: tuple[dps.FrozenMap, ...], records: int) -> float:
+def batch_size(phases: Sequence[dps.FrozenMap], records: int) -> float:
     """The expected batch size of the first phase, the public divisor of a mean."""
     sampling = phases[0]["sampling"]
     rate = float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0
@@ -70,26 +70,30 @@ def batch_size(phases: tuple[dps.FrozenMap, ...], records: int) -> float:
 def lost(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
     """Why nothing is amplified: for each condition that fails, where it was written and in words."""
     found: list[tuple[dps.Path, str]] = []
-    kind = (spec.training.get("optimizer") or {}).get("kind", "sgd")
-    if kind != "sgd":
-        found.append(
-            (("training", "optimizer"), f"{kind} carries noisy gradients from step to step, which undoes the mixing")
-        )
-    for i, phase in enumerate(spec.phases):
-        mixing = mixing_of(phase)
-
-        def at(key: str, i: int = i) -> dps.Path:
-            return mixing_path(spec, i, key)
-
-        if mixing.threshold == 0.0:
-            found.append((at("threshold"), "a threshold of 0 leaves gaps as small as they are"))
-        if mixing.shared:
-            found.append((at("weights"), "a shared weight adds no noise across the line between both models"))
-        if mixing.unmixed:
-            found.append((at("unmixed"), f"{', '.join(mixing.unmixed)} shows its Gaussian noise alone"))
-        if mixing.zero_ties:
-            found.append((at("ties"), "the first step starts from two equal models and gets no gap"))
+    for phase, key, reason in lost_in(spec.phases, spec.training.options):
+        found.append((("training", key) if phase is None else mixing_path(spec, phase, key), reason))
     return list(dict.fromkeys(found))
+
+
+def lost_in(
+    phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]
+) -> list[tuple[int | None, str, str]]:
+    """The same as (phase, or None for the training block; key; reason)."""
+    found: list[tuple[int | None, str, str]] = []
+    kind = (training.get("optimizer") or {}).get("kind", "sgd")
+    if kind != "sgd":
+        found.append((None, "optimizer", f"{kind} carries noisy gradients from step to step, which undoes the mixing"))
+    for i, phase in enumerate(phases):
+        mixing = mixing_of(phase)
+        if mixing.threshold == 0.0:
+            found.append((i, "threshold", "a threshold of 0 leaves gaps as small as they are"))
+        if mixing.shared:
+            found.append((i, "weights", "a shared weight adds no noise across the line between both models"))
+        if mixing.unmixed:
+            found.append((i, "unmixed", f"{', '.join(mixing.unmixed)} shows its Gaussian noise alone"))
+        if mixing.zero_ties:
+            found.append((i, "ties", "the first step starts from two equal models and gets no gap"))
+    return found
 
 
 def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:

@@ -14,7 +14,7 @@ from dpspec.accounting.checks import Floats
 from dpspec.accounting.convert import epsilon_at_orders
 from dpspec_per_instance import bounds, estimation
 from dpspec_per_instance.options import DIRECTIONS, Audited, audited_of_spec
-from dpspec_per_instance.totals import Composer, Total, every
+from dpspec_per_instance.totals import Composer, Total
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -54,12 +54,11 @@ class Side:
     def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
         """``ratios``: per run the clipped norms (observed, m) in clip norms."""
         self.direction = direction
-        side = bounds.DIRECTIONS[direction]
-        self.composer = Composer(spec.mechanism.options, "present-first" if side == "present-first" else "absent-first")
+        self.composer = Composer(spec.mechanism.options, DIRECTIONS[direction])
         self.ratios = ratios
         self.places = self.composer.places(ratios)
         self.log_terms = log_terms
-        self.totals: list[Total] = every(self.composer, self.places, log_terms)
+        self.totals = [self.composer.total(order, self.places, log_terms) for order in self.composer.orders]
 
     def with_runs(self, order: float, runs: int) -> Total:
         """The total at one order from the first ``runs`` runs alone."""
@@ -100,7 +99,7 @@ class Analysis:
     @cached_property
     def right(self) -> Array:
         """The share of runs whose model is right about each record, per observed step: (observed, m)."""
-        return np.mean([_array(trial, "right") for trial in self.trials], axis=0, dtype=np.float64)
+        return np.asarray(np.mean([_array(trial, "right") for trial in self.trials], axis=0), dtype=np.float64)
 
     @cached_property
     def first(self) -> Side:
@@ -110,7 +109,14 @@ class Analysis:
     @cached_property
     def shown(self) -> tuple[float, ...]:
         """The orders whose details are shown, ascending."""
-        return tuple(sorted({self.best_order(bounds.claimed_deltas(self.spec)[-1]), *(a for a in SHOWN if a in self.first.composer.orders)}))
+        return tuple(
+            sorted(
+                {
+                    self.best_order(bounds.claimed_deltas(self.spec)[-1]),
+                    *(a for a in SHOWN if a in self.first.composer.orders),
+                }
+            )
+        )
 
     def total(self, order: float) -> Total:
         """The shown side's total at one order."""
@@ -148,7 +154,9 @@ def _facts(records: int, test_records: int) -> dps.Facts:
 def _array(trial: dps.Trial, name: str) -> Array:
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
-        raise ValueError(f"per-record values need the array {name!r} of trial {trial.index}, which is in the store it was made in")
+        raise ValueError(
+            f"per-record values need the array {name!r} of trial {trial.index}, which is in the store it was made in"
+        )
     return arrays[name]
 
 
@@ -159,6 +167,3 @@ def _epsilon(totals: Sequence[Total], divergences: Sequence[Floats], delta: floa
 
 def _worst(found: Sequence[Floats]) -> Floats:
     return np.asarray(np.max(found, axis=0), dtype=np.float64)
-
-
-__all__ = ["DIRECTIONS", "Analysis", "Epsilons", "Side", "at_hand"]

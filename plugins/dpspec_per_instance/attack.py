@@ -53,7 +53,8 @@ def outcomes(bench: Bench, asked: Attack, chosen: Sequence[tuple[str, int]], ind
     for number, (name, place) in enumerate(chosen):
         present, absent = bench.neighbour(place)
         others = tensors(*absent, bench.context.device)
-        record = tensors(*(part[place : place + 1] for part in bench.points), bench.context.device)
+        x, y = bench.points
+        record = tensors(x[place : place + 1], y[place : place + 1], bench.context.device)
         label = f"target {number}"
         coins = np.random.default_rng(bench.context.seed(index, label, "coins")).integers(0, 2, size=asked.runs)
         scores: list[float] = []

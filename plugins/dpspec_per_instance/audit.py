@@ -49,7 +49,9 @@ class PerInstanceAudit(dps.Audit):
             "them is not what was audited."
         ]
         if audited.own:
-            notes.append(f"Each of {len(audited.points)} records takes a run on data of its own in every one of {runs}.")
+            notes.append(
+                f"Each of {len(audited.points)} records takes a run on data of its own in every one of {runs}."
+            )
         return dps.Plan(
             chunks=_chunks(runs, facts),
             seconds=runs * (6.0 * parameters * rows / _FLOPS + trained * spec.steps * _STEP_SECONDS),

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
-from dpspec.accounting.checks import Direction
 from dpspec.accounting.convert import best_epsilon
 from dpspec.accounting.group import group_curve
 from dpspec.accounting.interval import Interval
@@ -54,14 +53,8 @@ def single(direction: str) -> tuple[str, ...]:
 
 def data_independent(phases: Sequence[dps.FrozenMap], deltas: Sequence[float], direction: str) -> list[Interval]:
     """Epsilon of every record of every data set, in one direction or the worse of both."""
-    pairs = []
-    for phase in phases:
-        sampling, sigma = phase["sampling"], float(phase["noise_multiplier"])
-        full = sampling["scheme"] != "poisson"
-        pairs.append(
-            (Mixture.full(1, sigma) if full else Mixture.poisson(1, float(sampling["rate"]), sigma), int(phase["steps"]))
-        )
-    found = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in single(direction)]  # type: ignore[arg-type]
+    pairs = [(_pair(phase), int(phase["steps"])) for phase in phases]
+    found = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in single(direction)]
     return [max(some, key=lambda interval: interval.upper) for some in zip(*found, strict=True)]
 
 
@@ -69,13 +62,13 @@ def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> flo
     """The same by Renyi divergences at the orders of the spec: what per-record values by that method compare with."""
     found = []
     for side in single(direction):
-        composer = Composer(mechanism, _side(side))
+        composer = Composer(mechanism, DIRECTIONS[side])
         found.append(best_epsilon(composer.orders, [composer.baseline(a) for a in composer.orders], delta).epsilon)
     return max(found)
 
 
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
-    """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, and for named populations."""
+    """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, for named populations."""
     claimed = claimed_deltas(spec)
     whole = wanted(spec)[-1]
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
@@ -104,7 +97,7 @@ def order_series(spec: dps.Spec) -> dps.Series:
     """The divergence of one saturated step and of the whole run, by order and direction."""
     columns: dict[str, list[dps.Json]] = {name: [] for name in ("order", "direction", "first_step", "run")}
     for side in single(wanted(spec)[-1]):
-        composer = Composer(spec.mechanism.options, _side(side))
+        composer = Composer(spec.mechanism.options, DIRECTIONS[side])
         for order in composer.orders:
             row = (order, side, composer.saturated(order, 1), composer.baseline(order))
             for name, value in zip(columns, row, strict=True):
@@ -120,8 +113,11 @@ def order_series(spec: dps.Spec) -> dps.Series:
     )
 
 
-def _side(direction: str) -> Direction:
-    return "present-first" if DIRECTIONS[direction] == "present-first" else "absent-first"
+def _pair(phase: dps.FrozenMap) -> Mixture:
+    sampling, sigma = phase["sampling"], float(phase["noise_multiplier"])
+    if sampling["scheme"] != "poisson":
+        return Mixture.full(1, sigma)
+    return Mixture.poisson(1, float(sampling["rate"]), sigma)
 
 
 def _tight(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:

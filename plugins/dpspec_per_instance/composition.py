@@ -55,7 +55,7 @@ def exponents(order: float, steps: int, p: float) -> Exponents:
 def schedule(order: float, ps: Sequence[float]) -> Exponents:
     """The same with an exponent for every step but the first: ``ps`` (n - 1,), the last step's first.
 
-    Hoelder's inequality may use another exponent at each of its n - 1 turns: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
+    Hoelder's inequality may use another exponent at each turn: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
     """
     above = [float(checked_orders(order)) - 1.0]
     for p in ps:

@@ -31,7 +31,10 @@ from dpspec_per_instance.composition import checked_exponent
 SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
 
 #: Where the classical constant does not hold, numbers made with it back nothing.
-CLASSICAL = Printed(refuted=True, reason="the classical constant of the Gaussian mechanism does not hold at this distance")
+CLASSICAL = Printed(refuted=True, reason="the classical Gaussian constant does not hold at this distance")
+
+#: Exponents among which the best is looked for.
+_EXPONENTS = tuple(np.geomspace(1.5, 1e4, 60).tolist())
 
 
 class OneSided(NamedTuple):
@@ -127,7 +130,7 @@ def best_corollary(
     log_masses: npt.ArrayLike,
     delta: float,
     slack: float,
-    ps: npt.ArrayLike = tuple(np.geomspace(1.5, 1e4, 60)),
+    ps: npt.ArrayLike = _EXPONENTS,
 ) -> tuple[OneSided, float]:
     """The least epsilon' over exponents, each of which is valid, and the exponent; arguments as for ``log_moment``."""
     found = [(corollary(rate, log_moment(epsilon, p, log_masses), delta, slack, p), p) for p in np.asarray(ps).tolist()]

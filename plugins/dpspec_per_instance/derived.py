@@ -1,9 +1,9 @@
 """What follows from a record's divergence or epsilon: what an attack can reach, memorisation, and unlearning.
 
 For an ordered pair of data sets, D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S. With (epsilon,
-delta) in both directions the difference of the two probabilities is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1):
-a bound on a membership advantage, on how much likelier the model is right about the record for having seen it
-(memorisation), and on every test of whether it was unlearned.
+delta) in both directions the two probabilities differ by at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): a bound
+on a membership advantage, on how much likelier the model is right about the record for having seen it (memorisation),
+and on every test of whether it was unlearned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpspec.accounting.rdp import checked_orders
 from dpspec.contract import Printed
 
 #: The constant of algorithm NPIU as printed: undefined at order 2, negative below, needlessly large above.
-NPIU_PRINTED = Printed(refuted=True, reason="the proof has (a - 1/2) / (a - 1) where the algorithm prints another constant")
+NPIU_PRINTED = Printed(refuted=True, reason="the proof has (a - 1/2) / (a - 1), the algorithm another constant")
 
 
 def true_positive_rate(fpr: npt.ArrayLike, order: npt.ArrayLike, divergence: npt.ArrayLike) -> Floats:

@@ -51,7 +51,7 @@ _MECHANISM: dict[str, dps.Json] = {
             "items": {
                 "type": "number",
                 "exclusiveMinimum": 1,
-                "maximum": 1024,
+                "maximum": 256,
                 "description": "An order above 1, whole or not.",
             },
             "default": list(ORDERS),
@@ -75,8 +75,8 @@ _THREAT_MODEL: dict[str, dps.Json] = {
         "population": {
             "enum": ["train", "test"],
             "default": "train",
-            "description": "train: training records, each comparing the data with the data without it. test: test records, "
-            "each comparing the data with the data that has it too.",
+            "description": "train: training records, each comparing the data with the data without it. test: test "
+            "records, each comparing the data with the data that has it too.",
         },
         "points": {
             "type": ["string", "array", "object"],
@@ -104,15 +104,15 @@ _THREAT_MODEL: dict[str, dps.Json] = {
 
 _ATTACK: dict[str, dps.Json] = {
     "type": "object",
-    "description": "Also attack single records: in each of many runs one record is there by a fair coin, all else is as "
-    "declared, and the adversary sees every iterate.",
+    "description": "Also attack single records: in each of many runs one record is there by a fair coin, all else is "
+    "as declared, and the adversary sees every iterate.",
     "properties": {
         "most": {
             "type": "integer",
             "minimum": 0,
             "maximum": 100,
             "default": 1,
-            "description": "How many of the audited records to attack, those with the largest gradients over a pilot run.",
+            "description": "How many audited records to attack, those with the largest gradients in a pilot run.",
         },
         "least": {
             "type": "integer",
@@ -148,8 +148,8 @@ _ATTACK: dict[str, dps.Json] = {
 
 _MEAN_RULE: dict[str, dps.Json] = {
     "type": "object",
-    "description": "Also estimate, at the models of the first run, what one step would lose if it added the same noise to "
-    "the mean of its batch: an estimate for each expected batch size, and no bound.",
+    "description": "Also estimate, at models along a run, what one step would lose if it added the same noise to the "
+    "mean of its batch: an estimate for each expected batch size, and no bound.",
     "properties": {
         "batches": {
             "type": "array",
@@ -202,8 +202,8 @@ _AUDIT: dict[str, dps.Json] = {
         "use": {
             "enum": ["inspect", "modify-training"],
             "default": "inspect",
-            "description": "What the values per record are for. They depend on the data: training that is changed by them "
-            "is not what was audited.",
+            "description": "What the values per record are for. They depend on the data: training that is changed by "
+            "them is not what was audited.",
         },
     },
     "additionalProperties": False,
@@ -234,7 +234,13 @@ threat_model:
 claims:
   - {id: everyone, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
   - {id: one, kind: per-instance-dp, epsilon: 2.0, delta: 1e-5, record: 7}
-  - {id: most, kind: per-instance-dp, epsilon: 1.2, delta: 1e-5, fraction: 0.9, population: train, expect: [supported, open]}
+  - id: most
+    kind: per-instance-dp
+    epsilon: 1.2
+    delta: 1e-5
+    fraction: 0.9
+    population: train
+    expect: [supported, open]
 
 audit:
   method: many-run

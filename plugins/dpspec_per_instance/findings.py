@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.accounting.checks import Floats
 from dpspec_per_instance import bounds, composition, divergence, estimation
 from dpspec_per_instance.analysis import Analysis, Epsilons
 from dpspec_per_instance.totals import quantile_place
@@ -17,7 +16,7 @@ from dpspec_per_instance.totals import quantile_place
 #: The fractions of the population at which epsilon is told besides those that claims name.
 FRACTIONS = (0.1, 0.5, 0.9)
 
-_SOURCE = f"{divergence.SOURCE} and {composition.SOURCE[-11:]}"
+_SOURCE = f"{divergence.SOURCE} and {composition.SOURCE.partition(', ')[2]}"
 
 _RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ in batches and noise alone")
 
@@ -37,7 +36,7 @@ def findings(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
             yield from _records(spec, found, epsilons)
             yield from _fractions(spec, found, epsilons)
             if direction == found.audited.whole:
-                yield _share(spec, found, epsilons)
+                yield from _by_renyi(spec, found, epsilons)
     yield from _told(spec, found)
 
 
@@ -45,12 +44,9 @@ def _records(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dp
     named = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
     for record in sorted(named):
         place = found.audited.points.index(record)
-        yield from _pair(found, epsilons, place, {"delta": epsilons.delta}, record)
-
-
-def _pair(found: Analysis, epsilons: Epsilons, place: int, at: dict[str, dps.Json], record: int) -> Iterator[dps.Finding]:
-    yield _finding(found, epsilons, float(epsilons.reported[place]), at, record, "per-record", certified=False)
-    yield _finding(found, epsilons, float(epsilons.certain[place]), at, record, "per-record", certified=True)
+        for certified in (False, True):
+            value = float((epsilons.certain if certified else epsilons.reported)[place])
+            yield _finding(found, epsilons, value, {"delta": epsilons.delta}, record, "per-record", certified=certified)
 
 
 def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -71,19 +67,31 @@ def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[
             yield _finding(found, epsilons, value, at, "all", aggregate(spec), certified=certified)
 
 
-def _share(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> dps.Finding:
-    """How many of the audited records stay below what holds for every record, by the same method."""
-    return dps.Finding(
-        quantity="share_below_data_independent",
-        value=float(np.mean(epsilons.estimate < epsilons.renyi)),
-        bound="estimate",
-        rigor="approximate",
-        at=dps.FrozenMap({"delta": epsilons.delta}),
-        scope=_scope(epsilons, "all"),
-        method=f"plug-in over {found.runs} runs, against rdp at the same orders",
-        source=_SOURCE,
-        privacy=aggregate(spec),
-    )
+def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    """The comparison by one method: Renyi divergences of records against those of any record, at the same orders."""
+    below = np.minimum(epsilons.estimate, epsilons.renyi)
+    told: list[tuple[str, float | None, float]] = [
+        ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
+    ]
+    if found.audited.complete or found.audited.sampled:
+        for fraction in FRACTIONS:
+            place = quantile_place(fraction, len(below), found.audited.size, None)
+            told.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
+    for quantity, at, value in told:
+        conditions: dict[str, dps.Json] = {"delta": epsilons.delta}
+        if at is not None:
+            conditions |= {"fraction": at, "population": found.audited.population}
+        yield dps.Finding(
+            quantity=quantity,
+            value=value,
+            bound="estimate",
+            rigor="approximate",
+            at=dps.FrozenMap(conditions),
+            scope=_scope(epsilons, "all"),
+            method=f"plug-in over {found.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
+            source=_SOURCE,
+            privacy=aggregate(spec),
+        )
 
 
 def _finding(
@@ -152,11 +160,6 @@ def _told(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
         source=estimation.SOURCE,
         privacy=aggregate(spec),
     )
-
-
-def median_total(values: Floats) -> float:
-    """The median of per-record values."""
-    return float(np.median(values))
 
 
 def _scope(epsilons: Epsilons, record: str | int) -> dps.Scope:

@@ -1,4 +1,4 @@
-"""What a run is watched for: the clipped gradient norm of every audited record before chosen steps, and nothing else."""
+"""What a run is watched for: the clipped gradient norm of every audited record before chosen steps."""
 
 from __future__ import annotations
 

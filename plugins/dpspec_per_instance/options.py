@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
+
+if TYPE_CHECKING:
+    from dpspec.accounting.checks import Direction
 
 #: The direction whose runs are the same for all records of a population: those on the data as declared. Removing a
 #: record compares with-it to without-it, and expectations are over runs on the first.
 SHARED = {"train": "remove", "test": "add"}
 
 #: Spec words and the accountant's: remove is D(with || without).
-DIRECTIONS = {"remove": "present-first", "add": "absent-first"}
+DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
 
 @dataclass(frozen=True, kw_only=True)

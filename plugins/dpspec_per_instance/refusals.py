@@ -12,6 +12,9 @@ from dpspec_per_instance.options import SHARED, Audited, audited_of_spec
 #: Records that need runs on data of their own: at most so many.
 MOST_OWN = 256
 
+#: Orders above this are not tabulated.
+MOST_ORDER = 512
+
 _POINTS = ("threat_model", "points")
 
 
@@ -67,8 +70,8 @@ def _mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         if scheme not in ("poisson", "full"):
             yield dps.Diagnostic(
                 code="unsupported",
-                message=f"whether a record is drawn by {scheme} sampling depends on the other records: the per-instance "
-                "theory needs a rate that is the same with a record and without it",
+                message=f"whether a record is drawn by {scheme} sampling depends on the other records: the "
+                "per-instance theory needs a rate that is the same with a record and without it",
                 path=at("sampling", "scheme"),
                 help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
             )
@@ -96,6 +99,18 @@ def _composition(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             path=("mechanism", "composition", "exponent"),
             help="auto takes three times the number of steps",
         )
+    elif not isinstance(asked, str) and (first := _first_order(spec, float(asked))) > MOST_ORDER:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"exponent {asked:g} asks for order {first:.2g} at the first of {spec.steps} steps: more than {MOST_ORDER}",
+            path=("mechanism", "composition", "exponent"),
+            help="auto takes three times the number of steps, which keeps every order within 1.4 times what is asked for",
+        )
+
+
+def _first_order(spec: dps.Spec, p: float) -> float:
+    growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
+    return 1.0 + (max(map(float, spec.mechanism["orders"])) - 1.0) * math.exp(growth)
 
 
 def _points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -128,7 +143,8 @@ def _points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             if int(point) >= size:
                 yield dps.Diagnostic(
                     code="bad-value",
-                    message=f"record {point} lies outside the data: there are {size} {population} records, counted from 0",
+                    message=f"record {point} lies outside the data: there are {size} {population} records, "
+                    "counted from 0",
                     path=(*_POINTS, place),
                 )
 
@@ -139,8 +155,8 @@ def _claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
         if claim.record is not None and claim.record not in points:
             yield dps.Diagnostic(
                 code="bad-value",
-                message=f"the claim is about record {claim.record}, which is not among the audited {audited.population} "
-                "records",
+                message=f"the claim is about record {claim.record}, which is not among the audited "
+                f"{audited.population} records",
                 path=("claims", i, "record"),
                 help="add it to threat_model.points",
             )
@@ -167,8 +183,8 @@ def _training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dp
     if spec.audit.options.get("use", "inspect") != "inspect":
         yield dps.Diagnostic(
             code="unsupported",
-            message="values per record depend on the data: training that is changed by them, by leaving out records for "
-            "example, is another mechanism, and nothing that is proved of this one holds for it",
+            message="values per record depend on the data: training that is changed by them, by leaving out records "
+            "for example, is another mechanism, and nothing that is proved of this one holds for it",
             path=("audit", "use"),
             help="keep them inside, as use: inspect says; or audit the whole procedure, choice of records included",
         )
@@ -176,8 +192,8 @@ def _training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dp
     if optimizer != "sgd":
         yield dps.Diagnostic(
             code="unsupported",
-            message=f"{optimizer} keeps a state beside the model, and the composition theorem is about what is released: "
-            "models alone are no Markov chain here",
+            message=f"{optimizer} keeps a state beside the model, and the composition theorem is about what is "
+            "released: models alone are no Markov chain here",
             path=("training", "optimizer"),
             help="train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
         )

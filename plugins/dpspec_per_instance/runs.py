@@ -179,8 +179,8 @@ def _own(bench: Bench, index: int) -> Array:
         # The first argument of the other direction: without a training record, with a test record.
         rows = absent if bench.audited.population == "train" else present
         job = bench.job(index, "own", str(point), rows=rows)
-        some = (part[place : place + 1] for part in bench.points)
-        watchers.append(NormObserver(job, *tensors(*some, job.device), bench.steps))
+        x, y = (part[place : place + 1] for part in bench.points)
+        watchers.append(NormObserver(job, *tensors(x, y, job.device), bench.steps))
         jobs.append(replace(job, observers=(watchers[-1],)))
     jobs[0] = bench.told(jobs[0], "training on each record's own data")
     for start in range(0, len(jobs), _together(bench)):

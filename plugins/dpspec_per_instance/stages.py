@@ -46,12 +46,13 @@ def estimate(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Array]:
     inside = np.array(points[:count]) if bench.audited.population == "train" else None
     shape = (len(STAGES), len(asked["batches"]), len(asked["orders"]), 2, count)
     values, sizes = np.zeros(shape), np.zeros(shape)
+    x, y = bench.points
     for stage, step in enumerate(keeper.steps):
         state = keeper.states[step]
         phase = job.phases[int(np.searchsorted(ends, step, side="right"))]
         clip = float(phase["clip_norm"])
         gradients = _clipped(model, state, job.x, job.y, clip)
-        own = gradients[inside] if inside is not None else _clipped(model, state, *(p[:count] for p in bench.points), clip)
+        own = gradients[inside] if inside is not None else _clipped(model, state, x[:count], y[:count], clip)
         for b, batch in enumerate(asked["batches"]):
             for o, order in enumerate(asked["orders"]):
                 rng = np.random.default_rng(bench.context.seed(0, "mean rule", str(stage), str(batch), str(order)))

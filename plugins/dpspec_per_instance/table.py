@@ -2,9 +2,9 @@
 
 (a - 1) D_a is tabulated over orders and over r = (clipped norm) / clip_norm. It is convex in the order, so that a line
 between two orders lies above it; it grows with r, so that the next larger tabulated r gives more. Present-first,
-exp((a - 1) D_a) is convex in r^2 too (d/ds E f(Y_s) = E[Y_s^2 f''(Y_s)] / 2 along Y_s = e^(B_s - s / 2), and y^2 f''(y) is
-convex for f(y) = (1 - q + q y)^a), so that more values of r are filled in by chords. All errors are upwards: a percent
-at most, but where D is about to jump or r is below a thousandth.
+exp((a - 1) D_a) is convex in r^2 too, so that more values of r are filled in by chords: along Y_s = e^(B_s - s / 2),
+d/ds E f(Y_s) = E[Y_s^2 f''(Y_s)] / 2, and y^2 f''(y) is convex for f(y) = (1 - q + q y)^a. All errors are upwards: a
+percent at most, but where D is about to jump or r is below a thousandth.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class StepTable:
 
 
 def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction) -> Floats:
-    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, at ``orders`` (k,), by the trapezoidal rule.
+    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, at ``orders`` (k,).
 
-    The integrand is analytic in a strip of half width pi / nu, so that the rule's error falls exponentially.
+    By the trapezoidal rule: the integrand is analytic in a strip of half width pi / nu, so that its error falls
+    exponentially.
     """
     if rate == 1.0:
         return np.asarray(0.5 * orders * (orders - 1.0) * ratio**2, dtype=np.float64)

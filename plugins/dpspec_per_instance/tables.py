@@ -98,13 +98,24 @@ def by_correctness(spec: dps.Spec, found: Analysis) -> dps.Series:
     for order in found.shown:
         for j in sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1}):
             ratio = found.first.composer.relative(order, j, found.first.places[j])
-            right = np.stack([r[j] for r in own]) > 0 if own is not None else np.tile(found.right[j] >= 0.5, (found.runs, 1))
-            told = (int(steps[j]), order, _mean(ratio, right), _mean(ratio, ~right), float(right.mean()), float(np.median(ratio)))
+            right = (
+                np.stack([r[j] for r in own]) > 0
+                if own is not None
+                else np.tile(found.right[j] >= 0.5, (found.runs, 1))
+            )
+            told = (
+                int(steps[j]),
+                order,
+                _mean(ratio, right),
+                _mean(ratio, ~right),
+                float(right.mean()),
+                float(np.median(ratio)),
+            )
             for name, value in zip(names, told, strict=True):
                 columns[name].append(value)
     return dps.Series(
         name="right-against-wrong",
-        title="One step's divergence relative to the data-independent one: records that the model gets right, and wrong",
+        title="One step relative to the data-independent value: records that the model gets right, and wrong",
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor="approximate",

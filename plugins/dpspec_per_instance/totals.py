@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -71,7 +71,7 @@ class Composer:
         return [made[step] for step in self._steps]
 
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
-        """Per observed step where the norms of all runs, each (observed, m) in clip norms, stand in its table: (R, m)."""
+        """Per observed step where the norms of all runs, (observed, m) each in clip norms, are in its table: (R, m)."""
         tables = (self._tables[self._phase_of[step - 1]] for step in self.observed)
         return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
 
@@ -101,7 +101,9 @@ class Composer:
         )
         rest = float(largest.sum() - largest[at].sum())
         spans = np.diff(np.append(self.observed, self.count + 1))
-        contributions = np.stack([self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(at, places, strict=True)])
+        contributions = np.stack(
+            [self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(at, places, strict=True)]
+        )
         certain = contributions[0].copy()  # the first model is fixed
         for j in range(1, len(at)):
             certain += estimation.certified(
@@ -142,16 +144,6 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
         if hypergeom.sf(place, population, wanted - 1, audited) <= failure:
             return place
     return None
-
-
-def every(composer: Composer, places: Sequence[npt.NDArray[np.uint16]], log_terms: float, tell: Callable[[int], None] | None = None) -> list[Total]:
-    """All orders, ascending."""
-    found = []
-    for number, order in enumerate(composer.orders):
-        found.append(composer.total(order, places, log_terms))
-        if tell is not None:
-            tell(number + 1)
-    return found
 
 
 def _rate(phase: dps.FrozenMap) -> float:

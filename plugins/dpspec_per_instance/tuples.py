@@ -1,7 +1,7 @@
 """One step of any update rule, by tuples of batches (Thudi et al., Theorem 3.6): exact for few updates, or sampled.
 
-For a whole order a and any two data sets, with B a batch of the second argument's data set, B_1..B_a independent ones of
-the first's, and v_i = U(B_i) - U(B),
+For a whole order a and any two data sets, with B a batch of the second argument's data set, B_1..B_a independent ones
+of the first's, and v_i = U(B_i) - U(B),
 
     D_a(first || second) <= E_B ln E exp(sum_{i<j} <v_i, v_j> / sigma^2) / (a - 1).
 
@@ -44,7 +44,7 @@ def merged(values: npt.ArrayLike, log_masses: npt.ArrayLike) -> Law:
 
 
 def exact(order: int, first: Law, second: Law, sigma: float) -> float:
-    """The bound on D(first || second), by listing all multisets of updates; raises ``ValueError`` beyond a few million."""
+    """The bound on D(first || second), by listing all multisets of updates; ``ValueError`` beyond a few million."""
     a, k = whole("order", order, 2), len(first.values)
     if math.comb(k + a - 1, a) > MOST_MULTISETS:
         raise ValueError(f"{k} distinct updates at order {a} are too many to list: sample them")
@@ -68,9 +68,10 @@ class Estimate(NamedTuple):
 
 
 def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
-    """The mean over outer batches of ln(mean over tuples): ``exponents`` (outer, inner, ...), sums of <v_i, v_j> / sigma^2.
+    """The mean over outer batches of ln(mean over tuples).
 
-    An inner size below about 5 says that a single tuple decides, and that the value is far too small.
+    exponents: (outer, inner, ...), the sums of <v_i, v_j> / sigma^2. An inner size below about 5 says that a single
+    tuple decides, and that the value is far too small.
     """
     e = np.asarray(exponents, dtype=np.float64)
     total = logsumexp(e, axis=1)

@@ -57,13 +57,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
                 continue
             output = engine.release(processed[which], y, random, exact[which])
             bins.append(binned(score(found.private, output, exact[0], exact[1])))
-        evidence: dict[str, dps.Json] = {
+        internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
+        if index == 0 and "loss" in mechanism["private"]:
+            internal["accuracy"] = _accuracy(context, found, engine, mechanism, x)
+        evidence = {
+            "records": context.facts.records,
+            "features": context.facts.features,
             "coins": "".join(map(str, coins.tolist())),
             "bins": bins,
-            "planted": {"changed": changed, "moved": moved, "tau": total},
+            "internal": internal,
         }
-        if index == 0 and "loss" in mechanism["private"]:
-            evidence["internal"] = {"accuracy": _accuracy(context, found, engine, mechanism, x)}
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
 
 

@@ -11,6 +11,9 @@ from dpspec_preprocessing.refusals import refusals
 #: Keys of the mechanism that only bounds read.
 _BOUNDS_ONLY = ("accounting", "also", "orders", "sweep", "table")
 
+#: Runs that share one processing of both data sets.
+_TOGETHER = 16
+
 #: Rough cost on one core: values that steps read, and gradient products, per second.
 _VALUES, _FLOPS = 2e7, 4e8
 
@@ -35,8 +38,7 @@ class PreprocessingAudit(dps.Audit):
         if spec.mechanism.get("sweep"):
             yield tables.sweep_series(spec, found)
         if spec.mechanism.get("table"):
-            yield tables.paper_table(spec, found)
-            yield tables.refuted_series()
+            yield from tables.paper_tables(spec, found)
         if context.facts.digest is not None and found.step is not None:
             from dpspec_preprocessing.rows import raw, within
 
@@ -56,7 +58,7 @@ class PreprocessingAudit(dps.Audit):
         work = float(steps.get(str(private["kind"]), int(private.get("steps", 1)))) * facts.features
         rows = float(facts.records * max(1, facts.features))
         return dps.Plan(
-            chunks=tuple((index,) for index in range(runs)),
+            chunks=tuple(tuple(range(i, min(runs, i + _TOGETHER))) for i in range(0, runs, _TOGETHER)),
             seconds=runs * 40.0 * rows / _VALUES + executions * 4.0 * work / _FLOPS,
             memory_bytes=int(64 * rows) + (1 << 28),
             power=tuple(

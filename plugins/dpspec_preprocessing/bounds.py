@@ -29,7 +29,7 @@ SOURCES = {
 IGNORES = "ignores that one record changes how others are processed"
 
 #: Deltas of the curve that attacks are held against.
-CURVE_DELTAS = (1e-3, 1e-4, 1e-6, 1e-8)
+CURVE_DELTAS = (1e-3, 1e-6, 1e-8)
 
 _ASSUMPTIONS = (
     dps.Assumption(name="radius", status="by-construction", text="records lie in the declared ball; others are errors"),
@@ -124,7 +124,8 @@ def _certified(
     values: list[tuple[str, float, dict[str, float]]] = []
     values += [("epsilon", convert.certified(m, tau, changed, delta), {"delta": delta}) for delta in deltas]
     values += [("epsilon", totals.least(m, order, tau, changed), {"alpha": order}) for order in orders]
-    values += [("mu", effect, {})] if effect is not None else []
+    asked = any(c.kind == "gdp" for c in spec.claims)
+    values += [("mu", effect, {})] if effect is not None and asked else []
     values += [("epsilon", limit, {"delta": 0.0})] if limit is not None else []
     for quantity, value, at in values:
         yield dps.Finding(

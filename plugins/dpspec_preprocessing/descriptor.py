@@ -319,4 +319,5 @@ PREPROCESSING = dps.Mechanism(
     audit="dpspec_preprocessing.audit:PreprocessingAudit",
     example=EXAMPLE,
     steps=False,
+    missing=True,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dpspec.contract as dps
 from dpspec.stats import thresholds
-from dpspec_preprocessing.options import claimed_deltas
+from dpspec_preprocessing.bounds import epsilon
+from dpspec_preprocessing.options import build, claimed_deltas
 
 _COINS = dps.Assumption(
     name="independent-coins",
@@ -38,6 +39,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         pipeline="executed",
     )
     method = f"many-run, {len(told)} executions with one record or its replacement"
+    shown: dict[float, float] = {}
     if min(present, absent):
         for delta in claimed_deltas(spec):
             at = dps.FrozenMap({"delta": delta})
@@ -51,9 +53,10 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
                 source=thresholds.SOURCE,
                 power=thresholds.largest(present, absent, delta, confidence),
             )
+            shown[delta] = thresholds.epsilon_lower(told, delta, confidence)
             yield dps.Finding(
                 quantity="epsilon",
-                value=thresholds.epsilon_lower(told, delta, confidence),
+                value=shown[delta],
                 bound="lower",
                 rigor="statistical",
                 at=at,
@@ -63,14 +66,35 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
                 confidence=confidence,
                 assumptions=(_COINS,),
             )
-    yield _planted(spec, trials[0])
+    yield _side_channel(spec, trials[0], shown)
+    yield from _planted(spec, trials[0])
     yield from _accuracy(spec, trials)
 
 
-def _planted(spec: dps.Spec, trial: dps.Trial) -> dps.Series:
-    """What one record did to the others in the attack's two data sets."""
-    told = trial.evidence["planted"]
+def _side_channel(spec: dps.Spec, trial: dps.Trial, shown: Mapping[float, float]) -> dps.Series:
+    """What the attack shows, between epsilon without counting pre-processing and with it."""
+    found = build(spec.mechanism.options, int(trial.evidence["records"]), int(trial.evidence["features"]))
+    columns: dict[str, list[dps.Json]] = {name: [] for name in ("delta", "ignored", "attack", "certified", "group")}
+    for delta, lower in shown.items():
+        uppers = [epsilon(found, way, delta) for way in ("ignored", "certified", "group")]
+        for name, value in zip(columns, (delta, uppers[0], lower, *uppers[1:]), strict=True):
+            columns[name].append(value)
     return dps.Series(
+        name="side-channel",
+        title="What the attack shows, beside epsilon without and with counting pre-processing",
+        columns=dps.FrozenMap(columns),
+        units=dps.FrozenMap(dict.fromkeys(columns, "")),
+        rigor="approximate",
+        source="bounds beside executions",
+    )
+
+
+def _planted(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
+    """What one record did to the others in the attack's two data sets."""
+    told = trial.evidence.get("internal", {}).get("planted")
+    if told is None:
+        return
+    yield dps.Series(
         name="planted",
         title="What the planted record changed among the others",
         columns=dps.FrozenMap({key: [told[key]] for key in ("changed", "moved", "tau")}),

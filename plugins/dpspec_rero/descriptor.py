@@ -172,7 +172,9 @@ mechanism:
   sampling: {scheme: poisson, rate: 0.1}
   steps: 20
 
-data: {kind: declared, records: 200, features: 16, classes: 2}
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.1}
 
 threat_model:
   prior: {candidates: 16}
@@ -182,6 +184,8 @@ claims:
   - {id: one-in-a-million, kind: rero, kappa: 1e-6, gamma: 1e-4}
   - {id: membership, kind: membership, advantage: 0.5}
   - {id: epsilon, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
+
+audit: {method: many-run, runs: 40, seed: 1}
 """
 
 RERO = dps.Mechanism(

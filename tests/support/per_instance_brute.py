@@ -6,8 +6,9 @@ import itertools
 import math
 
 import numpy as np
-from dpspec_per_instance.tuples import Law, merged
 from scipy.special import logsumexp
+
+from dpspec_per_instance.tuples import Law, merged
 
 
 def updates(gradients, rates, rule):

@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from support.per_instance_brute import Chain, chain_bound, classical, discrete
+
 from dpspec_per_instance import composition
 from dpspec_per_instance.composition import entropic_mean, exponents, printed_order, schedule
 from dpspec_per_instance.divergence import step_divergence
-from scipy.special import logsumexp
-from support.per_instance_brute import Chain, chain_bound, classical, discrete
 
 NEAR = 6e-8
 

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from dpspec_per_instance import corollary as cor
 from scipy.special import ndtr
 from scipy.stats import binom
 from support import per_instance_brute as brute
 
 from dpspec.accounting import gaussian
+from dpspec_per_instance import corollary as cor
 
 Q, SIGMA, DELTA_PRIME = 128 / 60000, 0.469, 0.5e-5
 DELTA = 0.5e-5 / Q
@@ -47,9 +47,7 @@ def test_the_smallest_true_epsilon_of_a_sum(size, true):
     assert _epsilon(_amplified_stick(size / SIGMA, Q), 1e-5) == pytest.approx(true, rel=6e-8)
 
 
-@pytest.mark.parametrize(
-    ("slack", "claimed", "true"), [(0.0, 5e-6, 5.887520e-6), (1e-7, 5.1e-6, 5.873132e-6)]
-)
+@pytest.mark.parametrize(("slack", "claimed", "true"), [(0.0, 5e-6, 5.887520e-6), (1e-7, 5.1e-6, 5.873132e-6)])
 def test_the_violations_of_the_classical_constant_are_seen(slack, claimed, true):
     """R11: what the paper's baseline and its corollary claim at batch size 128 is false."""
     c = cor.classical_constant(DELTA, SIGMA)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from support import per_instance_brute as brute
 import numpy as np
 import pytest
+from support import per_instance_brute as brute
+
 from dpspec_per_instance.divergence import integer_divergence, largest_mean_change, step_divergence
 
 EIGHT, ELEVEN = 6e-8, 6e-11

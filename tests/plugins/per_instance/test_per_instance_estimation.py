@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+
+from dpspec.accounting.convert import epsilon_at_orders
 from dpspec_per_instance import derived, estimation
 from dpspec_per_instance.composition import entropic_mean, exponents
 from dpspec_per_instance.divergence import step_divergence
-
-from dpspec.accounting.convert import epsilon_at_orders
 
 NORMS = np.array([(1.0, 0.8, 0.5, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.7, 0.6, 0.2)])
 NEAR = 6e-8
@@ -24,9 +24,7 @@ def _totals(order, p, rounding="real", failure=None):
         return parts
     for t in (1, 2, 3):
         top = float(step_divergence(e.orders[t], 0.1, 1.0))
-        parts[t] = float(
-            estimation.certified(parts[t], float(e.weights[t]), top, 3, estimation.log_terms(3, failure))
-        )
+        parts[t] = float(estimation.certified(parts[t], float(e.weights[t]), top, 3, estimation.log_terms(3, failure)))
     return parts
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
-from support import per_instance_brute as brute
 import numpy as np
 import pytest
+from support import per_instance_brute as brute
+
 from dpspec_per_instance.divergence import step_divergence
 from dpspec_per_instance.tuples import Law, exact, merged, plug_in, sampled
 

@@ -1,0 +1,186 @@
+"""What of the paper does not hold, each as a number: zero gaps, spread gradients, the missing T, vacuous asymptotics."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate
+
+from dpspec.accounting.pld import PrivacyLoss
+from dpspec_modelmix import density, laplace, printed, theory, truth, utility
+from dpspec_modelmix.theory import Segment
+
+
+def test_a_zero_gap_has_no_uniform_noise() -> None:
+    claimed = theory.step_rdp([2], Segment(1, 1.0, 1.0, 10.0))[0]
+    assert claimed == pytest.approx(0.24122883, rel=6e-8)
+    assert theory.step_rdp([2], Segment(1, 1.0, 1.0, 0.0))[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("effect", "delta", "claimed", "true"), [(3.0, 1e-3, 6.9133322, 13.0881792), (1.0, 1e-2, 1.1165174, 2.3177890)]
+)
+def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true: float) -> None:
+    assert theory.epsilon([Segment(1, 1.0, effect, 1e6)], delta).epsilon == pytest.approx(claimed, rel=6e-8)
+    exact = PrivacyLoss.gaussian(1.0 / effect).epsilon(delta, width=1e-8)
+    assert exact.lower == pytest.approx(true, rel=1e-7)
+    assert truth.epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "effect", "gap", "epsilon", "one_hot", "spread"),
+    [(1.0, 1.0, 100.0, 0.0, 0.01000, 0.05034), (1.0, 1.0, 100.0, 0.1, 0.00817, 0.01818)],
+)
+def test_a_spread_gradient_has_the_larger_delta(
+    rate: float, effect: float, gap: float, epsilon: float, one_hot: float, spread: float
+) -> None:
+    narrow = truth.deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
+    wide = truth.deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
+    assert narrow == pytest.approx(one_hot, abs=5.1e-6)
+    assert wide == pytest.approx(spread, abs=1.2e-5)
+    assert wide > narrow
+    # At integer orders above 1 it is the other way round: the theorem stands where an accountant of the pair would not.
+    assert theory.step_rdp([2], Segment(1, rate, effect, gap, 100))[0] < theory.step_rdp([2], Segment(1, rate, effect, gap))[0]
+
+
+def test_even_wider_spreads() -> None:
+    assert truth.deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
+    assert truth.deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
+    assert truth.deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
+
+
+def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
+    far = printed.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
+    assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
+    assert far.applies
+    one_hot, spread = (truth.deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
+    assert one_hot == pytest.approx(0.000999, abs=1e-6)
+    assert spread == pytest.approx(0.016737, rel=5e-3)
+    assert one_hot < far.delta < spread
+
+
+def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
+    far = printed.asymptotic(Segment(5000, 0.02, 2.72, 40.8))
+    assert not far.applies
+    assert far.total == pytest.approx(1.4e3, rel=0.02)
+    assert far.vacuous
+
+
+def test_the_corollary_misses_the_number_of_steps() -> None:
+    segment = Segment(5000, 0.02, 1.0 / 0.3675, 40.816327, 100)
+    repaired = theory.epsilon([segment], 1e-5).epsilon
+    without = printed.corollary_without_steps(segment, 1e-5)
+    assert without == pytest.approx(1.46453, abs=1e-4)
+    assert repaired == pytest.approx(4.8208127, rel=1e-6)
+    assert without == printed.corollary_without_steps(Segment(1, 0.02, 1.0 / 0.3675, 40.816327, 100), 1e-5)
+    assert printed.corollary_as_printed(segment, 1e-5) < 0.0
+    assert without < truth.epsilon([segment], 1e-5)
+
+
+def test_plain_noise_of_the_same_variance_always_has_the_smaller_epsilon() -> None:
+    for q in (0.01, 0.2, 1.0):
+        for s in (0.3, 2.0):
+            for t in (0.5, 5.0, 50.0):
+                for p in (1, 50):
+                    mixed = [Segment(50, q, s, t, p)]
+                    orders = [2, 3, 8, 32]
+                    matched = theory.variance_matched(mixed)
+                    plain = theory.step_rdp(orders, matched[0])
+                    assert np.all(plain <= theory.step_rdp(orders, mixed[0]) * (1 + 1e-9))
+
+
+def test_laplace() -> None:
+    one, as_printed = laplace.moments(1.0, 0.05, 200.0), laplace.moments(1.0, 0.05, 200.0, printed=True)
+    assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
+    assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
+    assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
+    assert laplace.total_epsilon(1000, one, 1e-5) == pytest.approx(2.1822067, rel=6e-8)
+    assert laplace.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large = laplace.moments(1.0, 1.0, 100.0)
+    assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
+    assert laplace.moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
+    with pytest.raises(ValueError, match="the lemma needs"):
+        laplace.moments(1.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("shift", "width", "mean", "second"), [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)]
+)
+def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
+    def loss(o: float) -> tuple[float, float]:
+        there, here = (float(laplace.log_density(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
+        return math.exp(there), there - here
+
+    knots = [-40.0, -5.0, 0.0, shift, 8.0, width - 8.0, width, width + shift, width + 8.0, width + 40.0]
+    for power, value in ((1, mean), (2, second)):
+        parts = [
+            integrate.quad(lambda o, n=power: loss(o)[0] * loss(o)[1] ** n, a, b, epsabs=1e-13, limit=200)[0]
+            for a, b in zip(knots, knots[1:], strict=False)
+        ]
+        assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
+        assert math.fsum(parts) <= laplace.moments(1.0, shift, width)[power - 1]
+
+
+def test_utility_constants() -> None:
+    setting = {
+        "distance": 1.0,
+        "dimension": 10,
+        "thresholds": 0.01,
+        "steps": 100,
+        "gamma": 0.5,
+        "lipschitz": 1.0,
+        "rate": 0.1,
+        "records": 1000,
+        "noise_square": 40.0,
+        "smoothness": 1.0,
+    }
+    assert utility.convex(**setting) == pytest.approx(5.6698603, rel=6e-8)
+    assert utility.convex(**setting, enforcement="literal") > utility.convex(**setting)
+    bias = utility.clipping_bias(12.0, 1.0)
+    assert bias == pytest.approx((0.47510647, 0.043924944, 1.3029810), rel=6e-8)
+    c = 4.0 * math.log(10.0)
+    assert utility.clipping_bias(c, 1.0) == pytest.approx((0.45, 0.13465516, c / 20.0), rel=6e-8)
+    with pytest.raises(ValueError, match="parts"):
+        utility.clipping_bias(1.0, 1.0, 2.0)
+
+
+def test_rederived_utility_theorems() -> None:
+    case = utility.NonConvex(
+        dimension=100,
+        records=10_000,
+        rate=0.1,
+        clip_norm=2.0,
+        epsilon=1.0,
+        delta=1e-5,
+        smoothness=1.0,
+        span=1.0,
+        noise=4.0,
+    )
+    leak = 100.0 * math.log(1e5)
+    assert case.steps == pytest.approx(1e8 / leak)
+    unit = 2.0 * math.sqrt(leak) / 1e4
+    assert case.dpsgd() == pytest.approx((15.0 + 1.0 + 0.05) * unit)
+    assert case.dpsgd(printed=True) == pytest.approx(4.5 * unit)
+    assert case.modelmix(0.0, 0.0) == pytest.approx((20.0 + 1.0 + 0.05) * unit * math.sqrt(101 / 12))
+    # The third term with its root put back is smaller by sqrt(d ln(1 / delta)).
+    ours, theirs = (case.modelmix(12.0, 0.0, printed=p) - case.modelmix(0.0, 0.0, printed=p) for p in (False, True))
+    assert theirs / ours == pytest.approx(math.sqrt(leak))
+
+
+def test_clipping_can_fail() -> None:
+    points = np.array([-20.0, -10.0, 90.0])
+
+    def clipped(w: float) -> float:
+        return float(np.mean(np.clip(w - points, -1.0, 1.0)))
+
+    assert points.mean() == 20.0
+    assert clipped(20.0) == pytest.approx(1.0 / 3.0)
+    assert clipped(0.0) == pytest.approx(1.0 / 3.0)
+
+
+def test_dominance_of_a_wider_uniform_at_real_orders() -> None:
+    orders = np.array([1.25, 1.5, 3.0])
+    values = [density.log_excess_moments(orders, 1.5, t, 0.2) for t in (0.1, 1.0, 7.0, 60.0)]
+    assert all(np.all(a >= b) for a, b in zip(values, values[1:], strict=False))

@@ -1,0 +1,312 @@
+"""Whole audits: what is declared is what runs, data outside the collection is an error, and a test in front helps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpspec.engine.result import AuditResult
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.errors import SpecError
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+from dpspec_preprocessing import ptr, steps
+from dpspec_preprocessing.attack import distance_inside, window_count
+from dpspec_preprocessing.execute import Executable, score
+from dpspec_preprocessing.options import build
+from dpspec_preprocessing.private import Private
+
+SPECS = Path(__file__).parents[3] / "specs"
+
+BASE = """\
+dpspec: 1
+name: audited
+mechanism:
+  kind: preprocessing
+  pipeline: [{pca: 1}]
+  private: {kind: gaussian, eps_noise: 0.3}
+  collection: {min_eigengap: 0.1}
+  clip_rows: true
+data: {kind: synthetic, pattern: blobs, records: 600, features: 4, classes: 2, noise: 0.1, seed: 4, split: {test: 100}}
+threat_model: {adjacency: replace-one}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 1e6, delta: 1e-5, over: collection}
+audit: {method: many-run, runs: 2, repeats: 12, seed: 3}
+"""
+
+
+def audited(tmp_path: Path, *overrides: str, text: str = BASE) -> AuditResult:
+    path = tmp_path / "audited.yaml"
+    path.write_text(text, encoding="utf-8")
+    return ran(path, tmp_path, *overrides)
+
+
+def ran(path: Path, tmp_path: Path, *overrides: str) -> AuditResult:
+    catalog = load_catalog()
+    loaded = load_specs([path], catalog, overrides)
+    assert loaded.ok, loaded.diagnostics
+    return run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu").audits[0]
+
+
+STEP = {
+    "pca": ["mechanism.pipeline=[{pca: 2}]", "mechanism.collection={min_eigengap: 1e-9}"],
+    "affine": ["mechanism.pipeline=[{pca: 2, affine: true}]", "mechanism.collection={min_eigengap: 1e-9}"],
+    "scale": ["mechanism.pipeline=[{scale: standard, clip: 1.0}]", "mechanism.collection={min_std: 0.01}"],
+    "deduplicate": ["mechanism.pipeline=[{deduplicate: 0.01}]", "mechanism.collection={max_ball: 60, max_cluster: 3}"],
+    "quantise": [
+        "mechanism.pipeline=[{quantise: 0.01}]",
+        "mechanism.collection={max_ball: 60, max_cluster: 3}",
+        "audit.clusters=4",
+    ],
+    "impute": ["mechanism.pipeline=[{impute: mean}]", "mechanism.collection={max_missing_rows: 20, min_observed: 450}"],
+    "chain": ["mechanism.pipeline=[{impute: mean}, {deduplicate: 0.01}, {pca: 2}]", "mechanism.collection={}"],
+}
+PRIVATE = {
+    "gaussian": "{kind: gaussian, eps_noise: 0.3}",
+    "laplace": "{kind: laplace, eps_noise: 0.3}",
+    "exponential": "{kind: exponential, eps_noise: 0.3}",
+    "dp-gd": "{kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}",
+    "squared": "{kind: dp-gd, eps_noise: 0.3, steps: 5, loss: squared}",
+    "sgd-sampled": "{kind: sgd-sampled, eps_noise: 0.3, steps: 50, loss: logistic}",
+    "sgd-iterated": "{kind: sgd-iterated, eps_noise: 0.01, loss: logistic}",
+}
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_every_step_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
+    audit = audited(tmp_path, *STEP[name])
+    uppers = {f.scope.data: f.value for f in audit.findings if f.bound == "upper" and f.at.get("delta") == 1e-5}
+    assert uppers["all"] >= uppers.get("collection", 0.0)
+    assert ("collection" in uppers) == (name != "chain")
+    assert len(audit.trials) == 2
+    assert [v.verdict for v in audit.verdicts] == ["proved"]
+    assert all(f.value <= uppers["all"] for f in audit.findings if f.bound == "lower")
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
+    access = ["threat_model.access=final-model"] if name == "sgd-iterated" else []
+    audit = audited(tmp_path, f"mechanism.private={PRIVATE[name]}", *STEP["impute"], *access)
+    assert [v.verdict for v in audit.verdicts] == ["proved"]
+    accuracies = [f for f in audit.findings if f.quantity == "accuracy"]
+    assert {f.at["split"] for f in accuracies} == ({"train", "test"} if "loss" in PRIVATE[name] else set())
+    pure = [f for f in audit.findings if f.at.get("delta") == 0.0]
+    assert bool(pure) == (name in ("laplace", "exponential"))
+
+
+def test_data_outside_the_collection_is_an_error_that_suggests_a_test(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="outside the declared collection: min_eigengap") as raised:
+        audited(tmp_path, "mechanism.collection.min_eigengap=0.99")
+    assert "ptr" in str(raised.value)
+
+
+def test_rows_outside_the_ball_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="outside the declared ball of radius 1"):
+        audited(tmp_path, "mechanism.clip_rows=false")
+
+
+def test_measured_values_are_kept_apart(tmp_path: Path) -> None:
+    audit = audited(tmp_path, "data.public=false")
+    privacy = {series.name: series.privacy for series in audit.series}
+    assert privacy["measured"] == privacy["planted"] == "data-dependent"
+    assert {privacy[name] for name in ("sensitivity", "epsilon-by-accounting")} == {"public"}
+
+
+def test_a_conditional_bound_proves_no_claim_about_all_data(tmp_path: Path) -> None:
+    claim = "claims.one={id: one, kind: approx-dp, epsilon: 60.0, delta: 1e-5, expect: supported}"
+    step = ["mechanism.private.eps_noise=0.02"]
+    assert [v.verdict for v in audited(tmp_path, claim, *step, "audit=null").verdicts] == ["supported"]
+    tested = "mechanism.ptr={epsilon: 0.5, delta: 1e-5}"
+    audit = audited(tmp_path, claim.replace(", expect: supported", ""), *step, tested)
+    assert [v.verdict for v in audit.verdicts] == ["proved"]
+    assert any(f.method == "propose-test-release" and f.scope.data == "all" for f in audit.findings)
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [("printed", "open"), ("theorem2", "open"), ("certified", "proved")])
+def test_only_certified_bounds_prove(tmp_path: Path, mode: str, verdict: str) -> None:
+    audit = audited(tmp_path, f"mechanism.accounting={mode}", *STEP["deduplicate"], "audit=null")
+    assert [v.verdict for v in audit.verdicts] == [verdict]
+    marked = [f.printed for f in audit.findings if f.scope.data == "collection"]
+    assert all((p is not None and p.refuted) == (mode != "certified") for p in marked)
+
+
+def test_printed_bounds_that_hold_support_at_most(tmp_path: Path) -> None:
+    same = ["mechanism.pipeline=[{impute: mean, mask: same}]", STEP["impute"][1], "mechanism.accounting=printed"]
+    assert [v.verdict for v in audited(tmp_path, *same, "audit=null").verdicts] == ["supported"]
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace", "exponential"])
+def test_queries_keep_their_declared_constants(kind: str) -> None:
+    m = Private(kind=kind, noise=0.7, records=50, lipschitz=0.6, sensitivity=1.0)
+    engine = Executable(private=m, radius=1.0)
+    random = np.random.default_rng(5)
+    x = random.normal(size=(50, 3))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None]
+    other = x.copy()
+    other[0] = -x[0] / np.linalg.norm(x[0])
+    assert np.linalg.norm(engine.query(x) - engine.query(other)) <= 1.0 + 1e-12
+    moved = x + 0.01 * random.normal(size=x.shape)
+    distance = float(np.linalg.norm(x - moved, axis=1).sum())
+    assert np.linalg.norm(engine.query(x) - engine.query(moved)) <= 0.6 * distance
+    y = np.ones(50)
+    outputs = np.array([engine.release(x, y, random) for _ in range(4000)])
+    exact = engine.query(x)
+    if kind == "exponential":
+        weights = np.exp(exact * 0.7 / 2.0)
+        counts = np.bincount(outputs[:, 0].astype(int), minlength=3) / 4000
+        assert counts == pytest.approx(weights / weights.sum(), abs=0.035)
+        return
+    spread = 1.0 / 0.7 if kind == "gaussian" else math.sqrt(2.0) / 0.7
+    assert outputs.mean(axis=0) == pytest.approx(exact, abs=0.12)
+    assert outputs.std(axis=0) == pytest.approx(np.full(len(exact), spread), rel=0.08)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_gradients_keep_their_declared_constants(loss: str) -> None:
+    from dpspec_preprocessing.options import constants
+
+    radius = 2.0
+    lipschitz, smooth = constants({"kind": "dp-gd", "loss": loss, "theta_radius": radius})
+    m = Private(kind="dp-gd", noise=1.0, records=1, lipschitz=lipschitz, smooth=smooth)
+    engine = Executable(private=m, radius=1.0, loss=loss, theta_radius=radius)
+    random = np.random.default_rng(6)
+    for _ in range(300):
+        x, theta = random.normal(size=(2, 4)), random.normal(size=4)
+        x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None]
+        theta *= radius / np.linalg.norm(theta)
+        y = np.full(2, random.choice([-1.0, 1.0]))
+        one, other = engine.gradients(theta, x, y)
+        assert max(np.linalg.norm(one), np.linalg.norm(other)) <= lipschitz * (1.0 + 1e-12)
+        assert np.linalg.norm(one - other) <= smooth * np.linalg.norm(x[0] - x[1]) * (1.0 + 1e-12)
+    step = 1e-6
+    theta, x, y = random.normal(size=3), random.normal(size=(1, 3)), np.array([1.0])
+
+    def value(t: np.ndarray[Any, Any]) -> float:
+        margin = float(x[0] @ t)
+        return math.log1p(math.exp(-margin)) if loss == "logistic" else 0.5 * (margin - 1.0) ** 2
+
+    slope = [(value(theta + step * e) - value(theta - step * e)) / (2 * step) for e in np.eye(3)]
+    assert engine.gradients(theta, x, y)[0] == pytest.approx(slope, abs=1e-8)
+
+
+def test_training_is_dp_gd_as_published() -> None:
+    m = Private(kind="dp-gd", noise=0.5, records=20, steps=6)
+    engine = Executable(private=m, radius=1.0, learning_rate=0.4, theta_radius=0.3)
+    random = np.random.default_rng(8)
+    x, y = random.normal(size=(20, 3)) * 0.3, random.choice([-1.0, 1.0], size=20)
+    noise = np.random.default_rng(4)
+    theta, iterates = np.zeros(3), []
+    for _ in range(6):
+        mean = np.mean(
+            [-label * row / (1.0 + math.exp(label * row @ theta)) for row, label in zip(x, y, strict=True)], 0
+        )
+        theta = theta - 0.4 * (mean + noise.normal(0.0, m.sigma, 3))
+        theta = theta * min(1.0, 0.3 / np.linalg.norm(theta))
+        iterates.append(theta)
+    assert engine.train(x, y, np.random.default_rng(4)) == pytest.approx(np.mean(iterates, axis=0))
+
+
+def test_scores_are_likelihood_ratios() -> None:
+    one, other = np.array([1.0]), np.array([0.0])
+    laplace = Private(kind="laplace", noise=0.5)
+    assert score(laplace, np.array([0.3]), one, other) == pytest.approx((0.3 - 0.7) * 0.5)
+    gaussian = Private(kind="gaussian", noise=0.5)
+    assert score(gaussian, np.array([0.5]), one, other) == 0.0
+    assert score(gaussian, one, one, one) == 0.0
+
+
+def test_distances_inside_never_move_by_more_than_one() -> None:
+    random = np.random.default_rng(11)
+    declared: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"pca": 2}, {"min_eigengap": 0.1}),
+        ({"deduplicate": 0.02}, {"max_ball": 40}),
+        ({"impute": "mean"}, {"max_missing_rows": 30, "min_observed": 20}),
+    ]
+    for step, collection in declared:
+        block = {"pipeline": (step,), "private": {"kind": "gaussian", "eps_noise": 1.0}, "collection": collection}
+        mechanism = {**block, "ptr": {"epsilon": 0.5, "delta": 1e-6}}
+        found = build(mechanism, 60, 3)
+        for _ in range(60):
+            x = random.uniform(-0.5, 0.5, size=(60, 3)) * [1.0, 1.0, 0.1]
+            if "impute" in step:
+                x[random.random(60) < 0.3, 0] = math.nan
+            z = x.copy()
+            z[0] = random.uniform(-0.5, 0.5, size=3)
+            assert abs(distance_inside(x, found, mechanism) - distance_inside(z, found, mechanism)) <= 1.0 + 1e-9
+    assert window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
+
+
+def test_refusals_are_as_likely_as_said() -> None:
+    random = np.random.default_rng(12)
+    epsilon, delta, distance = 0.5, 1e-2, 9.0
+    noisy = distance + random.laplace(0.0, 1.0 / epsilon, 40_000)
+    share = float(np.mean(noisy <= ptr.threshold(epsilon, delta)))
+    assert share == pytest.approx(ptr.refusal(distance, epsilon, delta), abs=0.012)
+    far = ptr.threshold(epsilon, delta) + 4.0
+    assert ptr.refusal(far, epsilon, delta) == pytest.approx(math.exp(-epsilon * far) / delta)
+
+
+def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
+    audit = ran(SPECS / "preprocessing" / "dedup-side-channel.yaml", tmp_path)
+    verdicts = {v.claim: v for v in audit.verdicts}
+    assert verdicts["counted"].verdict == "proved"
+    assert verdicts["ignored"].verdict == "refuted"
+    lower, upper = verdicts["counted"].lower, verdicts["counted"].upper
+    assert lower is not None and upper is not None  # noqa: PT018
+    assert 1.56 < lower < upper
+
+
+def test_a_table_with_missing_values_from_end_to_end(tmp_path: Path) -> None:
+    audit = ran(SPECS / "preprocessing" / "imputed-csv.yaml", tmp_path)
+    assert all(v.expected for v in audit.verdicts)
+    measured = next(s for s in audit.series if s.name == "measured")
+    found = dict(zip(measured.columns["limit"], measured.columns["measured"], strict=True))
+    assert found["max_missing_rows"] == 46
+    assert measured.privacy == "data-dependent"
+
+
+def test_missing_values_need_a_mechanism_that_imputes(tmp_path: Path) -> None:
+    path = SPECS / "preprocessing" / "imputed-csv.yaml"
+    text = path.read_text(encoding="utf-8").replace("[{impute: mean}]", "[{quantise: 0.01}]")
+    target = tmp_path / "no.yaml"
+    target.write_text(text.replace("path: patients.csv", f"path: {path.parent / 'patients.csv'}"), encoding="utf-8")
+    with pytest.raises(SpecError, match="values are missing"):
+        ran(target, tmp_path, "audit=null", "mechanism.collection={max_ball: 9}")
+
+
+def test_figure_2_has_three_panels(tmp_path: Path) -> None:
+    catalog = load_catalog()
+    loaded = load_specs([SPECS / "papers" / "preprocessing-figure-2.yaml"], catalog)
+    result = run(loaded.specs, catalog, store=Store(tmp_path / "store"), device="cpu")
+    names = [next(s for s in audit.series if s.name.startswith("epsilon-against-")) for audit in result.audits]
+    assert [s.plot["x"] for s in names] == ["eta", "max_missing_rows", "records"]
+    first = list(zip(*(names[0].columns[key] for key in ("eta", "accounting", "epsilon")), strict=True))
+    assert len(first) == 8 * 5
+    at = {(row[0], row[1]): row[2] for row in first}
+    assert at[(0.01, "Table 2")] == pytest.approx(23.7908, abs=5e-5)
+    assert at[(0.01, "Theorem 2")] == pytest.approx(9.4338, abs=5e-5)
+    columns = (names[2].columns[key] for key in ("records", "accounting", "epsilon"))
+    third = {row[:2]: row[2] for row in zip(*columns, strict=True)}
+    assert third[(1000000, "certified")] == pytest.approx(third[(10000, "certified")], rel=0.01)
+    assert third[(1000000, "group privacy")] > 1e6 * third[(1000000, "certified")]
+
+
+def test_table_2_in_all_modes(tmp_path: Path) -> None:
+    audit = ran(SPECS / "papers" / "preprocessing-table-2.yaml", tmp_path)
+    assert all(v.expected for v in audit.verdicts)
+    tables = {s.name: s for s in audit.series if s.name.startswith("table-2-")}
+    assert list(tables) == ["table-2-deduplicate", "table-2-quantise", "table-2-impute-mean", "table-2-pca"]
+    assert tables["table-2-deduplicate"].columns["printed"][0] == pytest.approx(1.05 * 11 * 1e-6 * 37)
+    assert "refuted" in tables["table-2-quantise"].source
+    assert tables["table-2-pca"].columns["printed"][-1] is None
+
+
+def test_processing_is_deterministic() -> None:
+    x = np.random.default_rng(2).normal(size=(50, 4)) * 0.3
+    for step in ({"pca": 2}, {"quantise": 0.2}, {"scale": "standard", "clip": 1.0}):
+        assert np.array_equal(steps.run(x, [step])[0], steps.run(x, [step])[0])

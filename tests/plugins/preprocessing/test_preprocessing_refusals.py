@@ -1,0 +1,176 @@
+"""What cannot be bounded or run is said before anything is computed, where it stands, and with what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpspec.contract import Diagnostic
+from dpspec.engine.prepare import check
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+
+BASE = """\
+dpspec: 1
+name: refused
+mechanism:
+  kind: preprocessing
+  pipeline: [{impute: mean}]
+  private: {kind: gaussian, eps_noise: 0.3}
+  collection: {max_missing_rows: 10, min_observed: 90}
+data: {kind: synthetic, records: 200, features: 6, classes: 2}
+threat_model: {adjacency: replace-one}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5, over: collection}
+"""
+GD = "mechanism.private={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
+
+
+def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
+    path = tmp_path / "refused.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return [d for spec in loaded.specs for d in check(spec, load_catalog())]
+
+
+def test_the_base_is_fine(tmp_path: Path) -> None:
+    assert diagnostics(tmp_path) == []
+    assert diagnostics(tmp_path, GD) == []
+
+
+def step(text: str) -> str:
+    return f"mechanism.pipeline=[{text}]"
+
+
+AUDIT = "audit={method: many-run, runs: 20}"
+AT = "mechanism.pipeline.0"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "severity", "path"),
+    [
+        (["threat_model.adjacency=add-remove"], "error", "threat_model.adjacency"),
+        (["threat_model.group_size=[1, 2]"], "error", "threat_model.group_size"),
+        (["threat_model.released=[output, fitted]"], "error", "threat_model.released"),
+        (["threat_model.released=[output, removed-count]"], "error", "threat_model.released"),
+        ([step("{impute: knn}")], "error", f"{AT}.impute"),
+        ([step("{impute: iterative}")], "error", f"{AT}.impute"),
+        ([step("{impute: trimmed}")], "error", AT),
+        ([step("{impute: trimmed, trim: 45}"), "mechanism.collection.max_spread=0.5"], "error", f"{AT}.trim"),
+        ([step("{impute: mean, pca: 2}")], "error", AT),
+        ([step("{impute: mean, solver: full}")], "error", f"{AT}.solver"),
+        ([step("{deduplicate: 0.1, similarity: minhash}")], "error", f"{AT}.similarity"),
+        ([step("{quantise: 0.1, similarity: embedding}")], "error", f"{AT}.similarity"),
+        ([step("{pca: 6}")], "error", f"{AT}.pca"),
+        ([step("{pca: 2, output: reduced}")], "error", f"{AT}.output"),
+        ([step("{pca: 2, whiten: true}")], "error", f"{AT}.whiten"),
+        ([step("{pca: 2, solver: randomised}")], "error", f"{AT}.solver"),
+        ([step("{scale: standard}")], "error", AT),
+        ([step("{impute: mean}, {pca: 2}")], "warning", "mechanism.pipeline"),
+        ([step("{pca: 2}")], "warning", "mechanism.collection"),
+        ([step("{pca: 2}"), "mechanism.collection.min_eigengap=0.04"], "warning", "mechanism.collection.min_eigengap"),
+        ([step("{deduplicate: 0.1}"), "mechanism.collection.max_ball=100"], "warning", "mechanism.collection.max_ball"),
+        (["mechanism.collection.max_missing_rows=200"], "error", "mechanism.collection.max_missing_rows"),
+        (["mechanism.collection.min_observed=1"], "error", "mechanism.collection.min_observed"),
+        (
+            [
+                step("{impute: regression}"),
+                "mechanism.collection={max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0}",
+            ],
+            "error",
+            "mechanism.collection.min_eigenvalue",
+        ),
+        (["mechanism.private.norm=frobenius"], "error", "mechanism.private.norm"),
+        (["mechanism.private.loss=logistic"], "error", "mechanism.private.loss"),
+        (["mechanism.private.sensitivity=3.0"], "warning", "mechanism.private.sensitivity"),
+        (["mechanism.private.kind=dp-gd"], "error", "mechanism.private"),
+        ([GD, "mechanism.private.lipschitz=0.5"], "error", "mechanism.private.lipschitz"),
+        ([GD, "mechanism.radius=2.0"], "error", "mechanism.radius"),
+        ([GD, "data.classes=3"], "error", "mechanism.private.loss"),
+        ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", "mechanism.private"),
+        (
+            [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"],
+            "error",
+            "mechanism.private.batch_size",
+        ),
+        (
+            [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.factor=1.0", "mechanism.accounting=theorem2"],
+            "error",
+            "mechanism.private.factor",
+        ),
+        (
+            ["mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"],
+            "error",
+            "threat_model.access",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic, learning_rate: 3.0}",
+                "threat_model.access=final-model",
+            ],
+            "error",
+            "mechanism.private.learning_rate",
+        ),
+        (["mechanism.accounting=printed"], "warning", "mechanism.accounting"),
+        (["mechanism.accounting=printed", "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
+        (
+            ["mechanism.accounting=printed", "claims.one={id: one, kind: renyi-dp, alpha: 4.0, epsilon: 1.0}"],
+            "error",
+            "claims.0.alpha",
+        ),
+        (
+            [
+                "mechanism.accounting=printed",
+                step("{pca: 2}"),
+                "mechanism.collection.min_eigengap=0.5",
+                "data.records=90",
+                "mechanism.collection.min_observed=80",
+            ],
+            "error",
+            "mechanism.accounting",
+        ),
+        (["mechanism.ptr={epsilon: 0.1, delta: 1e-6}", step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
+        (
+            [
+                "mechanism.ptr={epsilon: 0.1, delta: 1e-6}",
+                step("{pca: 2}"),
+                "mechanism.collection.min_eigengap=0.03",
+            ],
+            "error",
+            "mechanism.collection.min_eigengap",
+        ),
+        (["mechanism.ptr={epsilon: 0.1, delta: 1e-4}", "claims.one.over=null"], "warning", "claims.0.delta"),
+        (["audit={method: one-run}"], "error", "audit.method"),
+        ([AUDIT, "audit.canary={space: input}"], "error", "audit.canary"),
+        ([AUDIT, "audit.clusters=3"], "error", "audit.clusters"),
+        ([AUDIT, "audit.runs=2"], "error", "audit.runs"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.clusters=7"], "error", "audit.clusters"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.members=60"], "error", "audit"),
+        ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "error", "audit"),
+        ([AUDIT, GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "error", "mechanism.private"),
+    ],
+)
+def test_what_cannot_be_audited_is_said_and_located(
+    tmp_path: Path, overrides: list[str], severity: str, path: str
+) -> None:
+    found = diagnostics(tmp_path, *overrides)
+    assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
+    assert all(d.span is not None for d in found)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "mechanism.private.eps_noise=0",
+        "mechanism.pipeline=[{deduplicate: -0.1}]",
+        "claims.one.delta=1.0",
+        "mechanism.ptr={epsilon: 0, delta: 0.1}",
+        "mechanism.pipeline=[{mask: any}]",
+    ],
+)
+def test_impossible_values_are_errors_of_the_schema(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "refused.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    assert not load_specs([path], load_catalog(), [override]).ok
