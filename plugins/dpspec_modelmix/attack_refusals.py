@@ -43,7 +43,7 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     if "parts" not in facts.capabilities:
         yield dps.Diagnostic(
             code="missing-capability",
-            message=f"backend {spec.training.kind!r} lacks 'parts': it trains by a rule of its own and cannot mix models",
+            message=f"backend {spec.training.kind!r} lacks 'parts': it trains by a rule of its own and mixes no models",
             path=("training", "backend"),
             help="use backend: native",
         )
@@ -68,7 +68,9 @@ def _options(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield _unsupported("groups of near-identical members are not offered here", (*_CANARY, "spread"))
     if spec.threat_model.access != "all-iterates":
         yield _unsupported(
-            "the attack reads every iterate", ("threat_model", "access"), "leave audit out: the bounds hold all the same"
+            "the attack reads every iterate",
+            ("threat_model", "access"),
+            "leave audit out: the bounds hold all the same",
         )
     if (spec.training.get("optimizer") or {}).get("kind", "sgd") != "sgd":
         yield _unsupported(
@@ -81,8 +83,8 @@ def _options(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if not _LEAST_CANARIES <= attack.count <= most:
         yield dps.Diagnostic(
             code="bad-value",
-            message=f"count must be within {_LEAST_CANARIES}..{most}, got {attack.count}: every canary needs {width} of "
-            f"{facts.parameters} coordinates",
+            message=f"count must be within {_LEAST_CANARIES}..{most}, got {attack.count}: every canary needs {width} "
+            f"of {facts.parameters} coordinates",
             path=(*_CANARY, "count"),
         )
     if any(mixing_of(phase).unmixed for phase in spec.phases) and attack.kind == "spread":

@@ -48,9 +48,13 @@ _MIXED = (
         status="declared",
         text="every coordinate is mixed, by a fresh weight of its own, uniform on [0, 1]",
     ),
-    dps.Assumption(name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"),
     dps.Assumption(
-        name="hidden-weights", status="declared", text="neither weights nor noisy gradients nor their seeds are released"
+        name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
+    ),
+    dps.Assumption(
+        name="hidden-weights",
+        status="declared",
+        text="neither weights nor noisy gradients nor their seeds are released",
     ),
 )
 
@@ -91,10 +95,8 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
             yield from _beside(found, delta, set(spec.mechanism["baselines"]))
 
 
-def _without_mixing(
-    found: Sequence[Segment], deltas: tuple[float, ...], reasons: list[str]
-) -> Iterator[dps.Finding]:
-    """Plain DP-SGD of the same noise: it holds for ModelMix too, and is all that holds where mixing amplifies nothing."""
+def _without_mixing(found: Sequence[Segment], deltas: tuple[float, ...], reasons: list[str]) -> Iterator[dps.Finding]:
+    """Plain DP-SGD of the same noise: it holds for ModelMix too, and alone where mixing amplifies nothing."""
     why = f" ({'; '.join(reasons)})" if reasons else ""
     for delta, interval in zip(deltas, _plain(tuple(theory.without_mixing(found)), deltas), strict=True):
         finding = _epsilon(delta, interval.upper, f"without mixing, pld/connect-the-dots{why}", "Ganesh 2024", _BASE)
@@ -147,7 +149,11 @@ def _beside(found: Sequence[Segment], delta: float, wanted: set[str]) -> Iterato
         plain = theory.gaussian_epsilon(found, delta, real=True).epsilon
         yield _beside_finding("amplification", delta, plain / real.epsilon, "the same, fractional orders", _FRACTIONAL)
         yield _beside_finding(
-            "epsilon-without-mixing", delta, plain, "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
+            "epsilon-without-mixing",
+            delta,
+            plain,
+            "rdp/fractional-orders, at the paper's orders",
+            "Mironov et al. 2019",
         )
     if "printed" in wanted:
         yield from _printed(found, delta)

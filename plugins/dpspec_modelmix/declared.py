@@ -55,7 +55,5 @@ def certified_shape(found: Sequence[Segment], order: float) -> tuple[list[Segmen
     top = max(2, int(order))
     orders = sorted({2, min(3, top), max(2, top // 2), top})
     seen = [density.star_shape(orders, s.shift, s.gap) for s in found]
-    looked = [
-        replace(s, inflation=ratio) if ratio > 1.0 + 1e-9 else s for s, ratio in zip(found, seen, strict=True)
-    ]
+    looked = [replace(s, inflation=ratio) if ratio > 1.0 + 1e-9 else s for s, ratio in zip(found, seen, strict=True)]
     return looked, max(seen)

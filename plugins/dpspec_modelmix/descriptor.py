@@ -15,7 +15,7 @@ _MIXING: dict[str, dps.Json] = {
         "threshold": {
             "type": "number",
             "minimum": 0,
-            "maximum": 1e9,
+            "maximum": 1e30,
             "description": "The gap tau that the two models are brought to in every coordinate before they are mixed; "
             "0 mixes without hiding anything.",
         },
@@ -28,8 +28,8 @@ _MIXING: dict[str, dps.Json] = {
         "enforcement": {
             "enum": ["exact", "literal"],
             "default": "exact",
-            "description": "exact: a gap below tau becomes tau. literal: it grows by tau, as the paper prints it, which "
-            "adds noise and no privacy.",
+            "description": "exact: a gap below tau becomes tau. literal: it grows by tau, as the paper prints it, "
+            "which adds noise and no privacy.",
         },
         "ties": {
             "enum": ["positive", "zero"],
@@ -64,8 +64,8 @@ _MECHANISM: dict[str, dps.Json] = {
             "minimum": 1,
             "maximum": 1000000000,
             "default": 1,
-            "description": "p: after clipping, every coordinate of a record's gradient is cut to +- clip_norm / sqrt(p)."
-            " 1 cuts nothing.",
+            "description": "p: after clipping, every coordinate of a record's gradient is cut to +- clip_norm / "
+            "sqrt(p). 1 cuts nothing.",
         },
         "mixing": _MIXING,
         "reduction": {
@@ -103,8 +103,8 @@ _AUDIT: dict[str, dps.Json] = {
     "properties": {
         "twins": {
             "type": "object",
-            "description": "Plain DP-SGD trained beside ModelMix, and how accurate each is: with the same noise, and with "
-            "the noise that gives it the same epsilon.",
+            "description": "Plain DP-SGD trained beside ModelMix, and how accurate each is: with the same noise, and "
+            "with the noise that gives it the same epsilon.",
             "properties": {
                 "delta": {
                     "type": "number",
@@ -117,8 +117,8 @@ _AUDIT: dict[str, dps.Json] = {
                     "type": "number",
                     "exclusiveMinimum": 0,
                     "maximum": 1000000,
-                    "description": "The twins' step size; by default two thirds of ModelMix's, which moves the model as "
-                    "far.",
+                    "description": "The twins' step size; by default two thirds of ModelMix's, which moves the model "
+                    "as far.",
                 },
             },
             "additionalProperties": False,

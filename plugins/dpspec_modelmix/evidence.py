@@ -10,7 +10,9 @@ from dpspec_modelmix.options import attack_of, lost
 #: The first guess count of a ladder: from so many canaries on either side to all, each three times the one before.
 _LEAST = 4
 
-_COINS = dps.Assumption(name="coins", status="by-construction", text="each canary is planted by an independent fair coin")
+_COINS = dps.Assumption(
+    name="coins", status="by-construction", text="each canary is planted by an independent fair coin"
+)
 _GUESSES = dps.Assumption(
     name="guess-count", status="declared", text="how many guesses count follows from the number of canaries alone"
 )

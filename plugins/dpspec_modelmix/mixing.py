@@ -95,7 +95,10 @@ class MixingUpdate:
         self._rules = rules
         self._seed = seed
         self._device = device
-        self.restore({})
+        self._step = 0
+        self._kept: Tensor | None = None
+        self._source = generator(seed, "mixing", device)
+        self.gaps: list[tuple[float, float, float]] = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         """The next model (P,), as a new tensor like ``state``."""
@@ -133,9 +136,7 @@ class MixingUpdate:
         self._source = generator(self._seed, "mixing", self._device)
         if "place" in state:
             self._source.set_state(torch.tensor(state["place"], dtype=torch.uint8))
-        self.gaps: list[tuple[float, float, float]] = [
-            (float(a), float(b), float(c)) for a, b, c in np.asarray(state.get("gaps", np.zeros((0, 3))))
-        ]
+        self.gaps = [(float(a), float(b), float(c)) for a, b, c in np.asarray(state.get("gaps", np.zeros((0, 3))))]
 
 
 def rules_of(

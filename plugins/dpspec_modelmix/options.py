@@ -28,8 +28,8 @@ class Mixing:
 class Attack:
     """How many canaries are planted, each by a fair coin of its own, and how they look.
 
-    one-hot: each gradient stands in linf_truncation coordinates of its own, the theorem's worst case. spread: in as many
-    as there are, which shows more where epsilon is small.
+    one-hot: each gradient stands in linf_truncation coordinates of its own, the theorem's worst case. spread: in as
+    many as there are, which shows more where epsilon is small.
     """
 
     kind: str
@@ -75,9 +75,7 @@ def lost(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
     return list(dict.fromkeys(found))
 
 
-def lost_in(
-    phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]
-) -> list[tuple[int | None, str, str]]:
+def lost_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> list[tuple[int | None, str, str]]:
     """The same as (phase, or None for the training block; key; reason)."""
     found: list[tuple[int | None, str, str]] = []
     kind = (training.get("optimizer") or {}).get("kind", "sgd")

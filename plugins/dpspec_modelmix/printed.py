@@ -1,4 +1,4 @@
-"""What the paper prints and what does not hold of it: shown beside the repaired values, never the ground of a verdict."""
+"""What the paper prints and what does not hold of it: shown beside repaired values, never the ground of a verdict."""
 
 from __future__ import annotations
 

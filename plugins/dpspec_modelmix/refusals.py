@@ -120,10 +120,11 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
         mean = phase.get("reduction", "mean") == "mean"
         gap = ratio * (batch_size(spec.phases, facts.records) if mean else 1.0) / (noise * float(phase["clip_norm"]))
         if gap < _NEGLIGIBLE:
+            factor = 1.0 + gap**2 / 12.0
             # Of the divergence at order 2, to first order: 1 / I(t), and I(t) is about 1 / (1 + t^2 / 12) there.
             yield dps.Diagnostic(
                 code="bad-value",
-                message=f"the gap is {gap:.2g} times the noise and amplifies by a factor of about {1 + gap**2 / 12:.4f}",
+                message=f"the gap is {gap:.2g} times the noise: it amplifies by a factor of about {factor:.4f}",
                 path=mixing_path(spec, i, "threshold"),
                 severity="warning",
                 help="the noise is added to a sum: probably reduction: mean is meant"

@@ -145,15 +145,16 @@ def variance_matched(segments: Sequence[Segment]) -> list[Segment]:
 
     I(t) >= 1 / (1 + t^2 / 12) makes its divergence the smaller one at every integer order, so its epsilon is too.
     """
-    return [replace(s, effect=s.effect / math.sqrt(1.0 + s.gap**2 / 12.0), gap=0.0, sparsity=1, inflation=1.0) for s in segments]
+    return [
+        replace(s, effect=s.effect / math.sqrt(1.0 + s.gap**2 / 12.0), gap=0.0, sparsity=1, inflation=1.0)
+        for s in segments
+    ]
 
 
 def limit(segments: Sequence[Segment]) -> list[Segment]:
     """What ever larger p comes to: a Gaussian of noise multiplier z / sqrt(I(t)), below which truncation cannot go."""
     return [
-        replace(
-            s, effect=s.effect * math.sqrt(density.fisher_information(s.gap)), gap=0.0, sparsity=1, inflation=1.0
-        )
+        replace(s, effect=s.effect * math.sqrt(density.fisher_information(s.gap)), gap=0.0, sparsity=1, inflation=1.0)
         for s in segments
     ]
 

@@ -173,4 +173,3 @@ def _window(parts: Sequence[tuple[Law, int]]) -> tuple[float, float]:
             logs += count * np.array([math.log(float(masses @ np.exp(p * rest))) + p * edge for p in _POWERS])
         ends.append(sign * float(np.min((logs - math.log(_LOST)) / _POWERS)))
     return ends[1], ends[0]
-

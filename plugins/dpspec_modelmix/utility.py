@@ -41,7 +41,7 @@ def convex(
     third = 12.0 * distance**2 / (8.0 * steps)
     third += 2.0 * gamma * distance * (lipschitz + size / records) / (rate * steps**1.5)
     third += 11.0 * gamma**2 * (lipschitz**2 + noise_square / records**2) / (8.0 * steps * rate**2)
-    return first + second + smoothness * third
+    return float(first + second + smoothness * third)
 
 
 class Bias(NamedTuple):
@@ -53,7 +53,7 @@ class Bias(NamedTuple):
 
 
 def clipping_bias(clip_norm: float, tail: float, parts: float = 4.0) -> Bias:
-    """Lemma B.1 with c = p' c_0, p' = ``parts`` > 2, and per-sample noise whose tail is e^(-u / kappa), kappa = ``tail``."""
+    """Lemma B.1 with c = p' c_0, p' = ``parts`` > 2; noise of samples has the tail e^(-u / kappa), kappa = ``tail``."""
     if parts <= 2.0:
         raise ValueError(f"parts must be above 2, got {parts}")
     part = clip_norm / parts
@@ -105,7 +105,7 @@ class NonConvex:
         leak = self._leak if printed else math.sqrt(self._leak)
         third = self.clip_norm * leak * math.sqrt(101.0 / 12.0) * self.smoothness**1.5
         third *= (moved / 12.0 + 21.0 * start**2 / 24.0) / (self.rate * n_eps * math.sqrt(self.span))
-        return first + second + third
+        return float(first + second + third)
 
     @property
     def _leak(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec.accounting.checks import Floats
 from dpspec.accounting.convert import epsilon_at_orders
+from dpspec.accounting.interval import Interval
 from dpspec_per_instance import bounds, estimation
 from dpspec_per_instance.options import DIRECTIONS, Audited, audited_of_spec
 from dpspec_per_instance.totals import Composer, Total
@@ -71,9 +72,8 @@ class Analysis:
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
         """Raises ``ValueError`` where a trial's norms are not at hand."""
         assert spec.audit is not None
-        records, test_records = trials[0].evidence["sizes"]
         self.spec, self.trials = spec, trials
-        self.audited: Audited = audited_of_spec(spec, _facts(records, test_records))
+        self.audited: Audited = audited_of_spec(spec, sizes(trials))
         self.confidence = spec.audit.confidence
         # A random sample spends half of what may fail on being one.
         self.failure = (1.0 - self.confidence) * (0.5 if not self.audited.complete else 1.0)
@@ -84,6 +84,7 @@ class Analysis:
         observed, points = next(iter(sources.values()))[0].shape
         count = max(1, observed - 1) * points * len(spec.mechanism["orders"]) * len(sources)
         terms = estimation.log_terms(count, self.failure)
+        self._tight: dict[str, dict[float, Interval]] = {}
         self.sides = {name: Side(spec, name, ratios, terms) for name, ratios in sources.items()}
 
     @property
@@ -112,7 +113,7 @@ class Analysis:
         return tuple(
             sorted(
                 {
-                    self.best_order(bounds.claimed_deltas(self.spec)[-1]),
+                    self.first.composer.best_order(bounds.claimed_deltas(self.spec)[-1]),
                     *(a for a in SHOWN if a in self.first.composer.orders),
                 }
             )
@@ -122,22 +123,17 @@ class Analysis:
         """The shown side's total at one order."""
         return next(total for total in self.first.totals if total.order == order)
 
-    def best_order(self, delta: float) -> float:
-        """The order at which the data-independent divergence of the shown side gives the least epsilon."""
-        orders = np.array(self.first.composer.orders)
-        found = epsilon_at_orders(orders, [total.baseline for total in self.first.totals], delta)
-        return float(orders[int(np.argmin(found))])
-
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         """Every record's epsilon: the worse of two directions where both are asked for."""
         sides = [self.sides[side] for side in bounds.single(direction)]
-        (tight,) = bounds.data_independent(self.spec.phases, [delta], direction)
+        if direction not in self._tight:
+            self._tight[direction] = bounds.tight(self.spec, direction)
         return Epsilons(
             delta=delta,
             direction=direction,
             estimate=_worst([_epsilon(s.totals, [t.plug_in for t in s.totals], delta) for s in sides]),
             certified=_worst([_epsilon(s.totals, [t.certified for t in s.totals], delta) for s in sides]),
-            tight=tight.upper,
+            tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
 
@@ -147,7 +143,9 @@ def at_hand(trials: Sequence[dps.Trial]) -> bool:
     return all("ratios" in trial.arrays for trial in trials)
 
 
-def _facts(records: int, test_records: int) -> dps.Facts:
+def sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
+    """How many records there are: all that conclusions need to know of the data."""
+    records, test_records = trials[0].evidence["sizes"]
     return dps.Facts(records=int(records), features=0, classes=0, test_records=int(test_records))
 
 

@@ -95,18 +95,20 @@ class PerInstanceAudit(dps.Audit):
         from dpspec.stats import conformance
         from dpspec_per_instance.analysis import Analysis, at_hand
         from dpspec_per_instance.evidence import lower_bounds
-        from dpspec_per_instance.findings import findings
+        from dpspec_per_instance.findings import aggregate, estimability, findings
         from dpspec_per_instance.tables import mean_rule, series
         from dpspec_per_instance.utility import accuracies
 
         # A result that was redacted has lost what follows from arrays: what is public follows without them.
-        if at_hand(trials) or any("internal" in trial.evidence for trial in trials):
+        redacted = not any("internal" in trial.evidence for trial in trials) and aggregate(spec) != "public"
+        if at_hand(trials) or not redacted:
             found = Analysis(spec, trials)
             yield from findings(spec, found)
             yield from series(spec, found)
             means = mean_rule(spec, trials[0])
             if means is not None:
                 yield means
+        yield estimability(spec, trials)
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials)
         yield from conformance.checks(spec.phases, [trial.evidence for trial in trials])

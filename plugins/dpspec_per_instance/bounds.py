@@ -58,6 +58,12 @@ def data_independent(phases: Sequence[dps.FrozenMap], deltas: Sequence[float], d
     return [max(some, key=lambda interval: interval.upper) for some in zip(*found, strict=True)]
 
 
+def tight(spec: dps.Spec, direction: str) -> dict[float, Interval]:
+    """The same at the claims' deltas, and in the widest direction along the curve."""
+    deltas = sorted({*claimed_deltas(spec), *(CURVE_DELTAS if direction == wanted(spec)[-1] else ())})
+    return dict(zip(deltas, data_independent(spec.phases, deltas, direction), strict=True))
+
+
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:
     """The same by Renyi divergences at the orders of the spec: what per-record values by that method compare with."""
     found = []
@@ -70,11 +76,9 @@ def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> flo
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
     """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, for named populations."""
     claimed = claimed_deltas(spec)
-    whole = wanted(spec)[-1]
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
     for direction in wanted(spec):
-        deltas = sorted({*claimed, *(CURVE_DELTAS if direction == whole else ())})
-        for delta, epsilon in zip(deltas, data_independent(spec.phases, deltas, direction), strict=True):
+        for delta, epsilon in tight(spec, direction).items():
             yield _tight(epsilon, {"delta": delta}, direction)
             if delta in claimed:
                 for population in populations:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 
 import dpspec.contract as dps
 from dpspec_per_instance import bounds, composition, divergence, estimation
-from dpspec_per_instance.analysis import Analysis, Epsilons
-from dpspec_per_instance.totals import quantile_place
+from dpspec_per_instance.analysis import Analysis, Epsilons, sizes
+from dpspec_per_instance.options import DIRECTIONS, audited_of_spec
+from dpspec_per_instance.totals import Composer, quantile_place
 
 #: The fractions of the population at which epsilon is told besides those that claims name.
 FRACTIONS = (0.1, 0.5, 0.9)
@@ -37,7 +38,7 @@ def findings(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
             yield from _fractions(spec, found, epsilons)
             if direction == found.audited.whole:
                 yield from _by_renyi(spec, found, epsilons)
-    yield from _told(spec, found)
+    yield _runs_needed(spec, found)
 
 
 def _records(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -121,24 +122,29 @@ def _finding(
     )
 
 
-def _told(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
-    """The estimability index at the best order, and how many runs would certify the median record."""
-    order = found.best_order(bounds.claimed_deltas(spec)[-1])
-    total = found.total(order)
-    last, first = total.kappa
-    seen = "above" if last > math.log(found.runs) else "below"
-    scope = dps.Scope(direction=found.first.direction, data="this")
-    yield dps.Finding(
+def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
+    """How far the runs are from seeing rare bad models, by the mechanism alone: no norm is looked at."""
+    audited, runs = audited_of_spec(spec, sizes(trials)), len(trials)
+    direction = audited.shared if audited.shared in audited.directions else audited.directions[0]
+    composer = Composer(spec.mechanism.options, DIRECTIONS[direction])
+    order = composer.best_order(bounds.claimed_deltas(spec)[-1])
+    last, first = composer.kappa(order)
+    return dps.Finding(
         quantity="estimability_index",
         value=last,
         bound="estimate",
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
-        scope=scope,
-        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(found.runs):.3g}; "
-        "the more above, the less rare bad models can be seen",
+        scope=dps.Scope(direction=direction, data="this"),
+        method=f"{first:.3g} at the first step, {last:.3g} at the last: {'above' if last > math.log(runs) else 'below'} "
+        f"ln(runs) = {math.log(runs):.3g}; the more above, the less rare bad models can be seen",
         source=composition.SOURCE,
     )
+
+
+def _runs_needed(spec: dps.Spec, found: Analysis) -> dps.Finding:
+    order = found.first.composer.best_order(bounds.claimed_deltas(spec)[-1])
+    total = found.total(order)
     median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
     random = slice(1, None)
     needed = estimation.runs_needed(
@@ -149,13 +155,13 @@ def _told(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
         total.baseline,
         found.first.log_terms,
     )
-    yield dps.Finding(
+    return dps.Finding(
         quantity="runs_needed",
         value=needed,
         bound="estimate",
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
-        scope=scope,
+        scope=dps.Scope(direction=found.first.direction, data="this"),
         method="to certify that the median record stays below the data-independent divergence",
         source=estimation.SOURCE,
         privacy=aggregate(spec),

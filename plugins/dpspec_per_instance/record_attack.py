@@ -6,7 +6,7 @@ record that is drawn moves it by |g|^2. The step's score is the log-likelihood r
 
     ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
 
-and scores add up over steps. All a_j come from one forward derivative of the losses along g. The test rests on the coin
+and scores add up over steps. All a_j come from one derivative of the losses along g. The test rests on the coin
 alone: were the laws not normal, only power would be lost.
 """
 
@@ -73,10 +73,21 @@ class RecordAttack(Observer):
         """<g, g_j> (n,) for the clipped gradients g_j of all other records."""
         found = [torch.zeros(0, dtype=torch.float64, device=state.device)]
         for x, y in zip(torch.split(self._x, _ROWS), torch.split(self._y, _ROWS), strict=True):
-
-            def losses(at: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
-                return nn.functional.cross_entropy(self._model.logits(at, x), y, reduction="none")
-
-            along = torch.func.jvp(losses, (state,), (gradient,))[1].double()
+            along = _along(self._model, state, gradient, x, y).double()
             found.append(along * (clip / self._model.norms(state, x, y).clamp(min=clip)))
         return torch.cat(found)
+
+
+def _along(model: FlatModel, state: Tensor, direction: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The derivatives (b,) of the records' losses at ``state`` (P,) along ``direction`` (P,).
+
+    With weights u on the losses, the gradient of their sum is linear in u: its inner product with the direction has
+    these derivatives as its own gradient.
+    """
+    with torch.enable_grad():
+        at = state.detach().requires_grad_()
+        losses = nn.functional.cross_entropy(model.logits(at, x), y, reduction="none")
+        weights = torch.ones_like(losses).requires_grad_()
+        (gradient,) = torch.autograd.grad(losses, at, grad_outputs=weights, create_graph=True)
+        (found,) = torch.autograd.grad(gradient, weights, grad_outputs=direction)
+    return found.detach()

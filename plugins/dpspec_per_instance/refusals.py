@@ -102,9 +102,10 @@ def _composition(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     elif not isinstance(asked, str) and (first := _first_order(spec, float(asked))) > MOST_ORDER:
         yield dps.Diagnostic(
             code="bad-value",
-            message=f"exponent {asked:g} asks for order {first:.2g} at the first of {spec.steps} steps: more than {MOST_ORDER}",
+            message=f"exponent {asked:g} asks for order {first:.2g} at the first of {spec.steps} steps: more than "
+            f"{MOST_ORDER}",
             path=("mechanism", "composition", "exponent"),
-            help="auto takes three times the number of steps, which keeps every order within 1.4 times what is asked for",
+            help="auto takes three times the number of steps, which keeps orders within 1.4 times those asked for",
         )
 
 

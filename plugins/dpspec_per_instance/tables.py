@@ -140,7 +140,7 @@ def by_runs(spec: dps.Spec, found: Analysis) -> dps.Series:
                 float(ratio.mean()),
                 *(float(v) for v in np.quantile(ratio, (0.1, 0.5))),
                 float(certain.mean()),
-                total.kappa[0],
+                found.first.composer.kappa(order)[0],
             )
             for name, value in zip(names, told, strict=True):
                 columns[name].append(value)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 import dpspec.contract as dps
 from dpspec.accounting.checks import Direction, Floats
+from dpspec.accounting.convert import best_epsilon
 from dpspec_per_instance import estimation
 from dpspec_per_instance.composition import entropic_mean, exponents
 from dpspec_per_instance.divergence import step_divergence
@@ -38,12 +39,6 @@ class Total:
     weights: Floats
     largest: Floats
     fixed: float
-
-    @property
-    def kappa(self) -> tuple[float, float]:
-        """The estimability index at the last and at the first observed step."""
-        found = estimation.estimability(self.weights, self.largest)
-        return float(found[-1]), float(found[0])
 
 
 class Composer:
@@ -82,6 +77,16 @@ class Composer:
     def saturated(self, order: float, step: int) -> float:
         """What a saturated record loses in one ``step`` by itself."""
         return self._saturated(order, int(self._phase_of[step - 1]))
+
+    def best_order(self, delta: float) -> float:
+        """The order at which the data-independent divergence gives the least epsilon."""
+        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).order
+
+    def kappa(self, order: float) -> tuple[float, float]:
+        """The estimability index at the last and at the first step."""
+        e = exponents(order, self.count, self._p)
+        found = [self.saturated(float(e.orders[at]), at + 1) * e.weights[at] for at in (self.count - 1, 0)]
+        return float(found[0]), float(found[1])
 
     def _saturated(self, order: float, phase: int) -> float:
         rate, sigma = self._steps[phase]

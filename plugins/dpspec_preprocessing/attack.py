@@ -14,7 +14,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing import measure, ptr, steps
 from dpspec_preprocessing.canaries import neighbours
-from dpspec_preprocessing.execute import Executable, binned, right, score
+from dpspec_preprocessing.execute import Executable, Tally, binned, right, score
 from dpspec_preprocessing.options import Pipeline, kind_of, pipeline_of
 from dpspec_preprocessing.rows import raw, within
 
@@ -48,14 +48,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=int(audit.get("repeats", 1)))
         random = np.random.default_rng(context.seed(index, "noise"))
-        bins = []
+        bins, tally = [], Tally()
         for done, coin in enumerate(coins.tolist()):
             which = 1 - coin
             context.progress(done, len(coins), "executing")
             if _refuses(distances[which], mechanism, random):
                 bins.append(binned(0.0))
                 continue
-            output = engine.release(processed[which], y, random, exact[which])
+            output = engine.release(processed[which], y, random, exact[which], tally)
+            if found.private.kind == "gaussian":  # seen from outside: what the output has beside the query's answer
+                tally.add((output - exact[which]) / found.private.sigma)
             bins.append(binned(score(found.private, output, exact[0], exact[1])))
         internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
         if index == 0 and "loss" in mechanism["private"]:
@@ -65,6 +67,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             "features": context.facts.features,
             "coins": "".join(map(str, coins.tolist())),
             "bins": bins,
+            "noise": {"count": tally.count, "squares": tally.squares},
             "internal": internal,
         }
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))

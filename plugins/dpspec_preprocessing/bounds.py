@@ -34,7 +34,8 @@ CURVE_DELTAS = (1e-3, 1e-6, 1e-8)
 _ASSUMPTIONS = (
     dps.Assumption(name="radius", status="by-construction", text="records lie in the declared ball; others are errors"),
     dps.Assumption(name="constants", status="declared", text="Lipschitz constant, smoothness and sensitivity"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise of the declared scale, independent across steps"),
+    dps.Assumption(name="noise-scale", status="declared", text="noise of the declared scale in every step"),
+    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
     dps.Assumption(name="released", status="declared", text="only the private mechanism's output is released"),
     dps.Assumption(name="public-count", status="declared", text="the number of records is public"),
 )

@@ -75,9 +75,10 @@ _PRIVATE: dict[str, dps.Json] = {
     "properties": {
         "kind": {
             "enum": ["gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated"],
-            "description": "gaussian, laplace: a weighted sum of records plus noise. exponential: a feature with a "
-            "large sum. dp-gd: projected full gradient steps with noise. sgd-sampled: one random record a step. "
-            "sgd-iterated: one pass in order, stopped at a random step, of which the last iterate is released.",
+            "description": "gaussian: a weighted sum of all records plus noise. laplace: that of the first feature. "
+            "exponential: a feature with a large sum. dp-gd: projected full gradient steps with noise. sgd-sampled: "
+            "one random record a step. sgd-iterated: one pass in order, stopped at a random step, of which the last "
+            "iterate is released.",
         },
         "eps_noise": _number(
             "The paper's noise parameter, no epsilon of a guarantee. Deviation or scale: sensitivity / eps_noise; for "

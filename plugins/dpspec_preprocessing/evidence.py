@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import dpspec.contract as dps
-from dpspec.stats import thresholds
+from dpspec.stats import checking, noise, thresholds
 from dpspec_preprocessing.bounds import epsilon
 from dpspec_preprocessing.options import build, claimed_deltas
 
@@ -66,9 +66,20 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
                 confidence=confidence,
                 assumptions=(_COINS,),
             )
+    yield from _noise(spec, trials)
     yield _side_channel(spec, trials[0], shown)
     yield from _planted(spec, trials[0])
     yield from _accuracy(spec, trials)
+
+
+def _noise(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
+    """Whether Gaussian noise was as large as declared: measured on a query's outputs, reported of gradients."""
+    count = sum(int(trial.evidence["noise"]["count"]) for trial in trials)
+    if count == 0:
+        return
+    total = sum(float(trial.evidence["noise"]["squares"]) for trial in trials)
+    observed: checking.Observed = "measured" if spec.mechanism["private"]["kind"] == "gaussian" else "reported"
+    yield checking.check("noise-scale", noise.two_sided(total, 1.0, count), observed, "relative to the declared scale")
 
 
 def _side_channel(spec: dps.Spec, trial: dps.Trial, shown: Mapping[float, float]) -> dps.Series:

@@ -19,6 +19,19 @@ from dpspec_preprocessing.private import GRADIENT, Private
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+@dataclass
+class Tally:
+    """Noise that was added, in units of its declared deviation: how many numbers, and the sum of their squares."""
+
+    count: int = 0
+    squares: float = 0.0
+
+    def add(self, noise: Array) -> None:
+        """Count one draw."""
+        self.count += noise.size
+        self.squares += float(np.square(noise).sum())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Executable:
     """One private mechanism with what only its execution needs. radius: of the processed rows."""
@@ -50,11 +63,21 @@ class Executable:
         sums = self.weight * x.sum(axis=0)
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
-    def release(self, x: Array, y: Array, random: np.random.Generator, answer: Array | None = None) -> Array:
-        """One output on processed rows (n, d) with labels -1 or 1 (n,). answer: the query's, where it is known."""
+    def release(
+        self,
+        x: Array,
+        y: Array,
+        random: np.random.Generator,
+        answer: Array | None = None,
+        tally: Tally | None = None,
+    ) -> Array:
+        """One output on processed rows (n, d) with labels -1 or 1 (n,).
+
+        answer: the query's, where it is known. tally: counts the noise of gradient mechanisms.
+        """
         m = self.private
         if m.kind in GRADIENT:
-            return self.train(x, y, random)
+            return self.train(x, y, random, tally)
         exact = self.query(x) if answer is None else answer
         if m.kind == "gaussian":
             return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
@@ -63,7 +86,7 @@ class Executable:
         # Gumbel noise on scaled qualities draws an index with probability proportional to e^(quality / (2 scale)).
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
 
-    def train(self, x: Array, y: Array, random: np.random.Generator | None) -> Array:
+    def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: Tally | None = None) -> Array:
         """theta (d,): the average iterate, of sgd-iterated the one at a random step. Without ``random`` no noise."""
         m, n = self.private, len(x)
         theta, total = np.zeros(x.shape[1]), np.zeros(x.shape[1])
@@ -78,7 +101,10 @@ class Executable:
                 at = step if stop >= 0 else int(random.integers(n)) if random is not None else step % n
                 gradient = self.gradients(theta, x[at : at + 1], y[at : at + 1])[0]
             if random is not None:
-                gradient = gradient + random.normal(0.0, m.sigma, gradient.shape)
+                noise = random.normal(0.0, m.sigma, gradient.shape)
+                gradient = gradient + noise
+                if tally is not None:
+                    tally.add(noise / m.sigma)
             theta = theta - self.learning_rate * gradient
             norm = float(np.linalg.norm(theta))
             theta = theta * min(1.0, self.theta_radius / norm) if norm > 0.0 else theta

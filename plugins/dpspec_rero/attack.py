@@ -2,8 +2,8 @@
 
 Each trial draws its candidates anew, hides one of them by the prior, trains once on the known records and that one, and
 ranks the candidates by likelihood times prior. Whatever the candidates, the target is among the first m with
-probability at most gamma(kappa_m), kappa_m the m largest prior masses, independently of the other trials: success counts
-are dominated by a binomial. Targets that share a run would not be independent trials.
+probability at most gamma(kappa_m), kappa_m the m largest prior masses, independently of the other trials: a binomial
+dominates the count of successes. Targets that share a run would not be independent trials.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import dpspec.contract as dps
 from dpspec.accounting.interval import Interval
+from dpspec.accounting.rigor import library_accuracy
 from dpspec_rero import clt, contour, edgeworth, montecarlo, renyi, theory
 from dpspec_rero.certified import Certified
 from dpspec_rero.compare import DEFAULT_DELTA, Comparison
@@ -83,12 +84,12 @@ def prior_finding(leak: Certified) -> dps.Finding:
         quantity="prior",
         value=prior.lower,
         bound="lower",
-        rigor="theorem",
+        rigor="certified",
         at=dps.FrozenMap({"gamma": HALF}),
         scope=_scope("both"),
         method=leak.method,
         source=leak.source,
-        assumptions=_ASSUMPTIONS,
+        assumptions=(*_ASSUMPTIONS, library_accuracy()),
     )
 
 
@@ -124,7 +125,8 @@ def _pure(phases: Sequence[Steps]) -> Iterator[dps.Finding]:
     if epsilon == float("inf"):
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
-    yield _finding("epsilon", Interval(epsilon, epsilon), at={"delta": 0.0}, method="sum over steps", source=source)
+    sum_of_steps = Interval(epsilon, epsilon)
+    yield _finding("epsilon", sum_of_steps, at={"delta": 0.0}, method="sum over steps", source=source, rigor="theorem")
     if len(phases) == 1:
         yield dps.Finding(
             quantity="epsilon",
@@ -165,7 +167,7 @@ def _finding(
     direction: str = "both",
     method: str = "pld/connect-the-dots",
     source: str = "Kaissis et al. 2023; Dong, Roth and Su 2022",
-    rigor: dps.findings.Rigor = "theorem",
+    rigor: dps.findings.Rigor = "certified",
     confidence: float | None = None,
 ) -> dps.Finding:
     return dps.Finding(
@@ -179,7 +181,7 @@ def _finding(
         method=method,
         source=source,
         confidence=confidence,
-        assumptions=_ASSUMPTIONS,
+        assumptions=(*_ASSUMPTIONS, library_accuracy()) if rigor == "certified" else _ASSUMPTIONS,
     )
 
 

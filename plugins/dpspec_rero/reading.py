@@ -43,7 +43,7 @@ class Reader:
     (n, ...) and ``y`` (n,), the target last. candidates: (R, k) places; the target is one of them.
 
     scores: (R, k) float64, log-likelihoods of the candidates against their absence. squares: (R,) float64, the squared
-    norms of the noise that the released models show, in its declared deviations, summed over noisy steps (all iterates).
+    norms of the noise that all iterates show, in its declared deviations, summed over the noisy steps.
     """
 
     def __init__(

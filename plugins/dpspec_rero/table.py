@@ -63,8 +63,9 @@ def _gaussian(step: Steps) -> Table:
     if not count < _NODES:
         raise ArithmeticError(f"an effect of {step.effect:g} is too large to be tabulated")
     z = -_REACH + spacing * np.arange(math.ceil(count) + 1)
-    logs = -0.5 * np.square(z) + math.log(spacing / math.sqrt(2.0 * math.pi))
-    return Table(_sampled(step.rate, step.effect * z - 0.5 * step.effect**2), logs, atoms=False)
+    logs = np.asarray(-0.5 * np.square(z) + math.log(spacing / math.sqrt(2.0 * math.pi)), dtype=np.float64)
+    losses = np.asarray(step.effect * z - 0.5 * step.effect**2, dtype=np.float64)
+    return Table(_sampled(step.rate, losses), logs, atoms=False)
 
 
 def _laplace(step: Steps) -> Table:
@@ -77,7 +78,7 @@ def _laplace(step: Steps) -> Table:
     middles = -s + half * (2.0 * np.arange(panels) + 1.0)
     inner = (middles[:, None] + half * nodes).ravel()
     logs = np.tile(np.log(weights * half), panels) - 0.5 * (inner + s) - math.log(4.0)
-    losses = np.concatenate(([-s], inner, [s]))
+    losses = np.asarray(np.concatenate(([-s], inner, [s])), dtype=np.float64)
     logs = np.concatenate(([-math.log(2.0)], logs, [-s - math.log(2.0)]))
     return Table(_sampled(step.rate, losses), logs, atoms=True)
 

@@ -66,16 +66,6 @@ def test_a_certified_width_of_two_in_ten_thousand() -> None:
     assert 2.18205 < interval.lower < 2.18219 < interval.upper < 2.1823
 
 
-def test_fifty_distinct_noise_scales_and_rates() -> None:
-    phases = tuple((Mixture.poisson(1, 0.005 + 0.0001 * i, 0.8 + 0.03 * i), 20 + i) for i in range(50))
-    loss = PrivacyLoss(phases, PRESENT)
-    interval = loss.epsilon(1e-6)
-    assert interval.relative_width <= 1e-4
-    contour = Contour.of(phases, PRESENT)
-    assert contour.log_delta(interval.upper) <= math.log(1e-6) + 1e-9
-    assert contour.log_delta(interval.lower) >= math.log(1e-6) - 1e-9
-
-
 #: rate, steps, group, sigma, delta.
 Setting = tuple[float, int, int, float, float]
 

@@ -17,41 +17,66 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: name, k, rate, sigma, steps, delta, whether dp-accounting is asked too, whether it is quick.
-SETTINGS: list[tuple[str, int, float, float, int, float, bool, bool]] = [
-    ("k=1", 1, 0.01, 1.0, 2000, 1e-6, True, True),
-    ("k=4", 4, 0.01, 1.0, 2000, 1e-6, True, False),
-    ("k=16", 16, 0.01, 1.0, 2000, 1e-6, True, False),
-    ("k=64", 64, 0.01, 1.0, 2000, 1e-6, False, True),
-    ("k=1024", 1024, 0.01, 1.0, 2000, 1e-6, False, True),
-    ("10,000 steps", 1, 0.004, 1.0, 10_000, 1e-5, True, True),
-    ("10^7 steps", 1, 1e-4, 1.0, 10_000_000, 1e-6, False, True),
-    ("delta 1e-30", 8, 0.01, 1.0, 2000, 1e-30, False, True),
+#: name, kind of composition and its arguments, relative width, whether dp-accounting is asked too, whether it is quick.
+SETTINGS: list[tuple[str, str, list[Any], float, bool, bool]] = [
+    ("k=1", "group", [1, 0.01, 1.0, 2000, 1e-6], 1e-3, True, True),
+    ("k=4", "group", [4, 0.01, 1.0, 2000, 1e-6], 1e-3, True, False),
+    ("k=16", "group", [16, 0.01, 1.0, 2000, 1e-6], 1e-3, True, False),
+    ("k=64", "group", [64, 0.01, 1.0, 2000, 1e-6], 1e-3, False, True),
+    ("k=1024", "group", [1024, 0.01, 1.0, 2000, 1e-6], 1e-3, False, True),
+    ("10,000 steps", "group", [1, 0.004, 1.0, 10_000, 1e-5], 1e-3, True, True),
+    ("... to 2e-4", "group", [1, 0.004, 1.0, 10_000, 1e-5], 9e-5, False, True),
+    ("10^7 steps", "group", [1, 1e-4, 1.0, 10_000_000, 1e-6], 1e-3, False, True),
+    ("delta 1e-30", "group", [8, 0.01, 1.0, 2000, 1e-30], 1e-3, False, True),
+    ("50 sigmas", "sigmas", [0.01, 0.7, 0.02, 40, 1e-6], 1e-3, True, False),
+    ("Laplace", "laplace", [0.01, 1.0, 2000, 1e-6], 1e-3, True, True),
 ]
 
 
-def ours(k: int, rate: float, sigma: float, steps: int, delta: float) -> dict[str, Any]:
-    """Both directions, certified, at a relative width of 1e-3 or better."""
-    from dpspec.accounting.group import group_epsilon
+def ours(kind: str, arguments: list[Any], width: float) -> dict[str, Any]:
+    """Both directions, certified, at a relative width."""
+    from dpspec.accounting.laplace import Laplace
     from dpspec.accounting.mixture import Mixture
+    from dpspec.accounting.pair import Pair
+    from dpspec.accounting.pld import PrivacyLoss
 
     def work() -> tuple[float, float]:
-        interval = group_epsilon([(Mixture.poisson(k, rate, sigma), steps)], delta, "both", 1e-3)
+        phases: list[tuple[Pair, int]]
+        if kind == "group":
+            k, rate, sigma, steps, delta = arguments
+            phases = [(Mixture.poisson(k, rate, sigma), steps)]
+        elif kind == "sigmas":
+            rate, least, more, steps, delta = arguments
+            phases = [(Mixture.poisson(1, rate, least + more * i), steps) for i in range(50)]
+        else:
+            rate, scale, steps, delta = arguments
+            phases = [(Laplace(scale, 1.0, rate), steps)]
+        interval = PrivacyLoss(tuple(phases)).epsilon(delta, width=width)
         return interval.lower, interval.upper
 
     return _timed(work)
 
 
-def theirs(k: int, rate: float, sigma: float, steps: int, delta: float) -> dict[str, Any]:
-    """dp-accounting through the event that the paper names, both directions, upper value."""
+def theirs(kind: str, arguments: list[Any], width: float) -> dict[str, Any]:
+    """dp-accounting through its accountant, for groups by the event that the paper names; both directions, upper."""
     from dp_accounting import dp_event
     from dp_accounting.pld import PLDAccountant
     from scipy.stats import binom
 
     def work() -> tuple[float, float]:
         accountant = PLDAccountant()
-        event = dp_event.MixtureOfGaussiansDpEvent(sigma, list(range(k + 1)), binom.pmf(range(k + 1), k, rate).tolist())
-        accountant.compose(event, steps)
+        if kind == "group":
+            k, rate, sigma, steps, delta = arguments
+            chances = binom.pmf(range(k + 1), k, rate).tolist()
+            accountant.compose(dp_event.MixtureOfGaussiansDpEvent(sigma, list(range(k + 1)), chances), steps)
+        elif kind == "sigmas":
+            rate, least, more, steps, delta = arguments
+            for i in range(50):
+                step = dp_event.GaussianDpEvent(least + more * i)
+                accountant.compose(dp_event.PoissonSampledDpEvent(rate, step), steps)
+        else:
+            rate, scale, steps, delta = arguments
+            accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.LaplaceDpEvent(scale)), steps)
         return 0.0, float(accountant.get_epsilon(delta))
 
     return _timed(work)
@@ -67,7 +92,7 @@ def _timed(work: Callable[[], tuple[float, float]]) -> dict[str, Any]:
     return {"lower": lower, "upper": upper, "seconds": seconds, "mib": peak}
 
 
-def measure(side: str, setting: tuple[Any, ...]) -> dict[str, Any]:
+def measure(side: str, setting: list[Any]) -> dict[str, Any]:
     """One measurement in a process of its own."""
     command = [sys.executable, __file__, "--one", side, json.dumps(setting)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -88,10 +113,9 @@ def main() -> None:
         return
     ours_head = f"{'setting':<14}{'ours: interval':<30}{'width':>9}{'s':>8}{'MiB':>6}"
     print(f"{ours_head}   {'theirs':>12}{'s':>8}{'MiB':>6}{'ratio':>8}")
-    for name, k, rate, sigma, steps, delta, compare, quick in SETTINGS:
+    for name, *setting, compare, quick in SETTINGS:
         if options.quick and not quick:
             continue
-        setting = (k, rate, sigma, steps, delta)
         a = measure("ours", setting)
         width = (a["upper"] - a["lower"]) / a["upper"]
         line = f"{name:<14}[{a['lower']:.8g}, {a['upper']:.8g}]"

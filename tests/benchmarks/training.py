@@ -161,8 +161,8 @@ def table(kind: str, shape: tuple[int, ...], batch: int, device: str, options: a
             else:
                 print(f"{mode} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)
     print(f"\n{kind}, {batch} records of {'x'.join(map(str, shape))}, {device}, {options.threads} thread(s)")
-    print(f"{'':<12}{'step':>11}{'ratio':>8}{'gradients':>12}{'ratio':>8}{'peak':>9}{'of a step':>11}")
-    print(f"{'':<12}{'records/s':>11}{'':>8}{'records/s':>12}{'':>8}{'MiB':>9}{'MiB':>11}")
+    print(f"{'':<12}{'step':>11}{'time':>8}{'gradients':>12}{'time':>8}{'peak':>9}{'of a step':>11}")
+    print(f"{'':<12}{'records/s':>11}{'/ ours':>8}{'records/s':>12}{'/ ours':>8}{'MiB':>9}{'MiB':>11}")
     middle = {m: {k: median(r[k] for r in rows) for k in rows[0]} for m, rows in found.items() if rows}
     for mode, row in middle.items():
         ratios = [f"{row[key] / middle['dpspec'][key]:.2f}" for key in ("step", "gradients")]

@@ -1,7 +1,8 @@
-"""What of the paper does not hold, each as a number: zero gaps, spread gradients, the missing T, vacuous asymptotics."""
+"""What of the paper does not hold, as numbers: zero gaps, spread gradients, the missing T, vacuous asymptotics."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -42,7 +43,10 @@ def test_a_spread_gradient_has_the_larger_delta(
     assert wide == pytest.approx(spread, abs=1.2e-5)
     assert wide > narrow
     # At integer orders above 1 it is the other way round: the theorem stands where an accountant of the pair would not.
-    assert theory.step_rdp([2], Segment(1, rate, effect, gap, 100))[0] < theory.step_rdp([2], Segment(1, rate, effect, gap))[0]
+    assert (
+        theory.step_rdp([2], Segment(1, rate, effect, gap, 100))[0]
+        < theory.step_rdp([2], Segment(1, rate, effect, gap))[0]
+    )
 
 
 def test_even_wider_spreads() -> None:
@@ -106,7 +110,8 @@ def test_laplace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shift", "width", "mean", "second"), [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)]
+    ("shift", "width", "mean", "second"),
+    [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)],
 )
 def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
     def loss(o: float) -> tuple[float, float]:
@@ -117,7 +122,7 @@ def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: floa
     for power, value in ((1, mean), (2, second)):
         parts = [
             integrate.quad(lambda o, n=power: loss(o)[0] * loss(o)[1] ** n, a, b, epsabs=1e-13, limit=200)[0]
-            for a, b in zip(knots, knots[1:], strict=False)
+            for a, b in itertools.pairwise(knots)
         ]
         assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
         assert math.fsum(parts) <= laplace.moments(1.0, shift, width)[power - 1]
@@ -183,4 +188,4 @@ def test_clipping_can_fail() -> None:
 def test_dominance_of_a_wider_uniform_at_real_orders() -> None:
     orders = np.array([1.25, 1.5, 3.0])
     values = [density.log_excess_moments(orders, 1.5, t, 0.2) for t in (0.1, 1.0, 7.0, 60.0)]
-    assert all(np.all(a >= b) for a, b in zip(values, values[1:], strict=False))
+    assert all(np.all(a >= b) for a, b in itertools.pairwise(values))

@@ -59,7 +59,12 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["mechanism.mixing.unmixed=[bias]"], "unsupported", "mechanism.mixing.unmixed", "warning"),
         (["mechanism.mixing.ties=zero"], "unsupported", "mechanism.mixing.ties", "warning"),
         (["mechanism.mixing.threshold=0"], "unsupported", "mechanism.mixing.threshold", "warning"),
-        (["mechanism.reduction=sum", "mechanism.mixing.threshold=0.1"], "bad-value", "mechanism.mixing.threshold", "warning"),
+        (
+            ["mechanism.reduction=sum", "mechanism.mixing.threshold=0.1"],
+            "bad-value",
+            "mechanism.mixing.threshold",
+            "warning",
+        ),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "warning"),
         (
             ["mechanism.mixing.relative_to=absolute", "training.schedule={kind: linear}"],

@@ -95,7 +95,9 @@ def test_baselines() -> None:
     assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
     assert theory.gaussian_epsilon([segment], 1e-5, real=True).epsilon == pytest.approx(198.76623, rel=6e-8)
     assert theory.gaussian_epsilon(theory.limit([segment]), 1e-5).epsilon == pytest.approx(4.7121562, rel=6e-8)
-    matched = [theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)]
+    matched = [
+        theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)
+    ]
     assert matched == pytest.approx([8.74, 3.54, 1.65], abs=0.005)
 
 
@@ -156,7 +158,17 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
         def integrand(o: mp.mpf) -> mp.mpf:
             return p0(o) * ((1 - q) + q * p0(o - s) / p0(o)) ** order
 
-        ends = [-t / 2 - 11, -t / 2 - 4, -t / 2, -t / 2 + 4, t / 2 - 4, t / 2, t / 2 + 4, t / 2 + 11, t / 2 + 11 + order * s]
+        ends = [
+            -t / 2 - 11,
+            -t / 2 - 4,
+            -t / 2,
+            -t / 2 + 4,
+            t / 2 - 4,
+            t / 2,
+            t / 2 + 4,
+            t / 2 + 11,
+            t / 2 + 11 + order * s,
+        ]
         exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
     (found,) = theory.real_step_rdp([order], Segment(1, q, s, t))
     assert found == pytest.approx(exact, rel=1e-9)
@@ -194,7 +206,9 @@ def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:
 
 
 def test_a_wider_gap_and_more_sparsity_never_hurt() -> None:
-    values = [theory.epsilon([Segment(100, 0.1, 1.0, t)], 1e-5).epsilon for t in (0.0, 0.01, 1.0, 2.0, 5.0, 10.0, 100.0)]
+    values = [
+        theory.epsilon([Segment(100, 0.1, 1.0, t)], 1e-5).epsilon for t in (0.0, 0.01, 1.0, 2.0, 5.0, 10.0, 100.0)
+    ]
     assert values == sorted(values, reverse=True)
     values = [theory.epsilon([Segment(100, 0.1, 1.0, 10.0, p)], 1e-5).epsilon for p in (1, 2, 5, 25, 400)]
     assert values == sorted(values, reverse=True)

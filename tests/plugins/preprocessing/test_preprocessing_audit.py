@@ -99,6 +99,14 @@ def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> N
     assert bool(pure) == (name in ("laplace", "exponential"))
 
 
+@pytest.mark.parametrize(("kind", "observed"), [("gaussian", "measured"), ("sgd-sampled", "reported")])
+def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kind: str, observed: str) -> None:
+    audit = audited(tmp_path, f"mechanism.private={PRIVATE[kind]}", *STEP["impute"])
+    assert [(c.assumption, c.observed) for c in audit.checks] == [("noise-scale", observed)]
+    assert audit.conformance.status == "conforms-within"
+    assert audit.checks[0].p_value > 1e-6
+
+
 def test_data_outside_the_collection_is_an_error_that_suggests_a_test(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="outside the declared collection: min_eigengap") as raised:
         audited(tmp_path, "mechanism.collection.min_eigengap=0.99")

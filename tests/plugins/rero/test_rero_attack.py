@@ -275,7 +275,7 @@ def test_what_cannot_be_attacked_is_said_and_located(tmp_path: Path, override: s
 @pytest.mark.slow
 @pytest.mark.parametrize(("candidates", "runs"), [(16, 256), (256, 128)])
 def test_digits_at_three_noise_levels(tmp_path: Path, candidates: int, runs: int) -> None:
-    """The lower end is below gamma at each, and for sixteen candidates within a factor of 1.5 of it at the middle one."""
+    """The lower end is below gamma at each; for sixteen candidates within a factor of 1.5 of it at the middle one."""
     changes = (
         "data={kind: digits, split: {test: 0.2}}",
         "mechanism.clip_norm=0.1",

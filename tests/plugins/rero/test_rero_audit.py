@@ -73,11 +73,11 @@ def test_every_method_with_its_rigor(audited: AuditResult) -> None:
     truth = BY_NAME["S5"].gamma
     assert isinstance(truth, float)
     certified = found["pld/connect-the-dots"]
-    assert (certified.bound, certified.rigor) == ("upper", "theorem")
+    assert (certified.bound, certified.rigor) == ("upper", "certified")
     assert certified.lower is not None
     assert certified.lower <= truth <= certified.value
     assert {name: (f.bound, f.rigor) for name, f in found.items()} == {
-        "pld/connect-the-dots": ("upper", "theorem"),
+        "pld/connect-the-dots": ("upper", "certified"),
         "clt": ("estimate", "approximate"),
         "clt-printed": ("estimate", "approximate"),
         "edgeworth": ("estimate", "approximate"),

@@ -1,0 +1,320 @@
+"""From specs to findings, tables and verdicts: small audits, run whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import per_instance_brute as brute
+
+from dpspec.contract import Finding, Series, Spec, Trial
+from dpspec.engine.redact import redact
+from dpspec.engine.result import AuditResult, Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.engine.verify import verify
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+from dpspec_per_instance import mean_rule, tuples
+
+TEXT = """\
+dpspec: 1
+name: small
+mechanism:
+  kind: per-instance
+  noise_multiplier: 1.5
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.2}
+  steps: 12
+  orders: [2, 4, 8, 16]
+  composition: {observe_every: 1}
+data: {kind: synthetic, pattern: blobs, records: 100, features: 8, classes: 2, split: {test: 20}, public: false}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {points: [1, 5, 9, 30], direction: both}
+claims:
+  - {id: everyone, kind: approx-dp, epsilon: 6.0, delta: 1e-4}
+  - {id: five, kind: per-instance-dp, epsilon: 6.0, delta: 1e-4, record: 5}
+audit:
+  method: many-run
+  runs: 3
+  seed: 4
+  attack: {most: 1, least: 1, records: [5], runs: 12}
+  mean_rule: {batches: [4, 16], orders: [2], points: 3, outer: 6, inner: 10}
+"""
+
+
+def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[Result, Store]:
+    path = folder / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    catalog = load_catalog()
+    loaded = load_specs([path], catalog, overrides)
+    assert loaded.ok, loaded.diagnostics
+    store = store or Store(folder / "store")
+    return run(loaded.specs, catalog, store=store, device="cpu"), store
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditResult, Store, Result]:
+    result, store = audited(tmp_path_factory.mktemp("both"))
+    return result.audits[0], store, result
+
+
+def table(audit: AuditResult, name: str) -> Series:
+    return next(series for series in audit.series if series.name == name)
+
+
+def per_record(audit: AuditResult, record: int, side: str) -> list[Finding]:
+    return [f for f in audit.findings if f.scope.record == record and f.bound == side and f.quantity == "epsilon"]
+
+
+def test_verdicts_and_conformance(both) -> None:
+    audit, _, result = both
+    assert result.complete
+    assert [(v.claim, v.verdict) for v in audit.verdicts] == [("everyone", "proved"), ("five", "proved")]
+    assert audit.conformance.status == "conforms-within"
+
+
+def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None:
+    """With three runs the plug-in is approximate; the certified value is statistical and tells its confidence."""
+    audit, _, _ = both
+    own = [f for f in audit.findings if f.scope.record == 5 and f.scope.data == "this" and f.bound != "lower"]
+    assert {(f.bound, f.rigor) for f in own} == {("estimate", "approximate"), ("upper", "statistical")}
+    assert all(f.privacy == "per-record" for f in own)
+    assert {f.confidence for f in own if f.bound == "upper"} == {0.95}
+    assert any(f.quantity == "runs_needed" and f.value > 3 for f in audit.findings)
+    index = next(f for f in audit.findings if f.quantity == "estimability_index")
+    assert "ln(runs)" in index.method
+
+
+def test_no_value_exceeds_the_data_independent_one(both) -> None:
+    audit, _, _ = both
+    records = table(audit, "records").columns
+    tight = next(
+        f.value
+        for f in audit.findings
+        if f.rigor == "theorem" and f.at.get("delta") == 1e-4 and f.scope.direction == "both" and "pld" in f.method
+    )
+    assert set(records["data_independent"]) == {tight}
+    for estimate, epsilon, source in zip(
+        np.maximum(records["estimate_remove"], records["estimate_add"]),
+        records["epsilon"],
+        records["from"],
+        strict=True,
+    ):
+        assert epsilon == pytest.approx(min(estimate, tight), rel=1e-5)
+        assert source == ("data set" if estimate >= tight else "record")
+    assert all(c >= e for c, e in zip(records["certified_remove"], records["estimate_remove"], strict=True))
+
+
+def test_lower_bounds_stay_below_upper_values(both) -> None:
+    audit, _, _ = both
+    records = table(audit, "records").columns
+    attacked = {f.scope.record: f.value for f in audit.findings if f.bound == "lower" and f.privacy == "per-record"}
+    attacked[5] = max(f.value for f in per_record(audit, 5, "lower"))
+    assert 2 <= len(attacked) <= 3
+    for record, value in attacked.items():
+        assert value <= records["epsilon"][records["record"].index(record)]
+
+
+def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:
+    """The first row of every run is the first model's, by plain autograd; own runs start from the same model."""
+    audit, store, _ = both
+    first = store.get(audit.trials[0].key).trial
+    second = store.get(audit.trials[1].key).trial
+    assert np.array_equal(first.arrays["ratios"][0], second.arrays["ratios"][0])
+    assert np.array_equal(first.arrays["ratios"][0], first.arrays["own"][0])
+    assert not np.array_equal(first.arrays["ratios"][1:], second.arrays["ratios"][1:])
+    assert not np.array_equal(first.arrays["ratios"][1:], first.arrays["own"][1:])
+    assert first.arrays["ratios"].shape == (12, 4)
+    assert first.arrays["ratios"].max() <= 1.0
+
+
+def test_an_observer_measures_what_autograd_does() -> None:
+    from dpspec.contract import FrozenMap, TrainingJob
+    from dpspec_per_instance.observe import NormObserver
+
+    torch.manual_seed(0)
+    model, x, y = torch.nn.Linear(3, 2), torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    phase = FrozenMap(
+        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.5}}
+    )
+    job = TrainingJob(
+        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], options=FrozenMap({}), expected_batch_size=1.0,
+        device="cpu", seed=0,
+    )  # fmt: skip
+    watcher = NormObserver(job, x, y, (1, 3))
+    state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    for step in range(3):
+        watcher.released(step, state)
+    for place in range(5):
+        loss = torch.nn.functional.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        norm = float(torch.sqrt(sum(part.square().sum() for part in parts)))
+        assert watcher.ratios[0, place] == pytest.approx(min(1.0, norm / 0.7), rel=1e-4)
+        assert watcher.right[1, place] == int(model(x[place : place + 1]).argmax() == y[place])
+    again = NormObserver(job, x, y, (1, 3))
+    again.restore(watcher.state())
+    assert np.array_equal(again.ratios, watcher.ratios)
+    again.restore({})
+    assert not again.ratios.any()
+    watcher.released(0, state * float("nan"))
+    assert np.all(watcher.ratios[0] == 1.0)
+
+
+def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
+    """Redacting takes tables of records and numbers about them; what is left verifies without the arrays."""
+    audit, store, result = both
+    public = redact(result).audits[0]
+    assert {s.name for s in public.series} == {"divergence-by-order"}
+    assert all(f.privacy == "public" for f in public.findings)
+    assert "internal" not in public.trials[0].evidence
+    texts = repr(public.findings) + repr(public.evidence)
+    chosen = dict(audit.trials[0].evidence["internal"]["targets"])
+    assert set(chosen) == {"record 5", "most exposed 1", "least exposed 1"}
+    assert "most exposed 1" in texts
+    assert not any(e.scope.record in set(chosen.values()) - {5} for e in public.evidence)
+    catalog = load_catalog()
+    assert verify(result, catalog, directory=str(tmp_path), store=store) == ()
+    assert [m for m in verify(redact(result), catalog, directory=str(tmp_path)) if m.differs] == []
+    (missing,) = verify(result, catalog, directory=str(tmp_path))
+    assert "the array 'ratios' of trial 0" in missing.recomputed
+
+
+def test_orders_and_rules_of_composition_train_nothing_again(both, tmp_path: Path) -> None:
+    audit, store, _ = both
+    for change in ("mechanism.orders=[3]", "mechanism.step_bound=theorem", "mechanism.composition.exponent=50"):
+        result, _ = audited(tmp_path, change, store=store)
+        assert [t.key for t in result.audits[0].trials] == [t.key for t in audit.trials]
+
+
+def test_one_direction_for_all_records(tmp_path: Path) -> None:
+    """All records share their runs; a fraction claim is supported by the estimate, never proved by it."""
+    fraction = "claims.five={kind: per-instance-dp, epsilon: %s, delta: 1e-4, fraction: 0.1, population: train}"
+    only = ["threat_model={points: all, direction: remove}", "audit.attack=null", "audit.mean_rule=null"]
+    only += ["mechanism.noise_multiplier=2", "mechanism.steps=30", "training.learning_rate=2", "data.features=16"]
+    result, store = audited(tmp_path, *only, "claims.five.record=null", fraction % "6")
+    first = result.audits[0]
+    assert first.verdicts[1].verdict == "proved"
+    estimates = [f for f in first.findings if f.bound == "estimate" and f.quantity == "epsilon"]
+    tenth = next(f.value for f in estimates if f.at.get("fraction") == 0.1)
+    assert tenth < first.verdicts[1].upper
+    result, _ = audited(tmp_path, *only, "claims.five.record=null", fraction % (tenth * 1.01), store=store)
+    assert result.audits[0].verdicts[1].verdict == "supported"
+    records = table(result.audits[0], "records")
+    assert len(records.columns["record"]) == 80
+    assert records.privacy == "per-record"
+    ratio = table(result.audits[0], "ratio-over-training")
+    assert ratio.privacy == "data-dependent"
+    assert ratio.columns["mean"][0] > 1.0 or ratio.columns["mean"][-1] < ratio.columns["mean"][0]
+
+
+def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
+    only = ["threat_model={population: test, points: {count: 7, seed: 1}, direction: add}", "audit.attack=null"]
+    result, store = audited(tmp_path, *only, "claims.five.record=null", "claims.five.epsilon=null",
+                            "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}")  # fmt: skip
+    audit = result.audits[0]
+    trial = store.get(audit.trials[0].key).trial
+    assert trial.arrays["ratios"].shape == (12, 7)
+    assert "own" not in trial.arrays
+    assert trial.arrays["mean_rule"].shape == (3, 2, 1, 2, 3)
+    assert {"estimate_add"} == {n for n in table(audit, "records").columns if n.startswith("estimate")}
+
+
+def _slow(gradients, point, batches, beta, order, sigma, present):
+    """Theorem 3.6's exponents for one record, batch by batch. beta: the record's coins, or None where it is inside."""
+    place, coins = beta
+
+    def mean(mask, coin, with_record):
+        mask = mask.astype(bool).copy()
+        if place is not None:
+            mask[place] = mask[place] and with_record
+            rows = gradients[mask]
+        else:
+            rows = gradients[mask] if not (with_record and coin) else np.vstack([gradients[mask], point])
+        return rows.mean(axis=0) if len(rows) else np.zeros(len(point))
+
+    found = np.zeros(batches.inner.shape[:2])
+    for o, outer in enumerate(batches.outer):
+        base = mean(outer, coins[0][o] if coins else 0, not present)
+        for i in range(found.shape[1]):
+            v = [mean(batches.inner[o, i, a], coins[1][o, i, a] if coins else 0, present) - base for a in range(order)]
+            found[o, i] = sum(v[a] @ v[b] for a in range(order) for b in range(a)) / sigma**2
+    return float(tuples.plug_in(found, order).value)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_mean_rule_by_one_product_is_the_slow_one(inside: bool) -> None:
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(9, 4)).astype(np.float32) / 3
+    where = np.array([2, 7]) if inside else None
+    points = gradients[where] if inside else rng.normal(size=(2, 4)).astype(np.float32) / 3
+    batches = mean_rule.draw(rng, 9, 0.3, 5, 4, 3)
+    coins = None if inside else mean_rule.draw(rng, 2, 0.3, 5, 4, 3)
+    found = mean_rule.estimates(gradients, points, where, batches, coins, 0.4)
+    for m in range(2):
+        own = None if coins is None else (coins.outer[:, m], coins.inner[..., m])
+        for side, present in enumerate((True, False)):
+            beta = (None if where is None else where[m], own)
+            slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present)
+            assert found[side].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
+
+
+def test_the_mean_rule_estimates_the_theorem() -> None:
+    """Three scalar gradients: 4000 outer batches come within 5% of the exact sum over all tuples."""
+    rng, sigma = np.random.default_rng(1), 1.5
+    rows, record, q = np.array([[0.7], [-0.4], [0.2]], dtype=np.float32), np.array([[0.9]], dtype=np.float32), 0.5
+    batches, coins = (mean_rule.draw(rng, count, q, 3000, 60, 2) for count in (3, 1))
+    found = mean_rule.estimates(rows, record, None, batches, coins, sigma)
+    present, absent = brute.pair(rows[:, 0], 0.9, q, "mean")
+    assert found[0].value[0] == pytest.approx(tuples.exact(2, present, absent, sigma), rel=0.05)
+    assert found[1].value[0] == pytest.approx(tuples.exact(2, absent, present, sigma), rel=0.05)
+
+
+def test_conclusions_need_the_arrays(both, tmp_path: Path) -> None:
+    from dpspec_per_instance.analysis import Analysis
+
+    audit, _, _ = both
+    bare = [Trial(index=t.index, evidence=t.evidence) for t in audit.trials]
+    with pytest.raises(ValueError, match="'ratios' of trial 0"):
+        Analysis(_spec(tmp_path), bare)
+
+
+def _spec(folder: Path) -> Spec:
+    path = folder / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    return load_specs([path], load_catalog()).specs[0]
+
+
+def test_an_attack_scores_as_the_formula_says() -> None:
+    """One step of one record against inner products of gradients written out."""
+    from dpspec.contract import FrozenMap, TrainingJob
+    from dpspec_per_instance.record_attack import RecordAttack
+
+    torch.manual_seed(1)
+    model, x, y = torch.nn.Linear(3, 2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+    phase = FrozenMap(
+        {"steps": 1, "noise_multiplier": 0.8, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.3}}
+    )
+    job = TrainingJob(
+        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=2.0, device="cpu", seed=0,
+        options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
+    )  # fmt: skip
+    watcher = RecordAttack(job, (x[:5], y[:5]), (x[5:], y[5:]), None)
+    state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    noisy = torch.randn(len(state))
+    with torch.no_grad():
+        watcher.released(0, state)
+        watcher.released(1, state - 0.1 / 2.0 * noisy)
+    rows = []
+    for place in range(6):
+        loss = torch.nn.functional.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
+        row = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))]).double()
+        rows.append(row * min(1.0, 0.5 / float(row.norm())))
+    g, others = rows[5], torch.stack(rows[:5])
+    products, square = others @ g, float(g @ g)
+    variance = 0.4**2 * square + 0.3 * 0.7 * float((products**2).sum())
+    shift = (float(g @ noisy.double()) - 0.3 * float(products.sum())) * square / variance - square**2 / (2 * variance)
+    assert watcher.score == pytest.approx(np.log(0.7 + 0.3 * np.exp(shift)), rel=1e-3, abs=1e-6)
