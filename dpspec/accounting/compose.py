@@ -85,6 +85,11 @@ class Composed:
             return finite
         return float(np.logaddexp(finite, math.log(self.infinity) - _INFINITE))
 
+    def doubt(self, epsilon: float) -> float:
+        """The error of the sum at ``epsilon`` relative to it; infinite where there is no sum."""
+        value, error = self._sum(epsilon)
+        return error / value if value > 0.0 else math.inf
+
     @property
     def _upper(self) -> int:
         """The first node above ``reference``: from there on all terms of ``excess`` are positive."""
@@ -111,30 +116,6 @@ class Composed:
         rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
-
-
-@dataclass(frozen=True, eq=False)
-class Worse:
-    """The larger of several profiles, composed on one grid: of both directions."""
-
-    members: tuple[Composed, ...]
-
-    @property
-    def spacing(self) -> float:
-        """The grid's."""
-        return self.members[0].spacing
-
-    def log_upper(self, epsilon: float) -> float:
-        """ln of an upper bound of the largest delta."""
-        return max(member.log_upper(epsilon) for member in self.members)
-
-    def log_finite(self, epsilon: float) -> float:
-        """The same of the part that finite losses make."""
-        return max(member.log_finite(epsilon) for member in self.members)
-
-    def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of the largest delta."""
-        return max(member.log_lower(epsilon) for member in self.members)
 
 
 def compose(phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int) -> Composed:

@@ -12,19 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 
 from dpspec.accounting.checks import EPS, Direction
-from dpspec.accounting.compose import Composed, Worse, compose
+from dpspec.accounting.compose import Composed
 from dpspec.accounting.discretise import optimistic, pessimistic
 from dpspec.accounting.interval import Interval
+from dpspec.accounting.jumps import Profile, Split, Worse, compose_apart
 from dpspec.accounting.pair import Pair, Part, TooLongError
 from dpspec.accounting.questions import Open, parts
 from dpspec.accounting.saddle import Cumulants, Saddle
-
-_Profile: TypeAlias = Composed | Worse
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -137,8 +135,10 @@ class Ladder:
             tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
             reach = max(self._reach, 8.0 * spacing)
             floor = centre - 1.1 * _SCAN * reach
-            above = _worse([compose(side, tilt, centre, floor, NODES) for side in upper])
-            below = _worse([compose(side, tilt, centre, floor, NODES) for side in lower])
+            above, below = (
+                _worse([compose_apart(side, tilt, centre, floor, NODES, self._least) for side in sides])
+                for sides in (upper, lower)
+            )
             points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *(float(point) for point in points if point > 0.0)]
             found = [_read(item, above, below, grid, reach) for item in self._items]
@@ -170,7 +170,7 @@ def worst(saddles: Sequence[Saddle]) -> Saddle:
     return max(saddles, key=lambda saddle: saddle.log_delta)
 
 
-def _worse(composed: Sequence[Composed]) -> _Profile:
+def _worse(composed: Sequence[Composed | Split]) -> Profile:
     return composed[0] if len(composed) == 1 else Worse(tuple(composed))
 
 
@@ -183,9 +183,7 @@ def _fitting(kept: Sequence[tuple[Part, int]], spacing: float) -> float:
     return period / math.ceil(period / spacing)
 
 
-def _read(
-    item: Open, above: Composed | Worse, below: Composed | Worse, grid: Sequence[float], reach: float
-) -> Interval:
+def _read(item: Open, above: Profile, below: Profile, grid: Sequence[float], reach: float) -> Interval:
     """The interval that these two compositions give; epsilons are looked for between the points of ``grid``."""
     if item.question.testing:
         found, at = item.question.read(below.log_lower, above.log_upper, item.at, reach)
@@ -200,7 +198,7 @@ def _read(
     return Interval(low, _least_epsilon(above, item.question.log_delta - rounding, grid))
 
 
-def _least_epsilon(composed: _Profile, log_delta: float, grid: Sequence[float]) -> float:
+def _least_epsilon(composed: Profile, log_delta: float, grid: Sequence[float]) -> float:
     """The least epsilon, up to rounding, whose upper bound of delta is within the target; infinite if none is."""
     passed = next((i for i, epsilon in enumerate(grid) if composed.log_upper(epsilon) <= log_delta), None)
     if passed is None:
@@ -215,7 +213,7 @@ def _least_epsilon(composed: _Profile, log_delta: float, grid: Sequence[float]) 
     return high
 
 
-def _largest_epsilon(composed: _Profile, log_delta: float, grid: Sequence[float]) -> float:
+def _largest_epsilon(composed: Profile, log_delta: float, grid: Sequence[float]) -> float:
     """The largest epsilon, up to rounding, whose lower bound of delta reaches the target; 0 if none does."""
     passed = [i for i, epsilon in enumerate(grid) if composed.log_lower(epsilon) >= log_delta]
     if not passed:

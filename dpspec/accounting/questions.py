@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpspec.accounting.checks import EPS, Direction
-from dpspec.accounting.compose import Composed, Worse, at_least_once
+from dpspec.accounting.compose import at_least_once
 from dpspec.accounting.interval import Interval
+from dpspec.accounting.jumps import Profile as Composition
 from dpspec.accounting.pair import Pair, Part
 from dpspec.accounting.power import Profile, least_level, most_power
 from dpspec.accounting.saddle import Saddle
@@ -84,7 +85,7 @@ class Open:
         """The epsilon asked for, or the one expected; for a test, that whose line decides it."""
         return self.saddle.epsilon if self.question.epsilon is None else self.question.epsilon
 
-    def locate(self, above: Composed | Worse) -> None:
+    def locate(self, above: Composition) -> None:
         """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
         low, high = self.answer.lower, self.answer.upper
         if self.question.testing:

@@ -37,6 +37,7 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
+from dpspec.contract.refusing import in_phase, other_adjacencies
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, phases_of
 
 __all__ = [
@@ -98,6 +99,8 @@ __all__ = [
     "freeze",
     "hookimpl",
     "hookspec",
+    "in_phase",
+    "other_adjacencies",
     "phases_of",
     "thaw",
 ]

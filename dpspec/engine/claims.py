@@ -160,7 +160,11 @@ def _per_instance_dp(claim: Claim) -> Statement:
     said = f"epsilon <= {exact(epsilon)} at delta = {exact(delta)}{narrowing(claim)}"
     if "fraction" in population:
         said += f" for {exact(100.0 * float(population['fraction']))}% of {population.get('population', 'the records')}"
-    return Statement(text=said, parts=(_at_most(claim, "epsilon", epsilon, delta=delta, **population),))
+    return Statement(
+        text=said,
+        parts=(_at_most(claim, "epsilon", epsilon, delta=delta, **population),),
+        points=() if population else ((epsilon, delta),),  # attacks speak of records, not of fractions
+    )
 
 
 def _membership(claim: Claim) -> Statement:

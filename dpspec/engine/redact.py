@@ -66,5 +66,6 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
     if lost_upper:
         changed = dataclasses.replace(changed, upper=None, provable=None)
     if lost_lower:
-        changed = dataclasses.replace(changed, lower=None, p_value=None)
-    return dataclasses.replace(changed, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed
+        changed = dataclasses.replace(changed, lower=None)
+    # A p-value may be that of the very counts that are gone, and tells them exactly.
+    return dataclasses.replace(changed, p_value=None, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed

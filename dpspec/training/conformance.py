@@ -154,9 +154,9 @@ def measured(log: ResidualLog) -> dict[str, Json]:
 def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> dict[str, Json]:
     """Moments of what was seen along the canaries' directions, per group size and coin; sizes and coins (m,).
 
-    Projections are summed over the steps, in clip norms. One planted record is expected to add ``draws`` of them: as
-    many as there are batches with it, on average, times how far its gradient points along its direction. Empty where
-    clipping turns gradients.
+    Projections are summed over the steps that were looked at, in clip norms. One planted record is expected to add
+    ``draws`` of them: as many as there are batches with it among those, on average, times how far its gradient points
+    along its direction. Empty where clipping turns gradients.
     """
     schedule = RunLogs(job).schedule
     flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
@@ -170,7 +170,8 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
         for coin in (0, 1):
             some = _tame(sums[(sizes == size) & (coins == coin)])
             moments.append([int(size), coin, len(some), float(some.sum()), float((some**2).sum())])
-    draws = sum(phase.steps * phase.sampler.inclusion for phase in schedule.phases)
+    looked = watcher.looked.tolist()
+    draws = sum(phase.sampler.inclusion for phase, seen in zip(schedule, looked, strict=True) if seen)
     return {"signal": {"draws": along * draws, "moments": moments}}
 
 

@@ -68,9 +68,9 @@ class GroupAudit(dps.Audit):
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Lower bounds with their evidence, accuracy, and checks of the pipeline that ran."""
+        from dpspec.stats.utility import accuracies
         from dpspec_group.conformance import checks
         from dpspec_group.evidence import lower_bounds
-        from dpspec_group.utility import accuracies
 
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials)

@@ -10,28 +10,12 @@ from dpspec_group.attack_refusals import attack_refusals
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
-    yield from _scope(spec)
+    help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
+    yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
     yield from _sizes(spec, facts)
     yield from _mechanism(spec, facts)
     if spec.audit is not None:
         yield from attack_refusals(spec, facts)
-
-
-def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
-    named += [
-        (("claims", i, "adjacency"), c.adjacency)
-        for i, c in enumerate(spec.claims)
-        if c.adjacency != spec.threat_model.adjacency
-    ]
-    for path, adjacency in named:
-        if adjacency != "add-remove":
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the group theory covers add-remove adjacency only, not {adjacency}",
-                path=path,
-                help="Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered",
-            )
 
 
 def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -50,19 +34,13 @@ def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
-    phases = spec.mechanism.get("phases")
     for i, phase in enumerate(spec.phases):
-
-        def at(*keys: str, i: int = i) -> dps.Path:
-            here = phases is not None and keys[0] in phases[i]
-            return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
-
         sampling = phase["sampling"]
         if sampling["scheme"] == "shuffled":
             yield dps.Diagnostic(
                 code="unsupported",
                 message="no theorem here covers shuffled batches: those of one epoch depend on each other",
-                path=at("sampling", "scheme"),
+                path=dps.in_phase(spec, i, "sampling", "scheme"),
                 help="train with poisson or fixed sampling; the bound for one does not hold for the other",
             )
         if sampling["scheme"] == "fixed" and int(sampling["batch_size"]) > facts.records - largest:
@@ -70,12 +48,12 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 code="bad-value",
                 message=f"batch_size {sampling['batch_size']} is more than the {facts.records - largest} records that "
                 f"are left without a group of {largest}",
-                path=at("sampling", "batch_size"),
+                path=dps.in_phase(spec, i, "sampling", "batch_size"),
             )
         if float(phase["noise_multiplier"]) == 0.0:
             yield dps.Diagnostic(
                 code="no-noise",
                 message="without noise epsilon is infinite",
-                path=at("noise_multiplier"),
+                path=dps.in_phase(spec, i, "noise_multiplier"),
                 severity="warning",
             )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dpspec.accounting.checks import inside
-from dpspec_modelmix.theory import INTEGER_ORDERS, Segment, step_rdp
+from dpspec_modelmix.theory import INTEGER_ORDERS, Segment, epsilon, step_rdp
 
 #: Why Corollary 4.1 as printed is none.
 MISSING_T = "the factor T is missing, and with the printed denominator 1 - a the value is below zero"
@@ -26,13 +26,14 @@ ASYMPTOTIC = (
 
 def corollary_as_printed(segment: Segment, delta: float) -> float:
     """min over integer orders of [ln(sum ...) + ln(1 / delta)] / (1 - a): one step for all of them, and negative."""
-    one = _one_step(segment, delta)
-    return -max(one)
+    target = -math.log(inside("delta", delta))
+    below = np.asarray(INTEGER_ORDERS, dtype=np.float64) - 1.0
+    return -float(np.max(step_rdp(INTEGER_ORDERS, segment) + target / below))
 
 
 def corollary_without_steps(segment: Segment, delta: float) -> float:
     """The same with the denominator's sign repaired and T still missing: one step for all of them."""
-    return min(_one_step(segment, delta))
+    return epsilon([replace(segment, steps=1)], delta).epsilon
 
 
 class Asymptotic(NamedTuple):
@@ -65,10 +66,3 @@ def asymptotic(segment: Segment) -> Asymptotic:
     delta = (2.0 * s + 2.0 * math.sqrt(2.0 * math.log(t * max(s, 1.0)))) / t
     applies = t > max(2.0 * math.log(t) + 2.0 * s, math.exp(min(3.0 * s, 700.0)), 2.0)
     return Asymptotic(epsilon, delta, segment.steps * delta, applies)
-
-
-def _one_step(segment: Segment, delta: float) -> list[float]:
-    target = -math.log(inside("delta", delta))
-    orders: Sequence[int] = INTEGER_ORDERS
-    below = np.asarray(orders, dtype=np.float64) - 1.0
-    return [float(x) for x in step_rdp(orders, segment) + target / below]

@@ -102,7 +102,7 @@ def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
             found.append(float(growth[a]) / (a - 1.0))
             continue
         with np.errstate(divide="ignore"):
-            logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + binomial(a, segment.rate)
+            logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + _weights(a, segment.rate)
         found.append(float(np.logaddexp(0.0, np.logaddexp.reduce(logs))) / (a - 1.0))
     return tuple(found)
 
@@ -176,7 +176,20 @@ def _gaussian_rdp(orders: Sequence[float], segment: Segment) -> Floats:
 
 
 def _gaussian_integer_rdp(orders: Sequence[int], segment: Segment) -> Floats:
-    return sampled_gaussian_integer_rdp(np.asarray(orders, dtype=np.float64), segment.rate, 1.0 / segment.effect)
+    return np.array(_gaussian_integers(tuple(orders), segment.rate, segment.effect))
+
+
+@lru_cache(maxsize=1024)
+def _gaussian_integers(orders: tuple[int, ...], rate: float, effect: float) -> tuple[float, ...]:
+    found = sampled_gaussian_integer_rdp(np.asarray(orders, dtype=np.float64), rate, 1.0 / effect)
+    return tuple(float(x) for x in found)
+
+
+@lru_cache(maxsize=4096)
+def _weights(order: int, rate: float) -> Floats:
+    weights = binomial(order, rate)
+    weights.flags.writeable = False
+    return weights
 
 
 def _total(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:

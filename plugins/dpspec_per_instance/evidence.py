@@ -29,8 +29,8 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
         if present in (0, len(runs)):
             continue
         outcomes = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
-        record = int(name.removeprefix("record ")) if name.startswith("record ") else int(indices.get(name, -1))
-        named: str | int = record if record in claimed else name
+        asked = int(name.removeprefix("record ")) if name.startswith("record ") else -1
+        record, named = int(indices.get(name, asked)), asked if asked in claimed else name
         at, method = dps.FrozenMap({"delta": delta}), f"many-run, all-iterates, on the {name}"
         if "exposed" in name:
             method += " record"

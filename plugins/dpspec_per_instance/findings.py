@@ -129,6 +129,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     composer = Composer(spec.mechanism.options, DIRECTIONS[direction])
     order = composer.best_order(bounds.claimed_deltas(spec)[-1])
     last, first = composer.kappa(order)
+    seen = "above" if last > math.log(runs) else "below"
     return dps.Finding(
         quantity="estimability_index",
         value=last,
@@ -136,8 +137,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=direction, data="this"),
-        method=f"{first:.3g} at the first step, {last:.3g} at the last: {'above' if last > math.log(runs) else 'below'} "
-        f"ln(runs) = {math.log(runs):.3g}; the more above, the less rare bad models can be seen",
+        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; the more above, the less rare bad models can be seen",
         source=composition.SOURCE,
     )
 

@@ -26,21 +26,19 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     mechanism, audit = inputs["mechanism"], inputs["audit"]
     found = pipeline_of(mechanism, context.facts)
     x, y = raw(context, mechanism), _labels(context.data.train_y)
-    planted = neighbours(
-        x,
-        found.steps[0],
-        found.collection,
-        found.radius,
-        clusters=int(audit.get("clusters", 5)),
-        members=int(audit.get("members", 3)),
-    )
-    y = y.copy()
     y[0] = 1.0
-    processed = []
-    for rows in planted:
-        if found.step is not None:
-            within(rows, found, tested=mechanism.get("ptr") is not None)
-        processed.append(steps.run(rows, found.steps, found.radius)[0])
+    try:
+        planted = neighbours(
+            x,
+            found.steps[0],
+            found.collection,
+            found.radius,
+            clusters=int(audit.get("clusters", 5)),
+            members=int(audit.get("members", 3)),
+        )
+        processed = [_processed(rows, found, mechanism) for rows in planted]
+    except ValueError as error:
+        raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
     engine = Executable.of(found.private, mechanism["private"], out_radius(found))
     exact = [_noiseless(engine, rows, y) for rows in processed]
     distances = [distance_inside(rows, found, mechanism) for rows in planted]
@@ -71,6 +69,13 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             "internal": internal,
         }
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
+
+
+def _processed(rows: Array, found: Pipeline, mechanism: Mapping[str, Any]) -> Array:
+    """Planted rows after the pipeline; they have to lie in the declared collection as well."""
+    if found.step is not None:
+        within(rows, found, tested=mechanism.get("ptr") is not None)
+    return steps.run(rows, found.steps, found.radius)[0]
 
 
 def out_radius(found: Pipeline) -> float:

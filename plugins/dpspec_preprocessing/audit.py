@@ -43,8 +43,13 @@ class PreprocessingAudit(dps.Audit):
             from dpspec_preprocessing.rows import raw, within
 
             x = raw(context, spec.mechanism.options)
-            measured = within(x, found, tested="ptr" in spec.mechanism.options)
+            measured = within(x, found, tested=spec.mechanism.get("ptr") is not None)
             yield tables.measured_series(found, measured)
+            if spec.mechanism.get("ptr"):
+                from dpspec_preprocessing.attack import distance_inside
+
+                inside = distance_inside(x, found, spec.mechanism.options)
+                yield bounds.refusal(spec, found.private, inside)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run, each with its repeats; what they can show."""
@@ -59,7 +64,7 @@ class PreprocessingAudit(dps.Audit):
         rows = float(facts.records * max(1, facts.features))
         return dps.Plan(
             chunks=tuple(tuple(range(i, min(runs, i + _TOGETHER))) for i in range(0, runs, _TOGETHER)),
-            seconds=runs * 40.0 * rows / _VALUES + executions * 4.0 * work / _FLOPS,
+            seconds=-(-runs // _TOGETHER) * 40.0 * rows / _VALUES + executions * 4.0 * work / _FLOPS,
             memory_bytes=int(64 * rows) + (1 << 28),
             power=tuple(
                 dps.Power(
@@ -71,6 +76,7 @@ class PreprocessingAudit(dps.Audit):
                 )
                 for delta in claimed_deltas(spec)
             ),
+            checks=_foreseen(str(private["kind"]), executions, facts, int(private.get("steps", 1))),
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
@@ -91,3 +97,24 @@ class PreprocessingAudit(dps.Audit):
         from dpspec_preprocessing.evidence import outcomes
 
         yield from outcomes(spec, trials)
+
+
+def _foreseen(kind: str, executions: int, facts: dps.Facts, steps: int) -> tuple[dps.Check, ...]:
+    """The test of the noise that a run will allow, and the deviation that it would see."""
+    from dpspec.stats import noise
+
+    draws = {"gaussian": 1, "dp-gd": steps, "sgd-sampled": steps, "sgd-iterated": (facts.records + 1) // 2}
+    if kind not in draws:
+        return ()
+    count = executions * draws[kind] * max(1, facts.features)
+    found = noise.two_sided(float(count), 1.0, count)
+    return (
+        dps.Check(
+            assumption="noise-scale",
+            test=found.test.partition(", ")[0],
+            p_value=1.0,
+            observed="measured" if kind == "gaussian" else "reported",
+            detectable=found.detectable,
+            note="relative to the declared scale",
+        ),
+    )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import dpspec.contract as dps
 from dpspec_preprocessing import convert, ptr, totals
 from dpspec_preprocessing.options import Pipeline, claimed_deltas, distance, kind_of, scope
+from dpspec_preprocessing.private import Private
 from dpspec_preprocessing.sensitivity import REFUTED, Sensitivity, clusters, mean_any_mask, mean_same_mask
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
@@ -212,7 +213,16 @@ def _up(value: float) -> float:
     return value * (1.0 + 1e-12)
 
 
-def refusal_probability(spec: dps.Spec, distance_inside: float) -> float:
-    """How likely the test refuses a data set that is so many records inside."""
+def refusal(spec: dps.Spec, m: Private, distance_inside: float) -> dps.Finding:
+    """How likely the test refuses the records at hand, which are so many replacements inside; exact, and theirs."""
     test = spec.mechanism["ptr"]
-    return ptr.refusal(distance_inside, float(test["epsilon"]), float(test["delta"]))
+    return dps.Finding(
+        quantity="refusal-probability",
+        value=ptr.refusal(distance_inside, float(test["epsilon"]), float(test["delta"])),
+        bound="estimate",
+        rigor="approximate",
+        scope=scope(spec, m, data="this"),
+        method="propose-test-release on these records",
+        source=SOURCES["ptr"],
+        privacy="data-dependent",
+    )

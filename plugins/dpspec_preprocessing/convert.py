@@ -23,7 +23,8 @@ def mu(m: Private, tau: float) -> float | None:
     """mu of the whole pipeline at distance ``tau``, for Gaussian noise without sampling; None elsewhere."""
     if m.kind not in ("gaussian", "dp-gd"):
         return None
-    return math.sqrt(2.0 * private.rdp_slope(m)) + math.sqrt(2.0 * private.srdp_slope(m, tau))
+    shared = private.srdp_slope(m, tau) if tau > 0.0 else 0.0
+    return math.sqrt(2.0 * private.rdp_slope(m)) + math.sqrt(2.0 * shared)
 
 
 def least_mu(m: Private, tau: float | None, changed: float) -> float | None:

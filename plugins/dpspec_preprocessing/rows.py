@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ def raw(context: dps.Context, mechanism: Mapping[str, Any], *, test: bool = Fals
     """
     data = context.data
     rows = data.test_x if test else data.train_x
-    return in_ball(rows.reshape(len(rows), -1).astype(np.float64), mechanism)
+    return in_ball(rows.reshape(len(rows), math.prod(rows.shape[1:])).astype(np.float64), mechanism)
 
 
 def in_ball(x: Array, mechanism: Mapping[str, Any]) -> Array:

@@ -54,6 +54,15 @@ def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Resul
     assert redact(whole).audits[0].left_out == {"data-dependent": 2}
 
 
+@pytest.mark.parametrize("claimed", ["at_least: 0.01", "at_most: 0.99"])
+def test_no_verdict_tells_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
+    """The binomial p-value of either side of a claim can be turned back into the count of right answers."""
+    result = result_of((SPEC + AUDIT).replace("at_least: 0.01", claimed), tmp_path)
+    assert result.audits[0].verdicts[1].p_value is not None
+    verdict = redact(result).audits[0].verdicts[1]
+    assert (verdict.upper, verdict.lower, verdict.p_value) == (None, None, None)
+
+
 def test_a_redacted_result_verifies_and_names_what_it_cannot_recompute(whole: Result) -> None:
     assert verify(whole, load_catalog()) == ()
     (missing,) = verify(codec.load(codec.dump(redact(whole))), load_catalog())

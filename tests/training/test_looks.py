@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from dpspec.contract import FrozenMap
-from dpspec.training.canaries import SignBlocks
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.conformance import signal
 from dpspec.training.native import NativeTrainer
 from dpspec.training.observers import ProjectionObserver
 
@@ -41,3 +43,17 @@ def test_never_more_looks_than_steps(make_job, steps, looks):
     seen = ProjectionObserver(make_job(steps=steps), SignBlocks(63, 2, seed=0), looks=looks)
     assert int(seen.looked.sum()) == min(steps, looks)
     assert bool(seen.looked[0])
+
+
+def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job):
+    """What is expected of a record is what it adds without noise at rate 1: one clip norm for each look."""
+    directions, coins = SignBlocks(63, 4, seed=0), np.array([1, 0, 1, 0])
+    canaries = CanaryGroups(directions, torch.tensor([0, 2]), norm=10.0)
+    job = make_job(steps=50, noise_multiplier=0.0, sampling={"scheme": "full"}, canaries=canaries)
+    seen = ProjectionObserver(job, directions, looks=6)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    told = signal(seen, job, np.ones(4, dtype=np.int64), coins)["signal"]
+    assert told["draws"] == pytest.approx(6.0)
+    (_, _, absent, nothing, _), (_, _, present, added, _) = told["moments"]
+    assert (absent, present) == (2, 2)
+    assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)

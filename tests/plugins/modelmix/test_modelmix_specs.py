@@ -55,7 +55,7 @@ def test_the_figure(figure: tuple[AuditResult, ...]) -> None:
 
 def test_what_stands_beside_the_bound(figure: tuple[AuditResult, ...]) -> None:
     audit = figure[7]  # threshold 0.3, 25 coordinates
-    bound = [f for f in audit.findings if f.method == "rdp/integer-orders"][0]
+    bound = next(f for f in audit.findings if f.method == "rdp/integer-orders")
     assert bound.rigor == "theorem"
     assert {a.name: a.status for a in bound.assumptions}["one-hot-worst"] == "unchecked"
     assert value(audit, "epsilon-of-the-pair") < bound.value

@@ -196,6 +196,24 @@ def test_the_truth_of_the_figure(ratio: float, p: int, value: float) -> None:
     assert truth.epsilon([FIGURE[ratio, p]], 1e-5) == pytest.approx(value, rel=5e-3)
 
 
+def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
+    from dpspec.accounting.pld import PrivacyLoss
+
+    noise = 0.3675 / math.sqrt(density.fisher_information(FIGURE[0.3, 100].gap))
+    limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
+    values = [truth.epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
+    assert values[0] == pytest.approx(3.932, abs=2e-3)
+    assert values[1] == pytest.approx(limit.upper, rel=1e-3)
+    assert (
+        limit.lower * (1 - 1e-4) < values[1] < values[0] < theory.epsilon([FIGURE[0.3, 100]], 1e-5, "improved").epsilon
+    )
+
+
+def test_the_truth_of_a_gap_that_changes() -> None:
+    transfer = [mixed(1024 / 5e4, 500, 2.3733, r, 1024, 0.1) for r in (0.0075, 0.005, 0.0025)]
+    assert truth.epsilon(transfer, 1e-5) == pytest.approx(0.401, abs=6e-4)
+
+
 def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:
     from dpspec.accounting.pld import PrivacyLoss
 

@@ -213,8 +213,9 @@ def test_one_direction_for_all_records(tmp_path: Path) -> None:
 
 def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     only = ["threat_model={population: test, points: {count: 7, seed: 1}, direction: add}", "audit.attack=null"]
-    result, store = audited(tmp_path, *only, "claims.five.record=null", "claims.five.epsilon=null",
-                            "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}")  # fmt: skip
+    metric = "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}"
+    gone = [f"claims.five.{key}=null" for key in ("record", "epsilon", "delta")]
+    result, store = audited(tmp_path, *only, *gone, metric)
     audit = result.audits[0]
     trial = store.get(audit.trials[0].key).trial
     assert trial.arrays["ratios"].shape == (12, 7)

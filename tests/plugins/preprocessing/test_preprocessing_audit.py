@@ -99,6 +99,11 @@ def test_every_mechanism_is_executed_and_bounded(tmp_path: Path, name: str) -> N
     assert bool(pure) == (name in ("laplace", "exponential"))
 
 
+def test_without_test_records_only_training_accuracy_is_told(tmp_path: Path) -> None:
+    audit = audited(tmp_path, f"mechanism.private={PRIVATE['dp-gd']}", *STEP["impute"], "data.split=null")
+    assert [f.at["split"] for f in audit.findings if f.quantity == "accuracy"] == ["train"]
+
+
 @pytest.mark.parametrize(("kind", "observed"), [("gaussian", "measured"), ("sgd-sampled", "reported")])
 def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kind: str, observed: str) -> None:
     audit = audited(tmp_path, f"mechanism.private={PRIVATE[kind]}", *STEP["impute"])
@@ -133,6 +138,9 @@ def test_a_conditional_bound_proves_no_claim_about_all_data(tmp_path: Path) -> N
     audit = audited(tmp_path, claim.replace(", expect: supported", ""), *step, tested)
     assert [v.verdict for v in audit.verdicts] == ["proved"]
     assert any(f.method == "propose-test-release" and f.scope.data == "all" for f in audit.findings)
+    refused = next(f for f in audit.findings if f.quantity == "refusal-probability")
+    assert refused.privacy == "data-dependent"
+    assert 0.0 < refused.value < 1.0
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [("printed", "open"), ("theorem2", "open"), ("certified", "proved")])
@@ -285,6 +293,17 @@ def test_missing_values_need_a_mechanism_that_imputes(tmp_path: Path) -> None:
     target.write_text(text.replace("path: patients.csv", f"path: {path.parent / 'patients.csv'}"), encoding="utf-8")
     with pytest.raises(SpecError, match="values are missing"):
         ran(target, tmp_path, "audit=null", "mechanism.collection={max_ball: 9}")
+
+
+def test_a_chain_that_leaves_values_missing_is_an_error(tmp_path: Path) -> None:
+    path = SPECS / "preprocessing" / "imputed-csv.yaml"
+    text = path.read_text(encoding="utf-8").replace(
+        "[{impute: mean}]", "[{scale: standard, clip: 1.0}, {quantise: 0.0}]"
+    )
+    target = tmp_path / "no.yaml"
+    target.write_text(text.replace("path: patients.csv", f"path: {path.parent / 'patients.csv'}"), encoding="utf-8")
+    with pytest.raises(SpecError, match="the pipeline cannot run on these records"):
+        ran(target, tmp_path, "audit.repeats=20")
 
 
 def test_figure_2_has_three_panels(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""Every step in front of every mechanism: what is proved lies between ignoring pre-processing and group privacy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from dpspec_preprocessing import bounds
+from dpspec_preprocessing.options import NEEDS, build
+from dpspec_preprocessing.private import KINDS
+
+LIMITS = {
+    "max_missing_rows": 20,
+    "max_missing_in_row": 2,
+    "min_observed": 950,
+    "max_mean_norm": 0.5,
+    "max_spread": 0.01,
+    "min_eigenvalue": 100.0,
+    "max_eigenvalue": 400.0,
+    "max_ball": 5,
+    "max_cluster": 2,
+    "min_eigengap": 0.3,
+    "min_std": 0.2,
+}
+STEPS: dict[str, dict[str, Any]] = {
+    "mean": {"impute": "mean"},
+    "median": {"impute": "median"},
+    "trimmed": {"impute": "trimmed", "trim": 10},
+    "regression": {"impute": "regression"},
+    "deduplicate": {"deduplicate": 0.01},
+    "quantise": {"quantise": 0.01},
+    "pca": {"pca": 2},
+    "scale": {"scale": "standard", "clip": 1.0},
+}
+COMBINATIONS = list(itertools.product(STEPS, KINDS))
+
+
+def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
+    private: dict[str, Any] = {"kind": kind, "eps_noise": 0.01}
+    if kind in ("dp-gd", "sgd-sampled", "sgd-iterated"):
+        private |= {"loss": "logistic", "steps": 100}
+    return {"pipeline": (STEPS[step],), "private": private, "collection": {**LIMITS, **limits}}
+
+
+@pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
+def test_what_is_proved_lies_between(step: str, kind: str) -> None:
+    found = build(block(step, kind), 1000, 6)
+    assert found.certified is not None
+    for order in (2.0, 16.0):
+        ignored, proved, group = (bounds.divergence(found, way, order) for way in ("ignored", "certified", "group"))
+        assert 0.0 < ignored <= proved * (1.0 + 1e-12)
+        assert proved <= group
+        assert math.isfinite(proved) or kind == "sgd-iterated"
+    ignored, proved, group = (bounds.epsilon(found, way, 1e-5) for way in ("ignored", "certified", "group"))
+    assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
+    assert proved <= group
+    # Scaled records move so far that no order is admissible for the last iterate's curve.
+    assert math.isfinite(proved) == ((step, kind) != ("scale", "sgd-iterated"))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_wider_collections_cost_more(step: str) -> None:
+    tight = build(block(step, "gaussian"), 1000, 6)
+    wider = {key: LIMITS[key] * (0.9 if key.startswith("min_") else 1.2) for key in NEEDS[step]}
+    wide = build(
+        block(step, "gaussian", **{k: int(v) if isinstance(LIMITS[k], int) else v for k, v in wider.items()}), 1000, 6
+    )
+    values = [bounds.epsilon(found, "certified", 1e-5) for found in (tight, wide)]
+    assert values[0] < values[1]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_without_its_limits_only_group_privacy_for_all_records_is_proved(step: str) -> None:
+    mechanism = {**block(step, "gaussian"), "collection": {}}
+    found = build(mechanism, 1000, 6)
+    assert found.certified is None
+    assert found.changed == 1000
+    chain = build({**block(step, "gaussian"), "pipeline": (STEPS[step], STEPS["pca"])}, 1000, 6)
+    assert bounds.divergence(chain, "certified", 2.0) == bounds.divergence(found, "group", 2.0)
+
+
+def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
+    mechanism = block("deduplicate", "dp-gd")
+    mechanism["private"] = {"kind": "dp-gd", "eps_noise": 0.1, "steps": 10, "lipschitz": 1.0}
+    found = build(mechanism, 1000, 6)
+    assert found.theorem is None
+    assert found.changed == 10
+    proved = bounds.divergence(found, "certified", 2.0)
+    assert (
+        proved
+        == bounds.divergence(found, "group", 2.0)
+        == pytest.approx(121 * bounds.divergence(found, "ignored", 2.0))
+    )
+    assert bounds.epsilon(found, "certified", 1e-5) == bounds.epsilon(found, "group", 1e-5)
+
+
+def test_a_ball_of_another_radius_scales_with_it() -> None:
+    for step in ("mean", "pca", "quantise"):
+        one, two = block(step, "gaussian"), block(step, "gaussian", min_eigengap=1.2, max_mean_norm=1.0)
+        two["radius"] = 2.0
+        tau = [build(mechanism, 1000, 6).tau or 0.0 for mechanism in (one, two)]
+        assert tau[1] == pytest.approx(tau[0] * (1.0 if step == "quantise" else 2.0))
