@@ -28,7 +28,8 @@ class Scope:
     scope covers its own.
 
     adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
-    data: ``all`` data sets, a declared ``collection``, or ``this`` one.
+    data: ``all`` data sets, a declared ``collection``, ``this`` one, or ``planted``: this one and more records that an
+        attack planted, which is some data set but not the declared one.
     record: ``all`` records or the index of one.
     pipeline: the mechanism as ``declared`` or the pipeline as ``executed``.
     """
@@ -127,6 +128,7 @@ class Check:
     measured: float | None = None
     detectable: float | None = None
     note: str = ""
+    privacy: Privacy = "public"
 
 
 @dataclass(frozen=True, kw_only=True)

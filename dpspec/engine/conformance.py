@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
 from dpspec.engine.numbers import exact, upper
-from dpspec.engine.result import Conformance
+from dpspec.engine.result import Conformance, ConformanceName
 from dpspec.stats.measurement import LEVEL
 
 
@@ -28,21 +28,18 @@ def conforms(expect: str, checks: Sequence[Check], family: int) -> Conformance:
     is, ``not-run`` without checks. It is as expected if it deviates exactly where ``expect`` is ``deviates``.
     """
     bad = [check for check in checks if rejected(check, family)]
+    status: ConformanceName = "deviates" if bad else "conforms-within" if checks else "not-run"
+    expected = (status == "deviates") == (expect == "deviates")
+    return Conformance(status=status, expect=expect, expected=expected, reason=reason(bad, checks))
+
+
+def reason(bad: Sequence[Check], checks: Sequence[Check]) -> str:
+    """The conformance in words: the checks that reject, or what those that do not would have seen."""
     if bad:
         shown = "; ".join(_deviation(check) for check in sorted(bad, key=lambda c: c.p_value)[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        return Conformance(
-            status="deviates",
-            expect=expect,
-            expected=expect == "deviates",
-            reason=f"What ran is not what was declared: {shown}{more}.",
-        )
-    expected = expect != "deviates"
-    if not checks:
-        return Conformance(
-            status="not-run", expect=expect, expected=expected, reason="No check of an executed pipeline was made."
-        )
-    return Conformance(status="conforms-within", expect=expect, expected=expected, reason=_limits(checks))
+        return f"What ran is not what was declared: {shown}{more}."
+    return _limits(checks) if checks else "No check of an executed pipeline was made."
 
 
 def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: int) -> tuple[Finding, ...]:

@@ -2,8 +2,8 @@
 
 Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever repeats them goes with them:
 the ends of a verdict's interval and its reason, the evidence of a quantity none of whose findings is public, and of
-each trial's evidence the part under :data:`INTERNAL`. Every audit says in ``left_out`` how many values it lost, so that
-readers know and ``verify`` can compare.
+each trial's evidence the part under :data:`INTERNAL`. Checks that speak of the rows are blurred (``blur``). Every audit
+says in ``left_out`` how many values it lost, so that readers know and ``verify`` can compare.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dpspec.contract import FrozenMap
+from dpspec.engine.blur import blurred
 from dpspec.engine.result import AuditResult, Result, TrialRecord, Verdict
 
 #: The key of a trial's evidence under which it keeps what no report may show.
@@ -24,14 +25,18 @@ LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is
 
 def redact(result: Result) -> Result:
     """The result without data-dependent and per-record values; redacting twice is redacting once."""
-    return dataclasses.replace(result, audits=tuple(redact_audit(audit) for audit in result.audits))
+    family = sum(len(audit.checks) for audit in result.audits)
+    return dataclasses.replace(result, audits=tuple(redact_audit(audit, family) for audit in result.audits))
 
 
-def redact_audit(audit: AuditResult) -> AuditResult:
-    """One audit without its data-dependent and per-record values."""
+def redact_audit(audit: AuditResult, family: int) -> AuditResult:
+    """One audit without its data-dependent and per-record values; ``family``: how many checks the invocation made."""
+    sharp = sum(check.privacy != "public" and check.measured is not None for check in audit.checks)
+    audit = blurred(audit, family)
     classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
     hidden = Counter(privacy for privacy in classes if privacy != "public")
-    if not hidden:
+    hidden.update({"data-dependent": sharp} if sharp else {})
+    if not hidden and (_public(audit) or not any(INTERNAL in trial.evidence for trial in audit.trials)):
         return audit
     kept = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
     moved = {old: new for new, old in enumerate(kept)}
@@ -46,6 +51,11 @@ def redact_audit(audit: AuditResult) -> AuditResult:
         trials=tuple(_trial(trial) for trial in audit.trials),
         left_out=FrozenMap(dict(sorted((Counter(audit.left_out) + hidden).items()))),
     )
+
+
+def _public(audit: AuditResult) -> bool:
+    data = audit.document.get("data", {})
+    return isinstance(data, Mapping) and bool(data.get("public", False))
 
 
 def _trial(trial: TrialRecord) -> TrialRecord:

@@ -9,7 +9,7 @@ from dpspec.contract import Claim, Scope, Spec
 #: Each order from weak to strong: what holds against, or over, the stronger holds for the weaker too.
 _ACCESS = {"final-model": 0, "all-iterates": 1}
 _ADVERSARY = {"none": 0, "record": 1, "gradient": 2}
-_DATA = {"this": 0, "collection": 1, "all": 2}
+_DATA = frozenset({"this", "collection", "all"})
 
 
 def covers(upper: Scope, claim: Scope) -> bool:
@@ -18,7 +18,8 @@ def covers(upper: Scope, claim: Scope) -> bool:
     An upper bound counts for a claim if ``covers(bound, claim)``; an attack or a lower bound counts if
     ``covers(claim, attack)``. Adjacency and unit must agree. ``both`` directions cover either one; all iterates cover
     the final model; an adversary who chooses gradients covers one who chooses records, who covers one who chooses
-    nothing; all data sets cover a declared collection, which covers this one; all records cover one. ``pipeline`` is
+    nothing; all data sets cover a declared collection, which covers this one, and all cover ``planted`` ones; all
+    records cover one. ``pipeline`` is
     not compared: conformance speaks of it. A value outside these orders covers itself alone.
     """
     return (
@@ -27,7 +28,7 @@ def covers(upper: Scope, claim: Scope) -> bool:
         and upper.direction in ("both", claim.direction)
         and _at_least(_ACCESS, upper.access, claim.access)
         and _at_least(_ADVERSARY, upper.adversary, claim.adversary)
-        and _at_least(_DATA, upper.data, claim.data)
+        and _data_covers(upper.data, claim.data)
         and upper.record in ("all", claim.record)
     )
 
@@ -51,6 +52,10 @@ def claim_scope(spec: Spec, claim: Claim) -> Scope:
         data=data,
         record="all" if claim.record is None else claim.record,
     )
+
+
+def _data_covers(one: str, other: str) -> bool:
+    return one in ("all", other) or (one == "collection" and other == "this")
 
 
 def _at_least(order: Mapping[str, int], one: str, other: str) -> bool:

@@ -34,8 +34,8 @@ class Standing:
 def proving(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[Standing]:
     """The findings on the proving side of a part (upper bounds for an at-most claim), strongest and tightest first.
 
-    ``scope`` is the claim's, or None where scopes do not apply (metrics). Estimates count as approximate,
-    and only where their scope covers the claim's: what an attack estimates on one data set is no estimate for all.
+    ``scope`` is the claim's, or None where scopes do not apply (metrics). Estimates count as approximate, and only
+    where their scope covers the claim's and they speak of the declared mechanism: what an attack estimates is none.
     """
     side = "upper" if part.side == "at-most" else "lower"
     found = [
@@ -95,7 +95,9 @@ def _strength(finding: Finding, scope: Scope | None) -> Strength | None:
     if not full and scope is not None and not reaches(finding, scope):
         return None
     if finding.bound == "estimate":
-        return "approximate" if full else None
+        # What an attack estimates of the pipeline that ran is no evidence that a claim about privacy holds.
+        attacked = scope is not None and finding.scope.pipeline == "executed"
+        return "approximate" if full and not attacked else None
     if finding.rigor == "approximate":
         return "approximate"
     if finding.rigor == "statistical":

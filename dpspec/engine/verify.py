@@ -11,7 +11,7 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
-from dpspec.contract import Catalog, DataError, Json, Plan, Spec, Trial, thaw
+from dpspec.contract import Assumption, Catalog, Check, DataError, Json, Plan, Spec, Trial, thaw
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
 from dpspec.engine.judge import as_expected
@@ -87,10 +87,12 @@ def verify(
     recomputed = assemble(audited, catalog)
     for old, new in zip(result.audits, recomputed.audits, strict=True):
         if old.left_out:
-            new = redact_audit(new)
+            new = redact_audit(new, sum(len(audit.checks) for audit in recomputed.audits))
             mismatches.extend(_left_out(old, new))
             gone = [v.claim for v in old.verdicts if v.reason == LEFT_OUT_REASON]
             old, new = _without(old, gone), _without(new, gone)
+            old, new, found = _without_checks(old, new)
+            mismatches.extend(found)
         for what in _RECOMPUTED:
             mismatches.extend(_compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
     for what in ("confidence", "notes"):
@@ -196,6 +198,42 @@ def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
 
 def _without(audit: AuditResult, claims: Sequence[str]) -> AuditResult:
     return dataclasses.replace(audit, verdicts=tuple(v for v in audit.verdicts if v.claim not in claims))
+
+
+def _without_checks(old: AuditResult, new: AuditResult) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
+    """Both without the checks that rest on evidence which was left out, and what these had joined elsewhere."""
+    there = {_key(check) for check in new.checks}
+    missing = [check for check in old.checks if _key(check) not in there]
+    if not missing:
+        return old, new, []
+    differs = new.conformance.status == "deviates" and old.conformance.status != "deviates"
+    found = Mismatch(
+        audit=old.name,
+        what="conformance",
+        recorded=old.conformance.status,
+        recomputed="deviates" if differs else f"{len(missing)} checks rest on values that were left out of this result",
+        differs=differs,
+    )
+    kept = tuple(check for check in old.checks if _key(check) in there)
+    old = _plainly(dataclasses.replace(old, checks=kept))
+    return old, _plainly(dataclasses.replace(new, conformance=old.conformance)), [found]
+
+
+def _key(check: Check) -> tuple[str, str, str, str]:
+    return (check.assumption, check.test, check.note, check.observed)
+
+
+def _plainly(audit: AuditResult) -> AuditResult:
+    """Without what checks say of assumptions."""
+
+    def plainly(held: Sequence[Assumption]) -> tuple[Assumption, ...]:
+        return tuple(Assumption(name=a.name, status="declared", text=a.text) for a in held)
+
+    return dataclasses.replace(
+        audit,
+        findings=tuple(dataclasses.replace(f, assumptions=plainly(f.assumptions)) for f in audit.findings),
+        evidence=tuple(dataclasses.replace(e, assumptions=plainly(e.assumptions)) for e in audit.evidence),
+    )
 
 
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:

@@ -26,7 +26,12 @@ _ADVERSARY = {
     "record": "an adversary who chooses records",
     "none": "no adversary",
 }
-_DATA = {"all": "any data set", "collection": "the declared collection of data sets", "this": "this data set"}
+_DATA = {
+    "all": "any data set",
+    "collection": "the declared collection of data sets",
+    "this": "this data set",
+    "planted": "this data set with planted records",
+}
 
 
 def outcome(verdict: Verdict) -> str:

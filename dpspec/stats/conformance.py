@@ -6,30 +6,57 @@ said of itself after. Where several trials tell the same, the most surprising on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from dpspec.contract import Check, FrozenMap
+from dpspec.contract import Check, FrozenMap, Json
+from dpspec.contract.findings import Privacy
 from dpspec.stats import batch_checks, checking, contributions, noise_checks
 
 #: Float32 gradients clip to the norm within this relative error.
 CLIP_TOLERANCE = 1e-4
 
 
-def checks(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Iterator[Check]:
-    """All checks of the trials' evidence against ``phases``; none for what is absent."""
+#: What was seen of gradients, and not only of noise and batches: it speaks of the rows.
+_OF_ROWS = ("noise", "measured", "signal", "norm_log")
+
+
+def arranged(found: Mapping[str, Json]) -> dict[str, Json]:
+    """Evidence of a run as trials keep it: what speaks of the rows under ``internal``, which no report shows."""
+    kept: dict[str, Json] = {key: value for key, value in found.items() if key not in _OF_ROWS}
+    return kept | {"internal": {key: found[key] for key in _OF_ROWS if key in found}}
+
+
+def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, Json]:
+    """A trial's own evidence together with that of the run, both of which have an ``internal`` part."""
+    return {**evidence, **ran, "internal": {**evidence.get("internal", {}), **ran.get("internal", {})}}
+
+
+def checks(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], *, public: bool = False) -> Iterator[Check]:
+    """All checks of the trials' evidence against ``phases``; none for what is absent.
+
+    public: whether the data is; otherwise checks of what speaks of the rows are marked ``data-dependent``.
+    """
 
     def told(key: str) -> list[FrozenMap]:
         return [e[key] for e in evidence if key in e]
 
+    def seen(key: str) -> list[FrozenMap]:
+        return [e["internal"][key] for e in evidence if key in e.get("internal", {})]
+
+    private: Privacy = "public" if public else "data-dependent"
     yield from _steps(phases, evidence)
-    yield from noise_checks.noise_scale(told("noise"))
-    yield from noise_checks.residuals(told("measured"))
-    yield from contributions.checks(told("signal"))
+    for found in (
+        noise_checks.noise_scale(seen("noise")),
+        noise_checks.residuals(seen("measured")),
+        contributions.checks(seen("signal")),
+    ):
+        yield from (replace(check, privacy=private) for check in found)
     yield from noise_checks.noise_log(told("noise_log"))
     for number, phase in enumerate(phases):
         yield from batch_checks.sampling_log(phase, number, told("sampling_log"))
     yield from batch_checks.repeats(told("sampling_log"))
-    yield from _norm_log(told("norm_log"))
+    yield from (replace(check, privacy=private) for check in _norm_log(seen("norm_log")))
 
 
 def _steps(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Iterator[Check]:

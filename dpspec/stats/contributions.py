@@ -7,14 +7,17 @@ the projections on the directions of groups of k planted records exceeds that of
 
 Coins decide which groups are planted, so that whatever else lies along the directions is in both alike. Each sum over
 the steps is close to normal (noise, and a binomial number of inclusions), and Welch's t statistic compares the two
-means. Copies of a record and gradients that escape clipping add more; records that are dropped, or canaries that share
-a clip norm or never reach the model, add less, which would make the attack blind.
+means. No variance is taken to be below the declared one: where records are drawn rarely and noise is small, no planted
+group may have been drawn at all, and what was seen would then vary far less than it does. What rounding can have
+changed of the difference is taken off. Copies of a record and gradients that escape clipping add more; records that are
+dropped, or canaries that share a clip norm or never reach the model, add less, which would make the attack blind.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from scipy import special
 
@@ -24,6 +27,31 @@ from dpspec.stats.measurement import LEVEL, POWER, Measurement
 
 #: Means of fewer groups than this are not compared.
 LEAST = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a run says of the sums along the directions, in clip norms.
+
+    draws: what one planted record adds on average, above 0.
+    outside: the variance without planted records. inclusion: what each planted record adds to it.
+    rounding: a bound on the length of what rounding changed, over all directions.
+    """
+
+    draws: float
+    outside: float
+    inclusion: float
+    rounding: float = 0.0
+
+    @classmethod
+    def of(cls, signals: Sequence[FrozenMap]) -> Declared:
+        """From the evidence of trials that share their declaration, pooled."""
+        return cls(
+            draws=float(signals[0]["draws"]),
+            outside=sum(signal["outside"] for signal in signals) / len(signals),
+            inclusion=float(signals[0]["inclusion"]),
+            rounding=math.hypot(*(signal["rounding"] for signal in signals)),
+        )
 
 
 def checks(signals: Sequence[FrozenMap]) -> Iterator[Check]:
@@ -36,46 +64,53 @@ def checks(signals: Sequence[FrozenMap]) -> Iterator[Check]:
                 moments[at] += value
     if not groups or any(moments[0] < LEAST for both in groups.values() for moments in both):
         return
-    draws = float(signals[0]["draws"])
-    found = contribution([(size, absent, present) for size, (absent, present) in sorted(groups.items())], draws)
+    pooled = [(size, absent, present) for size, (absent, present) in sorted(groups.items())]
+    found = contribution(pooled, Declared.of(signals))
     yield checking.check("contribution", found, "measured", "of a planted record, relative to rate * clip norm")
 
 
-def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], draws: float) -> Measurement:
-    """Test that every planted record adds 1, in units of ``draws`` clip norms; two-sided.
+def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared) -> Measurement:
+    """Test that every planted record adds 1, in units of ``declared.draws`` clip norms; two-sided.
 
     groups: per group size k, the moments (count, sum, sum of squares) of the groups left out and of those planted.
-    The estimates of the sizes are weighted by k^2 over their variance; p is by Student's t with the fewest degrees of
-    freedom of any mean, which errs upwards. ``measured`` is the estimate, ``detectable`` in its unit.
+    The sizes' differences are weighted by k over their declared variance, which no chance moves; p is by Student's t
+    with the fewest degrees of freedom of any mean, which errs upwards. The directions are orthonormal, so that rounding
+    changes the weighted sum by at most its own length times that of the weights. ``measured`` is the estimate,
+    ``detectable`` in its unit.
     """
-    weighted = information = 0.0
+    weighted = []
     fewest = math.inf
     for size, absent, present in groups:
-        (mean_out, variance_out), (mean_in, variance_in) = _mean(*absent), _mean(*present)
-        variance = variance_out + variance_in
-        if variance <= 0.0:
+        least_out, least_in = declared.outside, declared.outside + size * declared.inclusion
+        expected = least_out / absent[0] + least_in / present[0]
+        if expected <= 0.0:
             continue
-        expected = size * draws
-        weighted += expected * (mean_in - mean_out) / variance
-        information += expected**2 / variance
+        (mean_out, variance_out), (mean_in, variance_in) = _mean(*absent, least_out), _mean(*present, least_in)
+        squared = 1.0 / absent[0] + 1.0 / present[0]
+        weighted.append(
+            (size, size * declared.draws / expected, mean_in - mean_out, variance_out + variance_in, squared)
+        )
         fewest = min(fewest, absent[0] - 1, present[0] - 1)
     test = "planted groups against those left out, Welch"
-    if information == 0.0:
+    unit = sum(weight * size * declared.draws for size, weight, *_ in weighted)
+    if unit == 0.0:
         return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
-    estimate, deviation = weighted / information, information**-0.5
-    t = abs(estimate - 1.0) / deviation
+    estimate = sum(weight / unit * difference for _, weight, difference, _, _ in weighted)
+    deviation = math.sqrt(sum((weight / unit) ** 2 * variance for _, weight, _, variance, _ in weighted))
+    rounding = declared.rounding * math.sqrt(sum((weight / unit) ** 2 * squared for _, weight, *_, squared in weighted))
+    t = max(0.0, abs(estimate - 1.0) - rounding) / deviation
     threshold = -float(special.stdtrit(fewest, 0.5 * LEVEL)) + float(special.ndtri(POWER))
     return Measurement(
         test=test,
         declared=1.0,
         measured=estimate,
         p_value=min(1.0, 2.0 * float(special.stdtr(fewest, -t))),
-        detectable=threshold * deviation,
+        detectable=threshold * deviation + rounding,
     )
 
 
-def _mean(count: float, total: float, squares: float) -> tuple[float, float]:
-    """The mean, and the estimated variance of it."""
+def _mean(count: float, total: float, squares: float, least: float) -> tuple[float, float]:
+    """The mean, and the variance of it: as estimated, but not below that of numbers of variance ``least``."""
     mean = total / count
     spread = max(0.0, squares - count * mean * mean) / (count - 1.0)
-    return mean, spread / count
+    return mean, max(spread, least) / count

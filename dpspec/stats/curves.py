@@ -18,6 +18,9 @@ DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
 #: ... and distances, in standard deviations of the privacy loss from its mean, at which mu-GDP claims are.
 DISTANCES = tuple(k / 4.0 for k in range(-32, 33))
 
+#: What rounding can have moved a point of a line, and more: some 2^8 roundings of numbers of at most 1.
+_ROUNDING = 2.0**-44
+
 Point = tuple[float, float]
 
 
@@ -59,7 +62,8 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     The true curve R is concave, rises and starts at R(0) >= 0, so that R(f) <= min(1, t_i max(1, f / f_i)) for
     every point i (points at f_i = 0 add nothing). The upper concave hull of that bound consists of lines
     R <= a + s f. By convex duality a line with slope s >= 1 says (ln s, a)-DP, and one with s < 1 says, of the
-    reversed pair, (-ln s, (a + s - 1) / s)-DP.
+    reversed pair, (-ln s, (a + s - 1) / s)-DP. Each delta is that which both ends of the line imply, raised by what
+    float64 may have cut off: 2^-44, over s where that is below 1, so that lines too flat for float64 say nothing.
     """
     known = sorted((f, t) for f, t in points if 0.0 < f < 1.0 and t < 1.0)
     if not known:
@@ -80,11 +84,11 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
     hull = _upper_hull([(rate, bound(rate)) for rate in sorted(kinks)])
     for (f0, t0), (f1, t1) in pairwise(hull):
         slope = (t1 - t0) / (f1 - f0)
-        intercept = t0 - slope * f0
         if slope >= 1.0:
-            pairs.append((math.log(slope), min(1.0, max(0.0, intercept))))
+            pairs.append((math.log(slope), max(0.0, t0 - slope * f0, t1 - slope * f1) + _ROUNDING))
         elif slope > 0.0:
-            pairs.append((-math.log(slope), min(1.0, max(0.0, (intercept + slope - 1.0) / slope))))
+            delta = max(0.0, (1.0 - f0) - (1.0 - t0) / slope, (1.0 - f1) - (1.0 - t1) / slope)
+            pairs.append((-math.log(slope), delta + _ROUNDING / slope))
     return tuple(pair for pair in pairs if pair[1] < 1.0)
 
 

@@ -7,8 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpspec.contract import Check, FrozenMap
 from dpspec.stats import conformance
+from dpspec.stats.looks import looked
 
 #: As many coordinates of each step are kept as by ``dpspec.training.logs``.
 _WIDTH, _NUMBERS = 4096, 2**22
@@ -22,6 +25,7 @@ class Run:
     groups: per group size, how many groups of gradient canaries are drawn for; empty for other canaries.
     capabilities: of the backend.
     trials: how many runs there are; twin: whether each has a second run beside it.
+    looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
     """
 
     phases: Sequence[FrozenMap]
@@ -31,6 +35,7 @@ class Run:
     capabilities: Collection[str]
     trials: int = 1
     twin: bool = True
+    looks: int | None = None
 
 
 def foresee(run: Run) -> Iterator[Check]:
@@ -39,8 +44,8 @@ def foresee(run: Run) -> Iterator[Check]:
     Where what is seen depends on the gradients, every record's is taken to be as long as the clip norm, which is the
     worst case; how well the update itself can be tested is known only afterwards.
     """
-    evidence = FrozenMap(_evidence(run))
-    for check in conformance.checks(run.phases, [evidence] * run.trials):
+    evidence = FrozenMap(conformance.arranged(_evidence(run)))
+    for check in conformance.checks(run.phases, [evidence] * run.trials, public=True):
         detectable = 0.0 if check.test.endswith(", exact") else check.detectable
         yield Check(
             assumption=check.assumption,
@@ -57,18 +62,22 @@ def _evidence(run: Run) -> dict[str, Any]:
     steps = [int(phase["steps"]) for phase in run.phases]
     sigmas = [float(phase["noise_multiplier"]) for phase in run.phases]
     gaussian = all(phase.get("noise", "gaussian") == "gaussian" for phase in run.phases)
-    noisy = sum(n for n, sigma in zip(steps, sigmas, strict=True) if sigma > 0.0) if gaussian else 0
     total = sum(steps)
+    seen = [int(part.sum()) for part in np.split(looked(total, run.looks), np.cumsum(steps)[:-1])]
+    noisy, noisy_seen = (
+        sum(n for n, sigma in zip(counts, sigmas, strict=True) if sigma > 0.0) if gaussian else 0
+        for counts in (steps, seen)
+    )
     found: dict[str, Any] = {}
     width = min(run.parameters, max(64, min(_WIDTH, _NUMBERS // total)))
     if "iterates" in run.capabilities:
         found["steps"] = total
-        degrees = (run.parameters - sum(run.groups.values())) * noisy
+        degrees = (run.parameters - sum(run.groups.values())) * noisy_seen
         found["noise"] = {"statistic": float(degrees), "degrees": degrees}
-        if noisy:
-            found["measured"] = _measured(run, steps, sigmas, rates, noisy, width)
+        if noisy_seen:
+            found["measured"] = _measured(run, seen, sigmas, rates, noisy_seen, width)
         if run.groups and "gradient-canaries" in run.capabilities:
-            found["signal"] = _signal(run, steps, sigmas, rates)
+            found["signal"] = _signal(run, seen, sigmas, rates)
     if "noise-log" in run.capabilities and noisy == total:
         found["noise_log"] = _noise_log(run, total, width)
     if "sampling-log" in run.capabilities:
@@ -113,13 +122,14 @@ def _signal(run: Run, steps: Sequence[int], sigmas: Sequence[float], rates: Sequ
     draws = sum(n * q for n, q in zip(steps, rates, strict=True))
     noise = sum(n * s * s for n, s in zip(steps, sigmas, strict=True))
     inclusion = sum(n * q * (1.0 - q) for n, q in zip(steps, rates, strict=True))
+    outside = noise + inclusion * run.records / run.parameters
     moments: list[list[Any]] = []
     for size, count in run.groups.items():
         for coin in (0, 1):
             number, mean = count // 2, coin * size * draws
-            variance = noise + coin * size * inclusion
+            variance = outside + coin * size * inclusion
             moments.append([size, coin, number, number * mean, number * mean**2 + max(0, number - 1) * variance])
-    return {"draws": draws, "moments": moments}
+    return {"draws": draws, "moments": moments, "outside": outside, "inclusion": inclusion, "rounding": 0.0}
 
 
 def _noise_log(run: Run, total: int, width: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats import freshness
+from dpspec.stats.conformance import arranged
 from dpspec.training.clipping import Flat, clipper
 from dpspec.training.logs import NoiseLog, NormLog, SamplingLog
 from dpspec.training.measured import ResidualLog
@@ -73,9 +74,12 @@ def evidence_of(
 ) -> dict[str, Json]:
     """All that a trial says of the run that it made; ``sizes`` and ``coins`` (m,) are those of its canary groups.
 
+    What was seen of gradients speaks of the rows and comes under ``internal``: a step with a single record less its
+    noise, which the seed gives away, is that record's gradient.
+
     twin: the logs of another run with seeds of its own. watcher: who saw the released models, if anybody did.
     """
-    found: dict[str, Json] = {}
+    found = _reported(logs, twin)
     if watcher is not None:
         scale = watcher.noise_scale()
         found["steps"] = watcher.steps
@@ -84,11 +88,15 @@ def evidence_of(
             found["measured"] = measured(watcher.log)
         if isinstance(watcher, ProjectionObserver):
             found |= signal(watcher, job, sizes, coins)
-    return found | reported(logs, twin)
+    return arranged(found)
 
 
 def reported(logs: RunLogs, twin: RunLogs | None = None) -> dict[str, Json]:
     """What the backend said of a run, and of another with seeds of its own; without what it does not report."""
+    return arranged(_reported(logs, twin))
+
+
+def _reported(logs: RunLogs, twin: RunLogs | None) -> dict[str, Json]:
     found: dict[str, Json] = {}
     if logs.sampling.sizes:
         found["sampling_log"] = {
@@ -156,7 +164,10 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
 
     Projections are summed over the steps that were looked at, in clip norms. One planted record is expected to add
     ``draws`` of them: as many as there are batches with it among those, on average, times how far its gradient points
-    along its direction. Empty where clipping turns gradients.
+    along its direction. ``outside`` is the variance of such a sum without planted records, the deviation of the drawn
+    real records taken to lie in no direction more than in others; each planted record adds ``inclusion`` to it.
+    ``rounding`` bounds the length of what rounding changed of the sum of all looked-at residuals. Empty where clipping
+    turns gradients.
     """
     schedule = RunLogs(job).schedule
     flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
@@ -170,9 +181,18 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
         for coin in (0, 1):
             some = _tame(sums[(sizes == size) & (coins == coin)])
             moments.append([int(size), coin, len(some), float(some.sum()), float((some**2).sum())])
-    looked = watcher.looked.tolist()
-    draws = sum(phase.sampler.inclusion for phase, seen in zip(schedule, looked, strict=True) if seen)
-    return {"signal": {"draws": along * draws, "moments": moments}}
+    looked = [phase for phase, seen in zip(schedule, watcher.looked.tolist(), strict=True) if seen]
+    rates = np.array([phase.sampler.inclusion for phase in looked])
+    noise = sum(phase.noise_multiplier**2 for phase in looked)
+    return {
+        "signal": {
+            "draws": along * float(rates.sum()),
+            "moments": moments,
+            "outside": number(noise + float(watcher.spread.sum()) / watcher.directions.parameters),
+            "inclusion": along**2 * float((rates * (1.0 - rates)).sum()),
+            "rounding": number(float(watcher.rounding.sum())),
+        }
+    }
 
 
 def number(value: float) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.stats.looks import looked
 from dpspec.training.canaries import SignBlocks
 from dpspec.training.expected import Population, population
 from dpspec.training.measured import ResidualLog
@@ -101,8 +102,7 @@ class Residuals(Observer):
         self._update = update
         self._previous: Tensor | None = None
         total = self.schedule.total
-        self.looked = torch.zeros(total, dtype=torch.bool)
-        self.looked[torch.linspace(0, total - 1, min(looks or total, total), dtype=torch.float64).round().long()] = True
+        self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)

@@ -84,6 +84,7 @@ def _prepared(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index
 
 
 def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
+    from dpspec.stats.conformance import joined
     from dpspec.training.conformance import RunLogs, evidence_of
 
     planted, twin_logs = run.planted, None
@@ -97,7 +98,8 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
         twin_logs = RunLogs(twin)
         evidence["internal"] = {"accuracy": _twin(replace(twin, observers=twin_logs.observers), context)}
     if run.logs is not None:
-        evidence |= evidence_of(run.logs, twin_logs, planted.watcher, planted.job, run.sizes, run.coins)
+        ran = evidence_of(run.logs, twin_logs, planted.watcher, planted.job, run.sizes, run.coins)
+        evidence = joined(evidence, ran)
     elif planted.watcher is not None:
         evidence["steps"] = planted.watcher.steps
     arrays: dict[str, Array] = {"scores": scores, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}

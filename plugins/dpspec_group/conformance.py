@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import dpspec.contract as dps
 from dpspec.stats import conformance, foreseen
 from dpspec_group.options import attack_of_spec
+from dpspec_group.planting import looks
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """One check per declared property, over all trials together."""
-    return conformance.checks(spec.phases, [trial.evidence for trial in trials])
+    evidence = [trial.evidence for trial in trials]
+    return conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
 
 
 def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
@@ -26,5 +28,6 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         groups=dict.fromkeys(attack.sizes, attack.share) if gradient else {},
         capabilities=facts.capabilities,
         trials=spec.audit.runs if attack.method == "one-run" else min(2, spec.audit.runs),
+        looks=looks(attack),
     )
     return tuple(foreseen.foresee(run))

@@ -76,5 +76,5 @@ GROUP = dps.Mechanism(
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_group.audit:GroupAudit",
     example=EXAMPLE,
-    trial_revision=3,
+    trial_revision=4,
 )

@@ -71,13 +71,16 @@ class Attack:
         return canaries - canaries // 2 if self.calibrated else canaries
 
     def scope(self, spec: dps.Spec) -> dps.Scope:
-        """What the attack speaks of: this data set, and the pipeline that ran."""
+        """What the attack speaks of: the pipeline that ran, on this data set.
+
+        Where several groups are drawn for in one run, each stands among the others that were planted.
+        """
         return dps.Scope(
             adjacency=spec.threat_model.adjacency,
             unit=spec.threat_model.unit,
             access=self.access,
             adversary="gradient" if self.space == "gradient" else "record",
-            data="this",
+            data="this" if self.method == "many-run" and len(self.sizes) == 1 else "planted",
             pipeline="executed",
         )
 

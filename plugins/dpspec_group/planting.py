@@ -24,6 +24,11 @@ LOOKS = 16
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+def looks(attack: Attack) -> int | None:
+    """How many steps the watcher of a run measures; None for all."""
+    return None if attack.white_box else LOOKS
+
+
 @dataclass(frozen=True, kw_only=True)
 class Planted:
     """One run with its canaries in place.
@@ -68,7 +73,7 @@ def _gradients(
     expected = attack.records_on_average
     watcher: ProjectionObserver | None = None
     if _watched(attack, context, job):
-        watcher = ProjectionObserver(job, directions, planted=expected, looks=None if attack.white_box else LOOKS)
+        watcher = ProjectionObserver(job, directions, planted=expected, looks=looks(attack))
 
     def score() -> Array:
         present = len(job.x) + expected
@@ -101,7 +106,7 @@ def _records(
     if attack.white_box:
         watcher = RecordScores(job, canaries, sizes, expected)
     elif _watched(attack, context, job):
-        watcher = Residuals(job, expected, looks=LOOKS)
+        watcher = Residuals(job, expected, looks=looks(attack))
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 

@@ -34,6 +34,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Attack) -> dps.Trial:
     import torch
 
+    from dpspec.stats.conformance import joined
     from dpspec.training import flat
     from dpspec.training.conformance import RunLogs, reported
     from dpspec_modelmix.canaries import Owned, Planted
@@ -61,12 +62,12 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
         "outcome": "".join(map(str, coins[order])),
         "steps": reader.steps,
         "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
-        **reported(logs),
     }
     twins = inputs["audit"].get("twins")
     if twins is not None:
         internal["accuracy"], evidence["twins"] = _accuracies(inputs, context, index, twins)
     evidence["internal"] = internal
+    evidence = joined(evidence, reported(logs))
     return dps.Trial(
         index=index,
         evidence=dps.FrozenMap(evidence),

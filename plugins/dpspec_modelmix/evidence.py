@@ -56,7 +56,8 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from lower_bounds(spec, trials)
     yield from _gaps(spec, trials)
     yield from _accuracies(spec, trials)
-    yield from conformance.checks(spec.phases, [trial.evidence for trial in trials])
+    evidence = [trial.evidence for trial in trials]
+    yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
     if not lost(spec):
         yield from _gap_check(trials)
 

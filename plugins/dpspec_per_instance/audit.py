@@ -111,7 +111,8 @@ class PerInstanceAudit(dps.Audit):
         yield estimability(spec, trials)
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials)
-        yield from conformance.checks(spec.phases, [trial.evidence for trial in trials])
+        evidence = [trial.evidence for trial in trials]
+        yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
 
 
 def _batch(phase: dps.FrozenMap, records: int) -> float:

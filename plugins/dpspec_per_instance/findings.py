@@ -137,7 +137,8 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=direction, data="this"),
-        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; the more above, the less rare bad models can be seen",
+        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; "
+        "the more above, the less rare bad models can be seen",
         source=composition.SOURCE,
     )
 

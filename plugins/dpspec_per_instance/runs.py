@@ -205,6 +205,7 @@ def _mean_rule(bench: Bench, run: _Run) -> dict[str, Array]:
 
 
 def _evidence(bench: Bench, run: _Run) -> dict[str, dps.Json]:
+    from dpspec.stats.conformance import joined
     from dpspec.training.accuracy import accuracy
     from dpspec.training.conformance import evidence_of
 
@@ -220,5 +221,5 @@ def _evidence(bench: Bench, run: _Run) -> dict[str, dps.Json]:
     }
     if run.logs is not None:
         none = np.zeros(0, dtype=np.int64)
-        evidence |= evidence_of(run.logs, None, run.outside, run.job, none, none)
+        evidence = joined(evidence, evidence_of(run.logs, None, run.outside, run.job, none, none))
     return evidence

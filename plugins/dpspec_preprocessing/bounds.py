@@ -51,10 +51,12 @@ def upper_bounds(spec: dps.Spec, found: Pipeline) -> Iterator[dps.Finding]:
     deltas = sorted({*claimed_deltas(spec), *CURVE_DELTAS})
     orders = sorted({float(c["alpha"]) for c in spec.claims if c.kind == "renyi-dp"})
     if mode == "certified":
+        if spec.mechanism.get("ptr"):  # the test is part of what is released, so that nothing holds without its cost
+            yield from _tested(spec, found, deltas)
+            return
         if found.certified is not None:
             yield from _certified(spec, found, found.tau, found.changed, deltas, orders, "collection")
         yield from _certified(spec, found, None, found.private.records, deltas, orders, "all")
-        yield from _tested(spec, found, deltas)
         return
     for delta in deltas:
         yield _printed(spec, found, mode, "epsilon", epsilon(found, mode, delta), {"delta": delta})
@@ -144,15 +146,10 @@ def _certified(
 
 
 def _tested(spec: dps.Spec, found: Pipeline, deltas: list[float]) -> Iterator[dps.Finding]:
-    """With a test in front: the mechanism's epsilon for pairs of which one lies inside, and what the test costs."""
-    test = spec.mechanism.get("ptr")
-    if test is None:
-        return
-    inside = tested(found)
-    tau = distance(found.private, inside)
+    """With a test in front: bounds for all data sets at deltas that are no smaller than the test's."""
     for delta in deltas:
-        if delta >= float(test["delta"]):
-            value = convert.certified(found.private, tau, inside.changed, delta) + float(test["epsilon"])
+        value = tested_epsilon(spec, found, delta)
+        if math.isfinite(value):
             yield dps.Finding(
                 quantity="epsilon",
                 value=_up(value),
@@ -164,6 +161,16 @@ def _tested(spec: dps.Spec, found: Pipeline, deltas: list[float]) -> Iterator[dp
                 source=SOURCES["ptr"],
                 assumptions=_ASSUMPTIONS,
             )
+
+
+def tested_epsilon(spec: dps.Spec, found: Pipeline, delta: float) -> float:
+    """The mechanism's epsilon for pairs of which one lies inside, with the test's; NaN below the test's delta."""
+    test = spec.mechanism["ptr"]
+    if delta < float(test["delta"]):
+        return math.nan
+    inside = tested(found)
+    tau = distance(found.private, inside)
+    return convert.certified(found.private, tau, inside.changed, delta) + float(test["epsilon"])
 
 
 def tested(found: Pipeline) -> Sensitivity:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import dpspec.contract as dps
 from dpspec.stats import checking, noise, thresholds
-from dpspec_preprocessing.bounds import epsilon
+from dpspec_preprocessing.bounds import epsilon, tested_epsilon
 from dpspec_preprocessing.options import build, claimed_deltas
 
 _COINS = dps.Assumption(
@@ -35,7 +36,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         unit=spec.threat_model.unit,
         access="final-model",
         adversary="record",
-        data="this",
+        data=_data(spec),
         pipeline="executed",
     )
     method = f"many-run, {len(told)} executions with one record or its replacement"
@@ -72,6 +73,15 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from _accuracy(spec, trials)
 
 
+def _data(spec: dps.Spec) -> str:
+    """Which data sets the attack speaks of: planted ones, of which trials checked that they lie in the collection.
+
+    Of chains, and where a test decides instead, that is not checked.
+    """
+    checked = len(spec.mechanism["pipeline"]) == 1 and spec.mechanism.get("ptr") is None
+    return "collection" if checked else "planted"
+
+
 def _noise(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Whether Gaussian noise was as large as declared: measured on a query's outputs, reported of gradients."""
     count = sum(int(trial.evidence["noise"]["count"]) for trial in trials)
@@ -87,9 +97,11 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, shown: Mapping[float, float]
     found = build(spec.mechanism.options, int(trial.evidence["records"]), int(trial.evidence["features"]))
     columns: dict[str, list[dps.Json]] = {name: [] for name in ("delta", "ignored", "attack", "certified", "group")}
     for delta, lower in shown.items():
-        uppers = [epsilon(found, way, delta) for way in ("ignored", "certified", "group")]
-        for name, value in zip(columns, (delta, uppers[0], lower, *uppers[1:]), strict=True):
-            columns[name].append(value)
+        tested = spec.mechanism.get("ptr") is not None
+        proved = tested_epsilon(spec, found, delta) if tested else epsilon(found, "certified", delta)
+        row = (delta, epsilon(found, "ignored", delta), lower, proved, epsilon(found, "group", delta))
+        for name, value in zip(columns, row, strict=True):
+            columns[name].append(value if math.isfinite(value) else None)
     return dps.Series(
         name="side-channel",
         title="What the attack shows, beside epsilon without and with counting pre-processing",

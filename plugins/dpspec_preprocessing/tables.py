@@ -36,7 +36,8 @@ def accounting_series(spec: dps.Spec, found: Pipeline) -> dps.Series:
     for delta in claimed_deltas(spec):
         alone = bounds.epsilon(found, "ignored", delta)
         for way in ways(spec.mechanism.options):
-            value = bounds.epsilon(found, way, delta)
+            by_test = way == "certified" and spec.mechanism.get("ptr") is not None
+            value = bounds.tested_epsilon(spec, found, delta) if by_test else bounds.epsilon(found, way, delta)
             if not math.isfinite(value):
                 continue
             row = (WORDS[way], delta, value, value / alone if alone else math.inf, value - alone, _standing(found, way))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from dpspec.engine import codec
+from dpspec.engine.conformance import conforms
 from dpspec.engine.redact import redact
 from dpspec.engine.result import Result
 from dpspec.engine.runner import run
@@ -51,7 +53,46 @@ def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Resul
     assert '"right"' in codec.dump(whole)
     assert '"right"' not in text
     assert "accuracy ~" not in text
-    assert redact(whole).audits[0].left_out == {"data-dependent": 2}
+    sharp = [check for check in whole.audits[0].checks if check.privacy == "data-dependent"]
+    assert len(sharp) >= 6
+    assert redact(whole).audits[0].left_out == {"data-dependent": 2 + len(sharp)}
+
+
+def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
+    """A step's residual less its noise, which the seed tells, may be a single record's gradient."""
+    shown = redact(whole).audits[0]
+    told = codec.dump(redact(whole))
+    for part in ('"row"', '"measured":{', '"moments"', '"largest":', '"internal"'):
+        assert part in codec.dump(whole).replace(" ", "")
+    for part in ('"row"', '"moments"', '"internal"', "norm_log"):
+        assert part not in told
+    for old, new in zip(whole.audits[0].checks, shown.checks, strict=True):
+        if old.privacy == "public":
+            assert new == old
+            continue
+        assert new.measured is None
+        assert new.p_value in (0.0, 1.0) or new.p_value == float(f"{new.p_value:.0e}")
+        assert new.p_value >= old.p_value
+        assert (old.detectable is None) == (new.detectable is None)
+        assert old.detectable is None or float(f"{new.detectable:.0e}") == new.detectable >= old.detectable
+    assert shown.conformance.status == whole.audits[0].conformance.status
+    assert redact(redact(whole)) == redact(whole)
+
+
+def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
+    audit = whole.audits[0]
+    (worst,) = [c for c in audit.checks if c.assumption == "clipping" and c.test == "largest clipped norm"]
+    broken = dataclasses.replace(worst, p_value=1.2345e-30, measured=1.2345)
+    checks = tuple(broken if c == worst else c for c in audit.checks)
+    conformance = conforms("conforms-within", checks, len(checks))
+    shown = redact(
+        dataclasses.replace(whole, audits=(dataclasses.replace(audit, checks=checks, conformance=conformance),))
+    )
+    found = shown.audits[0].conformance
+    assert found.status == "deviates"
+    assert "clipping" in found.reason
+    assert "1e-29" in found.reason
+    assert "1.23" not in found.reason
 
 
 @pytest.mark.parametrize("claimed", ["at_least: 0.01", "at_most: 0.99"])
@@ -65,9 +106,9 @@ def test_no_verdict_tells_the_accuracy_by_its_p_value(tmp_path: Path, claimed: s
 
 def test_a_redacted_result_verifies_and_names_what_it_cannot_recompute(whole: Result) -> None:
     assert verify(whole, load_catalog()) == ()
-    (missing,) = verify(codec.load(codec.dump(redact(whole))), load_catalog())
-    assert not missing.differs
-    assert missing.what == "the verdict of useful"
+    missing = verify(codec.load(codec.dump(redact(whole))), load_catalog())
+    assert not any(one.differs for one in missing)
+    assert [one.what for one in missing] == ["the verdict of useful", "conformance"]
 
 
 def test_a_spec_without_an_audit_verifies(tmp_path: Path) -> None:

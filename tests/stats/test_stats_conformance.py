@@ -28,8 +28,12 @@ def evidence(of):
     return FrozenMap(foreseen._evidence(of))
 
 
+def judged(phases, evidence):
+    return conformance.checks(phases, [FrozenMap(conformance.arranged(one)) for one in evidence])
+
+
 def test_a_run_as_declared_passes_everything():
-    checks = list(conformance.checks([PHASE], [evidence(run()), evidence(run())]))
+    checks = list(judged([PHASE], [evidence(run()), evidence(run())]))
     assert len({(c.assumption, c.observed, c.note, c.test) for c in checks}) == len(checks) > 20
     assert min(c.p_value for c in checks) > 0.05
     for check in checks:
@@ -44,7 +48,7 @@ def changed(path, value, phase=PHASE):
     for key in where:
         at = at[key]
     at[last] = value(at[last]) if callable(value) else value
-    return [c for c in conformance.checks([phase], [FrozenMap(plain)]) if c.p_value < 1e-9]
+    return [c for c in judged([phase], [FrozenMap(plain)]) if c.p_value < 1e-9]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_every_deviation_is_told_by_its_assumption(path, value, assumption):
 def test_layers_are_tested_where_they_are_told():
     plain = thaw(evidence(run()))
     plain["measured"]["layers"] = {"body": [200_000.0, 200_000], "head": [9_000.0, 20_000]}
-    (check,) = [c for c in conformance.checks([PHASE], [FrozenMap(plain)]) if "layer" in c.test]
+    (check,) = [c for c in judged([PHASE], [FrozenMap(plain)]) if "layer" in c.test]
     assert check.p_value < 1e-9
     assert check.note.endswith("head")
 
@@ -90,7 +94,7 @@ def test_what_rounding_can_have_done_is_taken_off():
     plain = thaw(evidence(run()))
     plain["measured"]["drift"] = {"total": 3000.0, "unit": 100.0}
     plain["measured"]["rounding"] = 3000.0
-    (check,) = [c for c in conformance.checks([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
+    (check,) = [c for c in judged([PHASE], [FrozenMap(plain)]) if c.assumption == "update"]
     assert check.p_value == 1.0
 
 
@@ -100,7 +104,7 @@ def test_the_same_first_step_in_two_trials_is_noticed():
     for plain in (one, other):
         plain["noise_log"]["first"] = row
         plain["measured"]["first"] = {"row": row, "least": 4.0, "variance": 20.0}
-    found = conformance.checks([PHASE], [FrozenMap(one), FrozenMap(other)])
+    found = judged([PHASE], [FrozenMap(one), FrozenMap(other)])
     again = [c for c in found if c.note == "first steps of different trials"]
     assert {c.observed for c in again} == {"measured", "reported"}
     assert all(c.p_value < 1e-9 for c in again)
@@ -109,7 +113,7 @@ def test_the_same_first_step_in_two_trials_is_noticed():
 @pytest.mark.parametrize("scheme", [{"scheme": "fixed", "batch_size": 100}, {"scheme": "full"}])
 def test_other_schemes_have_exact_sizes(scheme):
     phase = FrozenMap({**PHASE, "sampling": scheme})
-    checks = list(conformance.checks([phase], [evidence(run(phase))]))
+    checks = list(judged([phase], [evidence(run(phase))]))
     assert min(c.p_value for c in checks) > 0.05
     assert any(c.test == "batch sizes, exact" for c in checks)
     assert any("in common" in c.test for c in checks) == (scheme["scheme"] == "fixed")
@@ -119,7 +123,7 @@ def test_other_schemes_have_exact_sizes(scheme):
 def test_what_is_foreseen_is_what_will_be_seen():
     """The detectable deviations of a run as declared are those that the plan names."""
     planned = {(c.assumption, c.note): c for c in foreseen.foresee(run())}
-    made = {(c.assumption, c.note): c for c in conformance.checks([PHASE], [evidence(run())])}
+    made = {(c.assumption, c.note): c for c in judged([PHASE], [evidence(run())])}
     assert set(planned) == set(made)
     for key, check in planned.items():
         assert check.p_value == 1.0
@@ -144,3 +148,16 @@ def test_two_phases_are_tested_apart():
     found = list(conformance.checks([PHASE, other], [evidence(run(PHASE, other))]))
     assert {"rate, phase 1", "batch size, phase 2"} <= {c.note for c in found}
     assert min(c.p_value for c in found) > 0.05
+
+
+def test_what_speaks_of_rows_is_kept_inside_and_marked():
+    kept = conformance.arranged(evidence(run()))
+    assert set(kept["internal"]) == {"noise", "measured", "signal", "norm_log"}
+    assert not set(kept["internal"]) & set(kept)
+    private = [c for c in conformance.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "data-dependent"]
+    public = [c for c in conformance.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "public"]
+    assert {c.assumption for c in private} >= {"noise-scale", "update", "contribution", "clipping"}
+    assert {c.assumption for c in public} == {"steps", "noise-scale", "noise-isotropy", "fresh-noise", "sampling"}
+    assert all(c.privacy == "public" for c in conformance.checks([PHASE], [FrozenMap(kept)], public=True))
+    without = FrozenMap({key: value for key, value in kept.items() if key != "internal"})
+    assert [c.test for c in conformance.checks([PHASE], [without])] == [c.test for c in public]
