@@ -57,11 +57,13 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
     least = gaps[:, 0]
-    internal: dict[str, dps.Json] = {"gaps": _thinned(gaps)}
+    internal: dict[str, dps.Json] = {
+        "gaps": _thinned(gaps),
+        "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
+    }
     evidence: dict[str, dps.Json] = {
         "outcome": "".join(map(str, coins[order])),
         "steps": reader.steps,
-        "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
     }
     twins = inputs["audit"].get("twins")
     if twins is not None:

@@ -59,7 +59,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     evidence = [trial.evidence for trial in trials]
     yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
     if not lost(spec):
-        yield from _gap_check(trials)
+        yield from _gap_check(spec, trials)
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
@@ -113,9 +113,10 @@ def _gaps(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Series]:
         )
 
 
-def _gap_check(trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
+def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Whether every coordinate had its gap at every step. Float64 keeps it exactly."""
-    told = [trial.evidence["gap"] for trial in trials if trial.evidence["gap"]["least"] is not None]
+    kept = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
+    told = [gap for gap in kept if gap is not None and gap["least"] is not None]
     if told:
         below, least = sum(int(t["below"]) for t in told), min(float(t["least"]) for t in told)
         yield dps.Check(
@@ -126,7 +127,8 @@ def _gap_check(trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
             declared=1.0,
             measured=least,
             detectable=0.0,
-            note=f"{below} steps with a gap below the threshold",
+            note="gaps below the threshold" if below else "every gap",
+            privacy=_privacy(spec),
         )
 
 
@@ -180,7 +182,8 @@ def _scope(spec: dps.Spec, adversary: str) -> dps.Scope:
         unit=spec.threat_model.unit,
         access=spec.threat_model.access,
         adversary=adversary,
-        data="this",
+        # An attack's canaries stand among each other; accuracy is of models trained without them.
+        data="this" if adversary == "none" else "planted",
         pipeline="executed",
     )
 

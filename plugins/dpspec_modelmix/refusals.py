@@ -22,15 +22,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
-    named += [(("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims)]
-    for path, adjacency in dict.fromkeys(named):
-        if adjacency != "add-remove" and (path[0] == "threat_model" or adjacency != spec.threat_model.adjacency):
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the theorem covers add-remove adjacency only, not {adjacency}",
-                path=path,
-            )
+    yield from dps.other_adjacencies(spec, "add-remove", "the theorem")
     sizes: list[tuple[dps.Path, int]] = [(("threat_model", "group_size"), max(spec.threat_model.group_size))]
     sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]
     for path, size in sizes:
@@ -44,19 +36,13 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    phases = spec.mechanism.get("phases")
     for i, phase in enumerate(spec.phases):
-
-        def at(*keys: str, i: int = i) -> dps.Path:
-            here = phases is not None and keys[0] in phases[i]
-            return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
-
         scheme = phase["sampling"]["scheme"]
         if scheme not in ("poisson", "full"):
             yield dps.Diagnostic(
                 code="unsupported",
                 message=f"the theorem covers Poisson batches, not {scheme} ones",
-                path=at("sampling", "scheme"),
+                path=dps.in_phase(spec, i, "sampling", "scheme"),
                 help="train with scheme: poisson",
             )
         sparsity = int(phase.get("linf_truncation", 1))
@@ -64,14 +50,14 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             yield dps.Diagnostic(
                 code="out-of-range",
                 message=f"linf_truncation {sparsity} is above the {facts.parameters} parameters of the model",
-                path=at("linf_truncation"),
+                path=dps.in_phase(spec, i, "linf_truncation"),
                 help="p coordinates share the worst gradient, and there are no more than that",
             )
         if float(phase["noise_multiplier"]) == 0.0:
             yield dps.Diagnostic(
                 code="no-noise",
                 message="without noise epsilon is infinite: mixing alone gives no privacy",
-                path=at("noise_multiplier"),
+                path=dps.in_phase(spec, i, "noise_multiplier"),
                 severity="warning",
             )
         mixing = mixing_of(phase)

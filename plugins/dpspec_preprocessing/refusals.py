@@ -39,14 +39,8 @@ def _warned(path: dps.Path, message: str, help: str | None = None) -> dps.Diagno
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     threat = spec.threat_model
-    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), threat.adjacency)]
-    named += [
-        (("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims) if c.adjacency != threat.adjacency
-    ]
-    for path, adjacency in named:
-        if adjacency != "replace-one":
-            help = "write threat_model: {adjacency: replace-one}: the number of records is public here"
-            yield _refused(path, f"the theory covers replaced records only, not {adjacency}", help)
+    help = "write threat_model: {adjacency: replace-one}: the number of records is public here"
+    yield from dps.other_adjacencies(spec, "replace-one", "the theory", help)
     sizes = [(("threat_model", "group_size"), size) for size in threat.group_size]
     sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
     if any(size != 1 for _, size in sizes):

@@ -259,7 +259,7 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
 def test_a_trial_records_gaps_and_accuracies(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     (trial,) = trials_of(spec, 0)
-    assert trial.evidence["gap"]["least"] >= 1.0
+    assert trial.evidence["internal"]["gap"]["least"] >= 1.0
     assert trial.arrays["gaps"].shape == (10, 3)
     assert len(trial.evidence["outcome"]) == 100
     found = list(ModelMixAudit().conclude(spec, [trial]))
