@@ -45,8 +45,7 @@ def _cross(bounds: _Bounds, log_delta: float, end: int) -> float:
         low, high = high, 2.0 * high
         if high == math.inf:  # outcomes that the second distribution never produces
             return math.inf
-    for _ in range(80):
-        middle = 0.5 * (low + high)
+    while low < (middle := 0.5 * (low + high)) < high and high - low > 2.0 * EPS * high:
         if bounds(middle)[end] > log_delta:
             low = middle
         else:
