@@ -42,6 +42,9 @@ class Distributions(Sliced):
     * the ratio of the two laws is monotone in x (falling or rising, not necessarily continuous; checked on the slices);
     * values of either function are within ``accuracy`` of the truth, relatively (1e-14 unless said otherwise).
 
+    Outcomes that have a probability of their own, as counts do, leave each other's losses uncertain and those at an end
+    without a bound: an interval is true and wide. Give such laws as ``Discrete``.
+
     support: between which all outcomes lie, as far as is known. Raises ``ValueError`` naming the argument where one of
     these is seen not to hold.
     """

@@ -85,7 +85,7 @@ def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]],
         expected = least_out / absent[0] + least_in / present[0]
         if expected <= 0.0:
             continue
-        (mean_out, variance_out), (mean_in, variance_in) = _mean(*absent, least_out), _mean(*present, least_in)
+        (mean_out, variance_out), (mean_in, variance_in) = _mean(absent, least_out), _mean(present, least_in)
         squared = 1.0 / absent[0] + 1.0 / present[0]
         weighted.append(
             (size, size * declared.draws / expected, mean_in - mean_out, variance_out + variance_in, squared)
@@ -109,8 +109,9 @@ def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]],
     )
 
 
-def _mean(count: float, total: float, squares: float, least: float) -> tuple[float, float]:
+def _mean(moments: Sequence[float], least: float) -> tuple[float, float]:
     """The mean, and the variance of it: as estimated, but not below that of numbers of variance ``least``."""
+    count, total, squares = moments
     mean = total / count
     spread = max(0.0, squares - count * mean * mean) / (count - 1.0)
     return mean, max(spread, least) / count

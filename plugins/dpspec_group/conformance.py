@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import dpspec.contract as dps
 from dpspec.stats import conformance, foreseen
 from dpspec_group.options import attack_of_spec
-from dpspec_group.planting import looks
+from dpspec_group.planting import looks, watched
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
@@ -21,12 +21,13 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
     assert spec.audit is not None
     attack = attack_of_spec(spec)
     gradient = attack.space == "gradient"
+    hidden = set() if watched(attack, facts.capabilities, spec.training.options) else {"iterates"}
     run = foreseen.Run(
         phases=spec.phases,
         records=facts.records + attack.records_on_average,
         parameters=facts.parameters or 0,
         groups=dict.fromkeys(attack.sizes, attack.share) if gradient else {},
-        capabilities=facts.capabilities,
+        capabilities=set(facts.capabilities) - hidden,
         trials=spec.audit.runs if attack.method == "one-run" else min(2, spec.audit.runs),
         looks=looks(attack),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -27,6 +27,15 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def looks(attack: Attack) -> int | None:
     """How many steps the watcher of a run measures; None for all."""
     return None if attack.white_box else LOOKS
+
+
+def watched(attack: Attack, capabilities: Collection[str], options: Mapping[str, Any]) -> bool:
+    """Whether released models can be looked at; an adversary of the final model can do without.
+
+    ``options``: how the run is trained.
+    """
+    undone = (options.get("optimizer") or {}).get("kind") != "adam"
+    return attack.white_box or ("iterates" in capabilities and undone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +81,7 @@ def _gradients(
     job = replace(job, canaries=canaries)
     expected = attack.records_on_average
     watcher: ProjectionObserver | None = None
-    if _watched(attack, context, job):
+    if watched(attack, context.facts.capabilities, job.options):
         watcher = ProjectionObserver(job, directions, planted=expected, looks=looks(attack))
 
     def score() -> Array:
@@ -105,7 +114,7 @@ def _records(
     watcher: Residuals | None = None
     if attack.white_box:
         watcher = RecordScores(job, canaries, sizes, expected)
-    elif _watched(attack, context, job):
+    elif watched(attack, context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=looks(attack))
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
@@ -126,12 +135,6 @@ def _records(
         return found
 
     return Planted(job=job, records=len(rows.x), watcher=watcher, score=score)
-
-
-def _watched(attack: Attack, context: dps.Context, job: dps.TrainingJob) -> bool:
-    """Whether released models can be looked at; an adversary of the final model can do without."""
-    undone = (job.options.get("optimizer") or {}).get("kind") != "adam"
-    return attack.white_box or ("iterates" in context.facts.capabilities and undone)
 
 
 def observers(planted: Planted, logs: Sequence[dps.Observer]) -> tuple[dps.Observer, ...]:

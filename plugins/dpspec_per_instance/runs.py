@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 #: So many steps of the first two runs are measured from outside.
 LOOKS = 16
+
+#: On a CPU, models with more parameters than this train faster one by one.
+LARGE = 20_000
 
 #: So many runs tell how the pipeline ran.
 LOGGED = 2
@@ -143,14 +147,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 
 def train(context: dps.Context, jobs: Sequence[dps.TrainingJob], indices: Sequence[int] = ()) -> None:
-    """Train jobs: several together, one by itself so that it can be resumed."""
+    """Train jobs: together where that helps, or else one by one, so that they can be resumed."""
     from dpspec.training.batched import train_many
 
-    if len(jobs) == 1:
-        resumable = context.resumable(indices[0]) if indices else None
-        context.trainer.train(replace(jobs[0], resumable=resumable))
-    else:
+    alone = context.device == "cpu" and (context.facts.parameters or 0) > LARGE
+    if len(jobs) > 1 and not alone:
         train_many(context.trainer, jobs)
+        return
+    places = (context.resumable(index) for index in indices) if indices else repeat(None)
+    for job, place in zip(jobs, places, strict=False):
+        context.trainer.train(replace(job, resumable=place))
 
 
 def _prepared(bench: Bench, index: int) -> _Run:

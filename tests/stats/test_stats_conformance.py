@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dpspec.contract import FrozenMap, thaw
 from dpspec.stats import conformance, foreseen
+from dpspec.stats.looks import looked
 
 PHASE = FrozenMap(
     {"steps": 200, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.05}}
@@ -128,10 +131,26 @@ def test_what_is_foreseen_is_what_will_be_seen():
     for key, check in planned.items():
         assert check.p_value == 1.0
         assert check.measured is None
-        if made[key].test.endswith("exact"):
-            assert check.detectable == 0.0
-        elif check.assumption != "update":
+        if check.assumption != "update":
             assert check.detectable == made[key].detectable
+
+
+def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
+    """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
+    later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
+    few = {(c.assumption, c.note, c.observed): c for c in foreseen.foresee(replace(run(PHASE, later), looks=100))}
+    short = [FrozenMap({**phase, "steps": steps}) for phase, steps in ((PHASE, 25), (later, 75))]
+    less = {(c.assumption, c.note, c.observed): c for c in foreseen.foresee(run(*short))}
+    every = {(c.assumption, c.note, c.observed): c for c in foreseen.foresee(run(PHASE, later))}
+    assert set(few) == set(less) == set(every)
+    for key, check in few.items():
+        assert check.detectable == (less if check.observed == "measured" else every)[key].detectable
+
+
+@pytest.mark.parametrize(("steps", "looks", "seen"), [(50, 6, [0, 10, 20, 29, 39, 49]), (5, 1, [0]), (2, 9, [0, 1])])
+def test_looks_are_spread_evenly(steps, looks, seen):
+    assert looked(steps, looks).nonzero()[0].tolist() == seen
+    assert looked(steps, None).all()
 
 
 def test_less_is_foreseen_of_a_backend_that_shows_less():

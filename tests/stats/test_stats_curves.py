@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -77,6 +78,31 @@ def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
     # R(f) <= 0.01 up to f = 0.001, so R(f) <= 10 f beyond: the hull runs from (0, 0.01) to (0.1, 1).
     ((epsilon, delta),) = curves.tradeoff([(1e-3, 1e-2)])
     assert (math.exp(epsilon), delta) == pytest.approx((9.9, 0.01))
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(0.00012471787657238515, 0.842782778880009), (5.5168848492728434e-05, 0.7937442873701265)],
+        [(1e-6, 0.3), (1e-4, 1.0 - 2.0**-52)],
+        [(0.2, 0.9), (0.7, 1.0 - 2.0**-53)],
+    ],
+)
+def test_rounding_never_makes_a_line_say_more_than_the_points(points: list[tuple[float, float]]) -> None:
+    """Every line lies on or above the bound of the points at all its kinks, in exact arithmetic but for e^epsilon."""
+    exact = [(Fraction(f), Fraction(t)) for f, t in points]
+    kinks = [f for f, _ in exact] + [
+        min(Fraction(1), f * u / t) for f, t in exact for _, u in [*exact, (0, Fraction(1))]
+    ]
+    pairs = curves.tradeoff(points)
+    assert pairs
+    for rate in [Fraction(0), *kinks, Fraction(1)]:
+        bound = min([Fraction(1), *(t * max(Fraction(1), rate / f) for f, t in exact)])
+        for epsilon, delta in pairs:
+            slope = Fraction(math.exp(epsilon))
+            rising = Fraction(delta) + slope * rate
+            falling = 1 - (1 - rate - Fraction(delta)) / slope
+            assert max(rising, falling) >= bound
 
 
 def test_tradeoff_points_that_say_nothing_or_too_much() -> None:

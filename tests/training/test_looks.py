@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap
+from dpspec.stats import contributions
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.conformance import signal
 from dpspec.training.native import NativeTrainer
@@ -57,3 +58,35 @@ def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job)
     (_, _, absent, nothing, _), (_, _, present, added, _) = told["moments"]
     assert (absent, present) == (2, 2)
     assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)
+
+
+@pytest.mark.parametrize("options", [FrozenMap({"learning_rate": 1e-9, "reduction": "sum"}), MOMENTUM])
+def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options):
+    """At a rate of 1e-9 no update changes a float32 parameter: what is measured is not what was added."""
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.5}
+    job = replace(make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
+    seen = ProjectionObserver(job, directions)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    told = FrozenMap(signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"])
+    (check,) = contributions.checks([told])
+    assert check.p_value > 1e-3
+    (careless,) = contributions.checks([FrozenMap({**told, "rounding": 0.0})])
+    assert (careless.p_value <= 1e-6) == (options is not MOMENTUM)
+
+
+def test_sums_along_directions_vary_as_is_told(make_job):
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.25}
+    job = make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries)
+    seen = ProjectionObserver(job, directions, looks=100)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    told = signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"]
+    assert told["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
+    assert told["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
+    sums = seen.projections.double().sum(0).numpy()
+    for coin, variance in ((0, told["outside"]), (1, told["outside"] + told["inclusion"])):
+        # Within 4.4 standard errors of a variance estimated from 30 sums.
+        assert 1 / 2.2 < sums[coins == coin].var(ddof=1) / variance < 2.2

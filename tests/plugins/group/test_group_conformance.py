@@ -1,0 +1,76 @@
+"""What the plan says that conformance will see is what it then sees, whoever looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from dpspec.contract import Check
+from dpspec.engine.context import RunContext
+from dpspec.engine.prepare import prepare
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+from dpspec_group.audit import GroupAudit
+
+#: Assumption, observer and note.
+Name: TypeAlias = tuple[str, str, str]
+
+#: Steep features and a small clip norm: every gradient is as long as the clip norm, as the plan takes them to be.
+TEXT = """\
+dpspec: 1
+name: small
+mechanism:
+  kind: group
+  noise_multiplier: 1.5
+  clip_norm: 0.001
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 300
+data: {kind: synthetic, records: 400, features: 100, classes: 10, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {group_size: [1], access: final-model}
+claims: [{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 100}, seed: 11}
+"""
+
+
+def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check], dict[Name, Check]]:
+    """The checks that the plan of a spec announces, and those of one trial."""
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    (spec,) = loaded.specs
+    prepared = prepare(spec, load_catalog())
+    inputs = prepared.audit.trial_inputs(spec)
+    trials = list(prepared.audit.trials(inputs, RunContext(prepared, load_catalog(), inputs, device="cpu"), (0,)))
+    return by_name(prepared.plan().checks), by_name(GroupAudit().conclude(spec, trials))
+
+
+def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:
+    return {(c.assumption, c.observed, c.note): c for c in outcomes if isinstance(c, Check) and "layer" not in c.note}
+
+
+def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: Path) -> None:
+    planned, made = planned_and_made(tmp_path)
+    assert set(planned) == set(made)
+    for name, check in planned.items():
+        if name[0] == "update" or name[1:] == ("reported", "at every lag"):
+            continue  # seen only afterwards: the gradients, and which lag is the worst
+        seen = made[name].detectable
+        assert check.detectable == (None if seen is None else pytest.approx(seen, rel=0.1)), name
+
+
+def test_the_plan_foresees_what_all_steps_see_where_all_are_seen(tmp_path: Path) -> None:
+    planned, made = planned_and_made(tmp_path, "threat_model.access=all-iterates", "mechanism.steps=40")
+    name = ("contribution", "measured", "of a planted record, relative to rate * clip norm")
+    assert planned[name].detectable == pytest.approx(made[name].detectable, rel=0.1)
+
+
+def test_nothing_measured_is_foreseen_where_updates_cannot_be_undone(tmp_path: Path) -> None:
+    planned, made = planned_and_made(tmp_path, "training.optimizer={kind: adam}", "mechanism.steps=3")
+    assert set(planned) == set(made)
+    assert {check.observed for check in planned.values()} == {"reported"}
