@@ -116,8 +116,9 @@ def bound_hypotheses(
     hypotheses: list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]] = []
     for index, e in enumerate(evidence):
         if e.kind == "binomial" and usable(e.assumptions):
-            for found in _bounds_on(e, findings):
-                hypotheses.append(((audit, index, "at-most", ((found.value, 0.0),)), e, (found,)))
+            hypotheses += [
+                ((audit, index, "at-most", ((found.value, 0.0),)), e, (found,)) for found in _bounds_on(e, findings)
+            ]
         if e.quantity != "epsilon" or not usable(e.assumptions):
             continue
         best: dict[Scope, dict[float, tuple[float, Finding]]] = {}
@@ -139,7 +140,7 @@ def bound_hypotheses(
 
 
 def _bounds_on(evidence: Evidence, findings: Sequence[Finding]) -> list[Finding]:
-    """The best proved upper bound of each scope on the probability of success that an attack counts, if there is one."""
+    """The best proved upper bound of each scope on the probability of success that an attack counts, if any."""
     best: dict[Scope, Finding] = {}
     counted = Part(quantity=evidence.quantity, claimed=1.0, at=evidence.at)
     for finding in findings:

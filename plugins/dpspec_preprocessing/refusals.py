@@ -41,11 +41,11 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     threat = spec.threat_model
     help = "write threat_model: {adjacency: replace-one}: the number of records is public here"
     yield from dps.other_adjacencies(spec, "replace-one", "the theory", help)
-    sizes = [(("threat_model", "group_size"), size) for size in threat.group_size]
-    sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
-    if any(size != 1 for _, size in sizes):
-        path = next(path for path, size in sizes if size != 1)
-        yield _refused(path, "bounds are for one replaced record, not for groups", "leave group_size out")
+    sizes: list[tuple[dps.Path, int]] = [(("threat_model", "group_size"), size) for size in threat.group_size]
+    sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]
+    groups = [path for path, size in sizes if size != 1]
+    if groups:
+        yield _refused(groups[0], "bounds are for one replaced record, not for groups", "leave group_size out")
     extra = [what for what in threat.options.get("released", ()) if what != "output"]
     if extra:
         yield _refused(

@@ -1,7 +1,7 @@
 """What it costs to audit every record: run by hand, ``python tests/benchmarks/per_instance.py``.
 
-Norms: what observing adds to a run, against computing all per-example norms once for each observed step. Means: Theorem
-3.6 for many records by one product of matrices, against drawing every record's mini-batches and averaging their gradients.
+Norms: what observing adds to a run, against computing all per-example norms once for each observed step. Means:
+Theorem 3.6 for many records by one product of matrices, against drawing every record's mini-batches one by one.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def means(records: int = 1500, width: int = 2410, points: int = 30, order: int =
                 tuples.plug_in(exponents, order)
 
     fast, slow = seconds(together, 2), seconds(one_by_one, 1) * points / 2
-    print(
-        f"{points} records, both directions, gradients at hand: {fast:.2f} s, one by one {slow:.1f} s ({slow / fast:.0f}x)"
-    )
+    print(f"{points} records, both directions: {fast:.2f} s, one by one {slow:.1f} s ({slow / fast:.0f}x)")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def test_report_into_a_file(dpspec, stored, tmp_path):
 def test_report_of_an_unknown_format(dpspec, stored):
     ended = dpspec("report", stored, "--format", "jsn")
     assert ended.code == 2
-    assert "no report format 'jsn'; did you mean 'json'? (valid: csv, github, html, json, junit, markdown, sarif, statement, " in ended.err
+    assert "no report format 'jsn'; did you mean 'json'? (valid: csv, github, html, json, junit, markdown" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from dpspec.contract import GradientCanaries
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.contributions import RecordsAndCanaries
-from dpspec.training.native import NativeTrainer
 from dpspec.training.logs import SamplingLog
+from dpspec.training.native import NativeTrainer
 from dpspec.training.observers import ProjectionObserver
 from dpspec.training.persample import FlatModel
 

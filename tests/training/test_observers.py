@@ -11,8 +11,8 @@ from scipy.stats import chi2
 
 from dpspec.contract import FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.native import NativeTrainer
 from dpspec.training.logs import NoiseLog, NormLog, SamplingLog
+from dpspec.training.native import NativeTrainer
 from dpspec.training.observers import ProjectionObserver
 
 

@@ -59,7 +59,7 @@ def test_each_step_is_computed_once_for_all(make_job):
 
 
 def test_chunks_of_runs_and_records_change_nothing(make_job):
-    jobs, watchers = watched(make_job, 5)
+    _, watchers = watched(make_job, 5)
     whole, pieces = (Populations(watchers, make_job().model) for _ in range(2))
     states = torch.randn(5, 63, generator=torch.Generator().manual_seed(0))
     found = whole._all(states, 0.5)

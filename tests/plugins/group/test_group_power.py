@@ -102,7 +102,7 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
     for seed in range(200):
         spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml", SMALL, f"audit.seed={seed}")
         shown += lower(spec).values()
-    assert abs(truth(spec) - epsilon) < 0.06
+    assert abs(truth(spec) - epsilon) < 0.015 * epsilon
     assert sum(value > truth(spec) for value in shown) <= 21
     assert sum(value < 0.8 * expected(spec) for value in shown) <= 10
     if epsilon == 4:
