@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_per_instance.descriptor import PER_INSTANCE
+from dpspec_per_instance.descriptor import PER_INSTANCE, RECORDS
 
 DPSPEC_API = 1
 
@@ -14,3 +14,9 @@ DPSPEC_API = 1
 def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
     """The mechanism kind ``per-instance``."""
     yield PER_INSTANCE
+
+
+@dps.hookimpl
+def dpspec_reporters() -> Iterable[dps.Reporter]:
+    """The format ``records-csv``."""
+    yield RECORDS

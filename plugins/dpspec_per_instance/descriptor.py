@@ -256,3 +256,10 @@ PER_INSTANCE = dps.Mechanism(
     audit="dpspec_per_instance.audit:PerInstanceAudit",
     example=EXAMPLE,
 )
+
+RECORDS = dps.Reporter(
+    format="records-csv",
+    summary="One row per audited record, where values per record may be shown",
+    render="dpspec_per_instance.table_file:render",
+    suffix=".csv",
+)

@@ -71,6 +71,15 @@ def _same_or_weaker(proof: Finding) -> dict[str, Any]:
     return {key: weaker.get(key, value) if value != 0.0 else value for key, value in proof.at.items()}
 
 
+def test_an_attack_on_one_record_tells_against_claims_about_that_record_alone() -> None:
+    on_seven = dataclasses.replace(STRONG, scope=Scope(data="this", record=7, adversary="none"))
+    for record, expected in ((7, "refuted"), (8, "open")):
+        stated = claim("per-instance-dp", epsilon=0.5, delta=1e-5, record=record)
+        assert verdict(stated, on_seven).verdict == expected
+    fraction = claim("per-instance-dp", epsilon=0.5, delta=1e-5, fraction=0.9, population="train")
+    assert verdict(fraction, on_seven).verdict == "open"
+
+
 def test_conditions_count_only_in_their_direction() -> None:
     renyi = claim("renyi-dp", alpha=8.0, epsilon=1.5)
     assert verdict(renyi, finding("epsilon", 1.0, alpha=4.0)).verdict == "open"

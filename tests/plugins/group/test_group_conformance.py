@@ -33,7 +33,7 @@ model: {kind: linear}
 training: {learning_rate: 0.5}
 threat_model: {group_size: [1], access: final-model}
 claims: [{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 100}, seed: 11}
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 300}, seed: 11}
 """
 
 

@@ -183,6 +183,20 @@ def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
     assert "the array 'ratios' of trial 0" in missing.recomputed
 
 
+def test_the_table_of_records_is_a_file_of_its_own(both) -> None:
+    import csv
+    import io
+
+    from dpspec_per_instance.table_file import LEFT_OUT, render
+
+    audit, _, result = both
+    assert render(result) == LEFT_OUT
+    rows = list(csv.DictReader(io.StringIO(render(result, internal=True))))
+    assert [int(row["record"]) for row in rows] == [1, 5, 9, 30]
+    assert tuple(float(row["epsilon"]) for row in rows) == table(audit, "records").columns["epsilon"]
+    assert {row["audit"] for row in rows} == {"small"}
+
+
 def test_orders_and_rules_of_composition_train_nothing_again(both, tmp_path: Path) -> None:
     audit, store, _ = both
     for change in ("mechanism.orders=[3]", "mechanism.step_bound=theorem", "mechanism.composition.exponent=50"):

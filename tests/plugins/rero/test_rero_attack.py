@@ -296,6 +296,6 @@ def test_digits_at_three_noise_levels(tmp_path: Path, candidates: int, runs: int
         lower = binomial.lower(successes(trials, 1), runs, 0.95)
         (gamma,) = Certified(declared(spec.phases)).gammas([1.0 / candidates])
         assert lower < gamma.lower
-        assert lower > 5.0 / candidates
+        assert lower > 1.2 / candidates
         if noise == 0.7 and candidates == 16:
             assert lower > gamma.upper / 1.5
