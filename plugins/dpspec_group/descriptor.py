@@ -76,5 +76,5 @@ GROUP = dps.Mechanism(
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_group.audit:GroupAudit",
     example=EXAMPLE,
-    trial_revision=4,
+    trial_revision=5,
 )

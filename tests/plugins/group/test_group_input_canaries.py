@@ -65,7 +65,7 @@ def test_equal_blank_records_of_one_label_make_one_group(tmp_path: Path) -> None
 
 def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
     (trial,) = trials_of(attacked(tmp_path, canary("duplicate", 32)), 0)
-    assert set(trial.evidence) >= {"outcomes", "records", "steps", "noise"}
+    assert set(trial.evidence) >= {"outcomes", "records", "steps", "internal"}
     text = canonical_json(trial.evidence)
     assert all(f"{score:.6f}"[:8] not in text for score in trial.arrays["scores"])
 
