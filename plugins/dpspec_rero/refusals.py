@@ -28,20 +28,8 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
-    named += [
-        (("claims", i, "adjacency"), c.adjacency)
-        for i, c in enumerate(spec.claims)
-        if c.adjacency != spec.threat_model.adjacency
-    ]
-    for path, adjacency in named:
-        if adjacency != "add-remove":
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the reconstruction theory covers add-remove adjacency only, not {adjacency}",
-                path=path,
-                help="Kaissis et al. 2023 compare the presence of the record with its absence",
-            )
+    help = "Kaissis et al. 2023 compare the presence of the record with its absence"
+    yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory", help)
     if max(spec.threat_model.group_size) > 1:
         yield dps.Diagnostic(
             code="unsupported",
@@ -52,19 +40,13 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Diagnostic]:
-    phases = spec.mechanism.get("phases")
-
-    def at(*keys: str) -> dps.Path:
-        here = phases is not None and keys[0] in phases[number]
-        return ("mechanism", "phases", number, *keys) if here else ("mechanism", *keys)
-
     noise = str(phase.get("noise", "gaussian"))
     norm = _NORMS[noise]
     if noise == "laplace" and "noise_multiplier" in phase:
         yield dps.Diagnostic(
             code="unsupported",
             message="clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity",
-            path=at("clip_norm"),
+            path=dps.in_phase(spec, number, "clip_norm"),
             help="write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm",
         )
     elif "sensitivity" in phase and norm not in phase["sensitivity"]:
@@ -72,14 +54,14 @@ def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Di
         yield dps.Diagnostic(
             code="unsupported",
             message=f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one",
-            path=at("sensitivity", other),
+            path=dps.in_phase(spec, number, "sensitivity", other),
             help="a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs",
         )
     if phase["sampling"]["scheme"] == "fixed":
         yield dps.Diagnostic(
             code="unsupported",
             message="the reconstruction theory covers Poisson sampling and full batches, not batches of a fixed size",
-            path=at("sampling", "scheme"),
+            path=dps.in_phase(spec, number, "sampling", "scheme"),
             help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
         )
     size = "noise_multiplier" if "noise_multiplier" in phase else "scale"
@@ -87,7 +69,7 @@ def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Di
         yield dps.Diagnostic(
             code="no-noise",
             message="without noise a record that is drawn is seen as it is",
-            path=at(size),
+            path=dps.in_phase(spec, number, size),
             severity="warning",
         )
 
