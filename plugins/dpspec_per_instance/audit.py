@@ -81,7 +81,7 @@ class PerInstanceAudit(dps.Audit):
         mechanism["composition"] = {"observe_every": observe_every(inputs["mechanism"])}
         kept = ("adjacency", "population", "points", "direction")
         threat = {key: inputs["threat_model"].get(key) for key in kept}
-        audit = {key: value for key, value in inputs["audit"].items() if key != "use"}
+        audit = {key: value for key, value in inputs.get("audit", {}).items() if key != "use"}
         return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat, "audit": audit})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
@@ -93,11 +93,11 @@ class PerInstanceAudit(dps.Audit):
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Epsilon per record and its distribution, lower bounds with their evidence, accuracy and checks."""
         from dpspec.stats import conformance
+        from dpspec.stats.utility import accuracies
         from dpspec_per_instance.analysis import Analysis, at_hand
         from dpspec_per_instance.evidence import lower_bounds
         from dpspec_per_instance.findings import aggregate, estimability, findings
         from dpspec_per_instance.tables import mean_rule, series
-        from dpspec_per_instance.utility import accuracies
 
         # A result that was redacted has lost what follows from arrays: what is public follows without them.
         redacted = not any("internal" in trial.evidence for trial in trials) and aggregate(spec) != "public"
@@ -110,7 +110,7 @@ class PerInstanceAudit(dps.Audit):
                 yield means
         yield estimability(spec, trials)
         yield from lower_bounds(spec, trials)
-        yield from accuracies(spec, trials)
+        yield from accuracies(spec, trials, "run on the declared data")
         evidence = [trial.evidence for trial in trials]
         yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
 

@@ -35,20 +35,8 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    named: list[tuple[dps.Path, str]] = [(("threat_model", "adjacency"), spec.threat_model.adjacency)]
-    named += [
-        (("claims", i, "adjacency"), claim.adjacency)
-        for i, claim in enumerate(spec.claims)
-        if claim.adjacency != spec.threat_model.adjacency
-    ]
-    for path, adjacency in named:
-        if adjacency != "add-remove":
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the per-instance theory covers add-remove adjacency only, not {adjacency}",
-                path=path,
-                help="it compares the data set with the one that has one record more, or one less",
-            )
+    help = "it compares the data set with the one that has one record more, or one less"
+    yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
         yield dps.Diagnostic(
             code="unsupported",
@@ -59,27 +47,21 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    phases = spec.mechanism.get("phases")
     for i, phase in enumerate(spec.phases):
-
-        def at(*keys: str, i: int = i) -> dps.Path:
-            here = phases is not None and keys[0] in phases[i]
-            return ("mechanism", "phases", i, *keys) if here else ("mechanism", *keys)
-
         scheme = phase["sampling"]["scheme"]
         if scheme not in ("poisson", "full"):
             yield dps.Diagnostic(
                 code="unsupported",
                 message=f"whether a record is drawn by {scheme} sampling depends on the other records: the "
                 "per-instance theory needs a rate that is the same with a record and without it",
-                path=at("sampling", "scheme"),
+                path=dps.in_phase(spec, i, "sampling", "scheme"),
                 help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
             )
         if float(phase["noise_multiplier"]) == 0.0:
             yield dps.Diagnostic(
                 code="bad-value",
                 message="without noise a step has no finite divergence",
-                path=at("noise_multiplier"),
+                path=dps.in_phase(spec, i, "noise_multiplier"),
                 help="the per-instance theory bounds noisy steps only",
             )
 

@@ -114,7 +114,10 @@ class Composer:
             certain += estimation.certified(
                 contributions[j], float(e.weights[at[j]]), float(largest[at[j]]), len(places[j]), log_terms
             )
-        plug_in = spans @ contributions if self._nearest else contributions.sum(axis=0) + rest
+        plug_in = contributions.sum(axis=0) + rest
+        if self._nearest:  # the observed step has the largest order of those it stands for: no more than saturated ones
+            caps = np.add.reduceat(largest, at) / spans
+            plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
         return Total(
             order=order,
             plug_in=np.asarray(plug_in, dtype=np.float64),

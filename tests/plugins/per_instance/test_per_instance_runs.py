@@ -225,6 +225,13 @@ def test_one_direction_for_all_records(tmp_path: Path) -> None:
     assert ratio.columns["mean"][0] > 1.0 or ratio.columns["mean"][-1] < ratio.columns["mean"][0]
 
 
+def test_without_an_audit_there_are_bounds_alone(tmp_path: Path) -> None:
+    result, _ = audited(tmp_path, "audit=null", "data={kind: declared, records: 60000, features: 784}")
+    assert result.complete
+    assert [v.verdict for v in result.audits[0].verdicts] == ["proved", "proved"]
+    assert result.audits[0].trials == ()
+
+
 def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     only = ["threat_model={population: test, points: {count: 7, seed: 1}, direction: add}", "audit.attack=null"]
     metric = "claims.five={kind: metric, name: accuracy, at_least: 0.1, expect: [supported, proved]}"
