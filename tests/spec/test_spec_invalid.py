@@ -27,7 +27,8 @@ def shipped() -> Catalog:
     from dpspec.registry.discover import Candidate
     from dpspec.registry.loader import build
 
-    modules = {"builtin": "dpspec.registry.builtin", "group": "dpspec_group"}
+    plugins = ("group", "modelmix", "per_instance", "preprocessing", "rero")
+    modules = {"builtin": "dpspec.registry.builtin"} | {name: f"dpspec_{name}" for name in plugins}
     ours = [Candidate(distribution="dpspec", version="0", plugin=k, value=v) for k, v in modules.items()]
     catalog = build(ours).catalog
     assert catalog.broken == ()
