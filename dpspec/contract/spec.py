@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpspec.contract.diagnostics import Path, Span
+from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import FrozenMap, Json, thaw
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one", "zero-out"]
@@ -124,6 +125,11 @@ class Spec:
     def steps(self) -> int:
         """The number of updates over all phases."""
         return sum(int(phase["steps"]) for phase in self.phases)
+
+    @property
+    def data_privacy(self) -> Privacy:
+        """How sensitive a number is that is measured on all of the data: public only where the spec says it may be."""
+        return "public" if self.data.get("public", False) else "data-dependent"
 
     def to_json(self) -> dict[str, Json]:
         """The resolved document as plain JSON."""

@@ -32,10 +32,12 @@ def joined(evidence: Mapping[str, Json], ran: Mapping[str, Json]) -> dict[str, J
     return {**evidence, **ran, "internal": {**evidence.get("internal", {}), **ran.get("internal", {})}}
 
 
-def checks(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], *, public: bool = False) -> Iterator[Check]:
+def checks(
+    phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], *, privacy: Privacy = "data-dependent"
+) -> Iterator[Check]:
     """All checks of the trials' evidence against ``phases``; none for what is absent.
 
-    public: whether the data is; otherwise checks of what speaks of the rows are marked ``data-dependent``.
+    privacy: of the checks of what speaks of the rows; of all others it is ``public``.
     """
 
     def told(key: str) -> list[FrozenMap]:
@@ -44,19 +46,18 @@ def checks(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], *, public
     def seen(key: str) -> list[FrozenMap]:
         return [e["internal"][key] for e in evidence if key in e.get("internal", {})]
 
-    private: Privacy = "public" if public else "data-dependent"
     yield from _steps(phases, evidence)
     for found in (
         noise_checks.noise_scale(seen("noise")),
         noise_checks.residuals(seen("measured")),
         contributions.checks(seen("signal")),
     ):
-        yield from (replace(check, privacy=private) for check in found)
+        yield from (replace(check, privacy=privacy) for check in found)
     yield from noise_checks.noise_log(told("noise_log"))
     for number, phase in enumerate(phases):
         yield from batch_checks.sampling_log(phase, number, told("sampling_log"))
     yield from batch_checks.repeats(told("sampling_log"))
-    yield from (replace(check, privacy=private) for check in _norm_log(seen("norm_log")))
+    yield from (replace(check, privacy=privacy) for check in _norm_log(seen("norm_log")))
 
 
 def _steps(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Iterator[Check]:

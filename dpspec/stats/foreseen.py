@@ -45,7 +45,7 @@ def foresee(run: Run) -> Iterator[Check]:
     worst case; how well the update itself can be tested is known only afterwards.
     """
     evidence = FrozenMap(conformance.arranged(_evidence(run)))
-    for check in conformance.checks(run.phases, [evidence] * run.trials, public=True):
+    for check in conformance.checks(run.phases, [evidence] * run.trials, privacy="public"):
         yield Check(
             assumption=check.assumption,
             test=check.test.partition(", ")[0],

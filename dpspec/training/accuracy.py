@@ -1,4 +1,4 @@
-"""How often a model is right."""
+"""How often a model is right, and on how many records of each split."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from dpspec.contract import LoadedData
 from dpspec.training.persample import FlatModel
 
 
@@ -35,3 +36,15 @@ def accuracy(
             labels = torch.tensor(y[start : start + chunk], dtype=torch.int64, device=functional.device)
             right += int((functional.logits(at, some).argmax(1) == labels).sum())
     return right / len(x)
+
+
+def right_answers(
+    model: nn.Module | FlatModel, data: LoadedData, device: str | torch.device = "cpu"
+) -> dict[str, dict[str, int]]:
+    """``{train: {right, records}, test: {right, records}}`` as trials keep it; a split without records is left out."""
+    splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
+    return {
+        name: {"right": round(accuracy(model, x, y, device=device) * len(x)), "records": len(x)}
+        for name, (x, y) in splits.items()
+        if len(x)
+    }

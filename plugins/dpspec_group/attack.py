@@ -137,16 +137,10 @@ def _job(
 
 def _twin(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
     """How many records a model gets right that was trained the same way without canaries."""
-    from dpspec.training.accuracy import accuracy
+    from dpspec.training.accuracy import right_answers
 
     context.trainer.train(job)
-    data = context.data
-    counts = {}
-    for name, x, y in (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y)):
-        if len(x):
-            right = round(accuracy(job.model, x, y, device=context.device) * len(x))
-            counts[name] = {"right": right, "records": len(x)}
-    return counts
+    return right_answers(job.model, context.data, context.device)
 
 
 def _outcomes(attack: Attack, sizes: Array, coins: Array, scores: Array) -> list[list[dps.Json]]:

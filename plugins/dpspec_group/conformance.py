@@ -13,7 +13,7 @@ from dpspec_group.planting import looks, watched
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """One check per declared property, over all trials together."""
     evidence = [trial.evidence for trial in trials]
-    return conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
+    return conformance.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:

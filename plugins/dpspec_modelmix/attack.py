@@ -124,13 +124,14 @@ def _accuracies(
 ) -> tuple[dict[str, dps.Json], dict[str, dps.Json]]:
     """Counts of right answers by run and split, and what the twins are."""
     from dpspec.training import flat
+    from dpspec.training.accuracy import right_answers
     from dpspec.training.native import parts_of, train_with
     from dpspec_modelmix.mixing import rules_of
 
     job = _job(inputs, context, index, "modelmix twin")
     rules = rules_of(job.phases, job.options, job.expected_batch_size, flat.Layout.of(job.model), job.device)
     _mixed(job, rules)
-    found: dict[str, dps.Json] = {"modelmix": _counts(job, context)}
+    found: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
     factor, epsilon = _equal_epsilon(inputs, context, job.phases, float(twins.get("delta", 1e-5)))
     rate = float(twins.get("learning_rate", 2.0 / 3.0 * learning_rate(job.phases[0], job.options)))
     about: dict[str, dps.Json] = {"epsilon": epsilon, "noise_factor": factor, "learning_rate": rate}
@@ -142,7 +143,7 @@ def _accuracies(
         )
         plain = replace(plain, phases=phases, options=dps.FrozenMap({**plain.options, "learning_rate": rate}))
         train_with(plain, parts_of(plain))
-        found[name] = _counts(plain, context)
+        found[name] = right_answers(plain.model, context.data, context.device)
     return found, about
 
 
@@ -170,17 +171,6 @@ def _equal_epsilon(
         middle = 0.5 * (low + high)
         low, high = (middle, high) if plain(middle) > wanted else (low, middle)
     return high, wanted
-
-
-def _counts(job: dps.TrainingJob, context: dps.Context) -> dict[str, dps.Json]:
-    from dpspec.training.accuracy import accuracy
-
-    data, counts = context.data, {}
-    for name, x, y in (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y)):
-        if len(x):
-            right = round(accuracy(job.model, x, y, device=context.device) * len(x))
-            counts[name] = {"right": right, "records": len(x)}
-    return dict(counts)
 
 
 def _thinned(gaps: Array) -> list[dps.Json]:

@@ -57,7 +57,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from _gaps(spec, trials)
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
-    yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
+    yield from conformance.checks(spec.phases, evidence, privacy=spec.data_privacy)
     if not lost(spec):
         yield from _gap_check(spec, trials)
 
@@ -108,7 +108,7 @@ def _gaps(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Series]:
             units=dps.FrozenMap({name: "steps" if name == "step" else "" for name in names}),
             rigor="approximate",
             source="measured",
-            privacy=_privacy(spec),
+            privacy=spec.data_privacy,
             plot=dps.FrozenMap({"x": "step", "y": list(names[1:])}),
         )
 
@@ -128,12 +128,14 @@ def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Chec
             measured=least,
             detectable=0.0,
             note="gaps below the threshold" if below else "every gap",
-            privacy=_privacy(spec),
+            privacy=spec.data_privacy,
         )
 
 
 def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
     """Accuracy by split of ModelMix and of both twins, the mean over the trials."""
+    from dpspec.stats import utility
+
     measured = [t.evidence.get("internal", {}).get("accuracy") for t in trials]
     measured = [m for m in measured if m is not None]
     if not measured:
@@ -146,34 +148,10 @@ def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Fin
         "same-epsilon": f"DP-SGD with {noise} times the noise, epsilon {about['epsilon']:.4g} like ModelMix, "
         f"learning rate {rate}",
     }
-    scope = _scope(spec, "none")
     for name, text in words.items():
-        for split in ("train", "test"):
-            counts = [m[name][split] for m in measured if split in m[name]]
-            if not counts:
-                continue
-            yield dps.Finding(
-                quantity="accuracy" if name == "modelmix" else f"accuracy-{name}",
-                at=dps.FrozenMap({"split": split}),
-                value=sum(c["right"] / c["records"] for c in counts) / len(counts),
-                bound="estimate",
-                rigor="approximate",
-                scope=scope,
-                method=f"{text}, without canaries, {len(counts)} run{'s' if len(counts) > 1 else ''}",
-                source="measured",
-                privacy=_privacy(spec),
-            )
-            if name == "modelmix" and split == "test":
-                yield dps.Evidence(
-                    id="accuracy/test",
-                    kind="binomial",
-                    quantity="accuracy",
-                    at=dps.FrozenMap({"split": split}),
-                    statistics=dps.FrozenMap({"trials": counts[0]["records"], "successes": counts[0]["right"]}),
-                    scope=scope,
-                    method="exact binomial on the test records of the first run",
-                    source="Clopper & Pearson 1934",
-                )
+        quantity = "accuracy" if name == "modelmix" else f"accuracy-{name}"
+        counts = [m[name] for m in measured]
+        yield from utility.from_counts(spec, counts, f"{text}, without canaries", _scope(spec, "none"), quantity)
 
 
 def _scope(spec: dps.Spec, adversary: str) -> dps.Scope:
@@ -186,7 +164,3 @@ def _scope(spec: dps.Spec, adversary: str) -> dps.Scope:
         data="this" if adversary == "none" else "planted",
         pipeline="executed",
     )
-
-
-def _privacy(spec: dps.Spec) -> dps.findings.Privacy:
-    return "public" if spec.data.get("public", False) else "data-dependent"

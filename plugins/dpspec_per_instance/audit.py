@@ -96,11 +96,11 @@ class PerInstanceAudit(dps.Audit):
         from dpspec.stats.utility import accuracies
         from dpspec_per_instance.analysis import Analysis, at_hand
         from dpspec_per_instance.evidence import lower_bounds
-        from dpspec_per_instance.findings import aggregate, estimability, findings
+        from dpspec_per_instance.findings import estimability, findings
         from dpspec_per_instance.tables import mean_rule, series
 
         # A result that was redacted has lost what follows from arrays: what is public follows without them.
-        redacted = not any("internal" in trial.evidence for trial in trials) and aggregate(spec) != "public"
+        redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
         if at_hand(trials) or not redacted:
             found = Analysis(spec, trials)
             yield from findings(spec, found)
@@ -112,7 +112,7 @@ class PerInstanceAudit(dps.Audit):
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials, "run on the declared data")
         evidence = [trial.evidence for trial in trials]
-        yield from conformance.checks(spec.phases, evidence, public=bool(spec.data.get("public", False)))
+        yield from conformance.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 def _batch(phase: dps.FrozenMap, records: int) -> float:

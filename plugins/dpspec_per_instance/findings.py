@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -20,11 +19,6 @@ FRACTIONS = (0.1, 0.5, 0.9)
 _SOURCE = f"{divergence.SOURCE} and {composition.SOURCE.partition(', ')[2]}"
 
 _RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ in batches and noise alone")
-
-
-def aggregate(spec: dps.Spec) -> Literal["public", "data-dependent"]:
-    """How sensitive numbers about the whole population are."""
-    return "public" if spec.data.get("public", False) else "data-dependent"
 
 
 def findings(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
@@ -65,7 +59,7 @@ def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[
             count, size = len(values), found.audited.size
             place = quantile_place(fraction, count, size, found.failure if certified else None)
             value = epsilons.tight if place is None else float(np.sort(values)[place])
-            yield _finding(found, epsilons, value, at, "all", aggregate(spec), certified=certified)
+            yield _finding(found, epsilons, value, at, "all", spec.data_privacy, certified=certified)
 
 
 def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -91,7 +85,7 @@ def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[d
             scope=_scope(epsilons, "all"),
             method=f"plug-in over {found.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
-            privacy=aggregate(spec),
+            privacy=spec.data_privacy,
         )
 
 
@@ -101,7 +95,7 @@ def _finding(
     value: float,
     at: dict[str, dps.Json],
     record: str | int,
-    privacy: Literal["public", "data-dependent", "per-record"],
+    privacy: dps.findings.Privacy,
     *,
     certified: bool,
 ) -> dps.Finding:
@@ -165,7 +159,7 @@ def _runs_needed(spec: dps.Spec, found: Analysis) -> dps.Finding:
         scope=dps.Scope(direction=found.first.direction, data="this"),
         method="to certify that the median record stays below the data-independent divergence",
         source=estimation.SOURCE,
-        privacy=aggregate(spec),
+        privacy=spec.data_privacy,
     )
 
 

@@ -212,18 +212,13 @@ def _mean_rule(bench: Bench, run: _Run) -> dict[str, Array]:
 
 def _evidence(bench: Bench, run: _Run) -> dict[str, dps.Json]:
     from dpspec.stats.conformance import joined
-    from dpspec.training.accuracy import accuracy
+    from dpspec.training.accuracy import right_answers
     from dpspec.training.conformance import evidence_of
 
-    context, counts = bench.context, {}
-    data = context.data
-    for name, x, y in (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y)):
-        if len(x):
-            right = round(accuracy(run.job.model, x, y, device=context.device) * len(x))
-            counts[name] = {"right": right, "records": len(x)}
+    context = bench.context
     evidence: dict[str, dps.Json] = {
         "sizes": [context.facts.records, context.facts.test_records],
-        "internal": {"accuracy": counts},
+        "internal": {"accuracy": right_answers(run.job.model, context.data, context.device)},
     }
     if run.logs is not None:
         none = np.zeros(0, dtype=np.int64)

@@ -11,7 +11,6 @@ from dpspec.accounting.checks import Floats
 from dpspec_per_instance import bounds, composition, divergence, tuples
 from dpspec_per_instance.analysis import Analysis, Array
 from dpspec_per_instance.derived import advantage
-from dpspec_per_instance.findings import aggregate
 
 #: Figures are rounded to so many significant digits in the table of all records.
 _DIGITS = 6
@@ -83,7 +82,7 @@ def over_training(spec: dps.Spec, found: Analysis) -> dps.Series:
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor="approximate",
         source=composition.SOURCE,
-        privacy=aggregate(spec),
+        privacy=spec.data_privacy,
         plot=dps.FrozenMap({"x": "step", "y": ["mean", "p10", "p90"], "by": "order"}),
     )
 
@@ -120,7 +119,7 @@ def by_correctness(spec: dps.Spec, found: Analysis) -> dps.Series:
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor="approximate",
         source=divergence.SOURCE,
-        privacy=aggregate(spec),
+        privacy=spec.data_privacy,
         plot=dps.FrozenMap({"x": "step", "y": ["right", "wrong"], "by": "order"}),
     )
 
@@ -151,7 +150,7 @@ def by_runs(spec: dps.Spec, found: Analysis) -> dps.Series:
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor="approximate",
         source=composition.SOURCE,
-        privacy=aggregate(spec),
+        privacy=spec.data_privacy,
         plot=dps.FrozenMap({"x": "runs", "y": ["mean", "certified"], "by": "order", "log": ["x"]}),
     )
 
@@ -182,7 +181,7 @@ def mean_rule(spec: dps.Spec, trial: dps.Trial) -> dps.Series | None:
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor="approximate",
         source=f"{tuples.SOURCE}, sampled",
-        privacy=aggregate(spec),
+        privacy=spec.data_privacy,
         plot=dps.FrozenMap({"x": "batch", "y": ["remove", "data_independent"], "by": "stage", "log": ["x", "y"]}),
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import dpspec.contract as dps
-from dpspec.stats import checking, noise, thresholds
+from dpspec.stats import checking, noise, thresholds, utility
 from dpspec_preprocessing.bounds import epsilon, tested_epsilon
 from dpspec_preprocessing.options import build, claimed_deltas
 
@@ -70,7 +70,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from _noise(spec, trials)
     yield _side_channel(spec, trials[0], shown)
     yield from _planted(spec, trials[0])
-    yield from _accuracy(spec, trials)
+    yield from utility.accuracies(spec, trials, "the pipeline on the real records")
 
 
 def _data(spec: dps.Spec) -> str:
@@ -124,36 +124,5 @@ def _planted(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
         units=dps.FrozenMap({"changed": "records", "moved": "", "tau": ""}),
         rigor="approximate",
         source="executed on both data sets",
-        privacy="public" if spec.data.get("public", False) else "data-dependent",
+        privacy=spec.data_privacy,
     )
-
-
-def _accuracy(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
-    accuracy = trials[0].evidence.get("internal", {}).get("accuracy", {})
-    scope = dps.Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
-    for split in ("train", "test"):
-        if split not in accuracy:
-            continue
-        counts, at = accuracy[split], dps.FrozenMap({"split": split})
-        yield dps.Finding(
-            quantity="accuracy",
-            at=at,
-            value=counts["right"] / counts["records"],
-            bound="estimate",
-            rigor="approximate",
-            scope=scope,
-            method="the pipeline on the real records, 1 run",
-            source="measured",
-            privacy="public" if spec.data.get("public", False) else "data-dependent",
-        )
-        if split == "test":
-            yield dps.Evidence(
-                id="accuracy/test",
-                kind="binomial",
-                quantity="accuracy",
-                at=at,
-                statistics=dps.FrozenMap({"trials": counts["records"], "successes": counts["right"]}),
-                scope=scope,
-                method="exact binomial on the test records of the first run",
-                source="Clopper & Pearson 1934",
-            )

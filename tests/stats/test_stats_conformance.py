@@ -177,6 +177,6 @@ def test_what_speaks_of_rows_is_kept_inside_and_marked():
     public = [c for c in conformance.checks([PHASE], [FrozenMap(kept)]) if c.privacy == "public"]
     assert {c.assumption for c in private} >= {"noise-scale", "update", "contribution", "clipping"}
     assert {c.assumption for c in public} == {"steps", "noise-scale", "noise-isotropy", "fresh-noise", "sampling"}
-    assert all(c.privacy == "public" for c in conformance.checks([PHASE], [FrozenMap(kept)], public=True))
+    assert all(c.privacy == "public" for c in conformance.checks([PHASE], [FrozenMap(kept)], privacy="public"))
     without = FrozenMap({key: value for key, value in kept.items() if key != "internal"})
     assert [c.test for c in conformance.checks([PHASE], [without])] == [c.test for c in public]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training.accuracy import accuracy
+from dpspec.contract import LoadedData
+from dpspec.training.accuracy import accuracy, right_answers
 
 
 @pytest.fixture
@@ -32,3 +33,11 @@ def test_at_another_state(identity):
 def test_no_records(identity):
     with pytest.raises(ValueError, match="no records"):
         accuracy(identity, np.zeros((0, 3), dtype=np.float32), np.zeros(0, dtype=np.int64))
+
+
+def test_right_answers_of_each_split(identity):
+    x = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    y = np.array([0, 1, 0])
+    data = LoadedData(train_x=x, train_y=y, test_x=x[:1], test_y=y[:1])
+    assert right_answers(identity, data) == {"train": {"right": 2, "records": 3}, "test": {"right": 1, "records": 1}}
+    assert set(right_answers(identity, LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0]))) == {"train"}
