@@ -14,9 +14,9 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing import measure, ptr, steps
 from dpspec_preprocessing.canaries import neighbours
-from dpspec_preprocessing.execute import Executable, Tally, binned, right, score
-from dpspec_preprocessing.options import Pipeline, kind_of, pipeline_of
-from dpspec_preprocessing.rows import raw, within
+from dpspec_preprocessing.execute import Engine, Executable, Tally, binned, score
+from dpspec_preprocessing.options import Pipeline, is_network, kind_of, pipeline_of
+from dpspec_preprocessing.rows import device_of, raw, within
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -25,8 +25,8 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     """Execute every trial's repeats; the evidence holds coins and bins of scores, and the first trial's accuracy."""
     mechanism, audit = inputs["mechanism"], inputs["audit"]
     found = pipeline_of(mechanism, context.facts)
-    x, y = raw(context, mechanism), _labels(context.data.train_y)
-    y[0] = 1.0
+    x, y = raw(context, mechanism), _labels(context.data.train_y, mechanism)
+    y[0] = 1
     try:
         planted = neighbours(
             x,
@@ -36,27 +36,26 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
             clusters=int(audit.get("clusters", 5)),
             members=int(audit.get("members", 3)),
         )
-        processed = [_processed(rows, found, mechanism) for rows in planted]
+        processed = [_processed(rows, found, mechanism, device_of(context, found)) for rows in planted]
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
-    engine = Executable.of(found.private, mechanism["private"], out_radius(found))
-    exact = [_noiseless(engine, rows, y) for rows in processed]
+    engine = _engine(found, inputs, context)
+    exact = [engine.noiseless(rows, y) for rows in processed]
     distances = [distance_inside(rows, found, mechanism) for rows in planted]
     changed, moved, total = steps.distance(processed[0][1:], processed[1][1:])
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=int(audit.get("repeats", 1)))
-        random = np.random.default_rng(context.seed(index, "noise"))
-        bins, tally = [], Tally()
-        for done, coin in enumerate(coins.tolist()):
-            which = 1 - coin
-            context.progress(done, len(coins), "executing")
-            if _refuses(distances[which], mechanism, random):
-                bins.append(binned(0.0))
-                continue
-            output = engine.release(processed[which], y, random, exact[which], tally)
-            if found.private.kind == "gaussian":  # seen from outside: what the output has beside the query's answer
-                tally.add((output - exact[which]) / found.private.sigma)
-            bins.append(binned(score(found.private, output, exact[0], exact[1])))
+        tests = np.random.default_rng(context.seed(index, "tests"))
+        sides = (1 - coins).tolist()
+        refused = [_refuses(distances[side], mechanism, tests) for side in sides]
+        which = [side for side, no in zip(sides, refused, strict=True) if not no]
+        tally = Tally()
+        outputs = engine.released(processed, y, which, np.random.default_rng(context.seed(index, "noise")), tally)
+        bins = []
+        for done, no in enumerate(refused):
+            if isinstance(engine, Executable):  # networks tell of their steps
+                context.progress(done, len(coins), "executing")
+            bins.append(binned(0.0 if no else score(found.private, next(outputs), exact[0], exact[1])))
         internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
         if index == 0 and "loss" in mechanism["private"]:
             internal["accuracy"] = _accuracy(context, found, engine, mechanism, x)
@@ -71,11 +70,11 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
 
 
-def _processed(rows: Array, found: Pipeline, mechanism: Mapping[str, Any]) -> Array:
+def _processed(rows: Array, found: Pipeline, mechanism: Mapping[str, Any], device: str) -> Array:
     """Planted rows after the pipeline; they have to lie in the declared collection as well."""
     if found.step is not None:
-        within(rows, found, tested=mechanism.get("ptr") is not None)
-    return steps.run(rows, found.steps, found.radius)[0]
+        within(rows, found, tested=mechanism.get("ptr") is not None, device=device)
+    return steps.run(rows, found.steps, found.radius, device=device)[0]
 
 
 def out_radius(found: Pipeline) -> float:
@@ -115,24 +114,29 @@ def _refuses(distance: float, mechanism: Mapping[str, Any], random: np.random.Ge
     return bool(noisy <= ptr.threshold(float(test["epsilon"]), float(test["delta"])))
 
 
-def _noiseless(engine: Executable, x: Array, y: Array) -> Array:
-    return engine.train(x, y, None) if "gd" in engine.private.kind else engine.query(x)
+def _engine(found: Pipeline, inputs: dps.FrozenMap, context: dps.Context) -> Engine:
+    if is_network(inputs["mechanism"]["private"]):
+        from dpspec_preprocessing.networks import Network
+
+        return Network(private=found.private, training=inputs["training"], context=context)
+    return Executable.of(found.private, inputs["mechanism"]["private"], out_radius(found))
 
 
-def _labels(y: Array) -> Array:
-    """Classes 0 and others as -1 and 1."""
-    return np.where(y == 0, -1.0, 1.0)
+def _labels(y: Array, mechanism: Mapping[str, Any]) -> Array:
+    """Classes 0 and others as -1 and 1; networks tell all classes apart."""
+    return y.copy() if is_network(mechanism["private"]) else np.where(y == 0, -1.0, 1.0)
 
 
 def _accuracy(
-    context: dps.Context, found: Pipeline, engine: Executable, mechanism: Mapping[str, Any], x: Array
+    context: dps.Context, found: Pipeline, engine: Engine, mechanism: Mapping[str, Any], x: Array
 ) -> dict[str, dict[str, int]]:
     """How many records the released model gets right, trained on the real rows; test rows by the same maps."""
     others = raw(context, mechanism, test=True)
-    rows, test = steps.run(x, found.steps, found.radius, others)
-    y, test_y = _labels(context.data.train_y), _labels(context.data.test_y)
-    theta = engine.train(rows, y, np.random.default_rng(context.seed(0, "twin")))
-    counts = {"train": {"right": right(theta, rows, y), "records": len(rows)}}
+    rows, test = steps.run(x, found.steps, found.radius, others, device_of(context, found))
+    y, test_y = (_labels(own, mechanism) for own in (context.data.train_y, context.data.test_y))
+    random = np.random.default_rng(context.seed(0, "twin"))
+    output = next(engine.released([rows], y, [0], random, Tally()))
+    counts = {"train": {"right": engine.right(output, rows, y), "records": len(rows)}}
     if len(test):
-        counts["test"] = {"right": right(theta, test, test_y), "records": len(test)}
+        counts["test"] = {"right": engine.right(output, test, test_y), "records": len(test)}
     return counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
-from dpspec_preprocessing.options import pipeline_of
+from dpspec_preprocessing.options import is_network, pipeline_of
 from dpspec_preprocessing.refusals import refusals
 
 #: Keys of the mechanism that only bounds read.
@@ -14,8 +14,8 @@ _BOUNDS_ONLY = ("accounting", "also", "orders", "sweep", "table")
 #: Runs that share one processing of both data sets.
 _TOGETHER = 16
 
-#: Rough cost on one core: values that steps read, and gradient products, per second.
-_VALUES, _FLOPS = 2e7, 4e8
+#: Rough cost on one core: values that steps read, and gradient products of linear models and of networks, per second.
+_VALUES, _FLOPS, _NETWORK_FLOPS = 2e7, 4e8, 3e9
 
 
 class PreprocessingAudit(dps.Audit):
@@ -28,6 +28,7 @@ class PreprocessingAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Bounds in the chosen mode, every mode as tables, and what the rows at hand have of the collection."""
         from dpspec_preprocessing import bounds, tables
+        from dpspec_preprocessing.paper_table import paper_tables
 
         found = pipeline_of(spec.mechanism.options, context.facts)
         yield from bounds.upper_bounds(spec, found)
@@ -38,12 +39,13 @@ class PreprocessingAudit(dps.Audit):
         if spec.mechanism.get("sweep"):
             yield tables.sweep_series(spec, found)
         if spec.mechanism.get("table"):
-            yield from tables.paper_tables(spec, found)
+            yield from paper_tables(spec, found.private.records, found.private.noise)
         if context.facts.digest is not None and found.step is not None:
-            from dpspec_preprocessing.rows import raw, within
+            from dpspec_preprocessing.rows import device_of, raw, within
 
             x = raw(context, spec.mechanism.options)
-            measured = within(x, found, tested=spec.mechanism.get("ptr") is not None)
+            device, tested = device_of(context, found), spec.mechanism.get("ptr") is not None
+            measured = within(x, found, tested=tested, device=device)
             yield tables.measured_series(found, measured)
             if spec.mechanism.get("ptr"):
                 from dpspec_preprocessing.attack import distance_inside
@@ -54,18 +56,22 @@ class PreprocessingAudit(dps.Audit):
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run, each with its repeats; what they can show."""
         from dpspec.stats import thresholds
+        from dpspec_preprocessing.conformance import foreseen
         from dpspec_preprocessing.options import claimed_deltas
 
         assert spec.audit is not None
         private, runs = spec.mechanism["private"], spec.audit.runs
         executions = runs * int(spec.audit.options.get("repeats", 1))
+        network = is_network(private)
         steps = {"dp-gd": facts.records * int(private.get("steps", 1)), "sgd-iterated": facts.records}
-        work = float(steps.get(str(private["kind"]), int(private.get("steps", 1)))) * facts.features
+        work = float(steps.get(str(private["kind"]), int(private.get("steps", 1))))
+        work *= float((facts.parameters or 0) if network else facts.features)
+        rate = _NETWORK_FLOPS if network else _FLOPS
         rows = float(facts.records * max(1, facts.features))
         return dps.Plan(
             chunks=tuple(tuple(range(i, min(runs, i + _TOGETHER))) for i in range(0, runs, _TOGETHER)),
-            seconds=-(-runs // _TOGETHER) * 40.0 * rows / _VALUES + executions * 4.0 * work / _FLOPS,
-            memory_bytes=int(64 * rows) + (1 << 28),
+            seconds=-(-runs // _TOGETHER) * 40.0 * rows / _VALUES + executions * 4.0 * work / rate,
+            memory_bytes=int(64 * rows) + (1 << 28) + (_TOGETHER * 64 * (facts.parameters or 0) if network else 0),
             power=tuple(
                 dps.Power(
                     at=dps.FrozenMap({"delta": delta}),
@@ -76,7 +82,7 @@ class PreprocessingAudit(dps.Audit):
                 )
                 for delta in claimed_deltas(spec)
             ),
-            checks=_foreseen(str(private["kind"]), executions, facts, int(private.get("steps", 1))),
+            checks=tuple(foreseen(spec, facts, executions)),
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
@@ -97,24 +103,3 @@ class PreprocessingAudit(dps.Audit):
         from dpspec_preprocessing.evidence import outcomes
 
         yield from outcomes(spec, trials)
-
-
-def _foreseen(kind: str, executions: int, facts: dps.Facts, steps: int) -> tuple[dps.Check, ...]:
-    """The test of the noise that a run will allow, and the deviation that it would see."""
-    from dpspec.stats import noise
-
-    draws = {"gaussian": 1, "dp-gd": steps, "sgd-sampled": steps, "sgd-iterated": (facts.records + 1) // 2}
-    if kind not in draws:
-        return ()
-    count = executions * draws[kind] * max(1, facts.features)
-    found = noise.two_sided(float(count), 1.0, count)
-    return (
-        dps.Check(
-            assumption="noise-scale",
-            test=found.test.partition(", ")[0],
-            p_value=1.0,
-            observed="measured" if kind == "gaussian" else "reported",
-            detectable=found.detectable,
-            note="relative to the declared scale",
-        ),
-    )

@@ -26,6 +26,9 @@ SOURCES = {
     "ptr": f"{PAPER}, Algorithm 1 with a corrected privacy argument",
 }
 
+#: Why group privacy is all that is proved over a collection.
+UNKNOWN = "nothing is known of how this model's gradients move with records"
+
 #: Why what ignores pre-processing backs no verdict.
 IGNORES = "ignores that one record changes how others are processed"
 
@@ -121,8 +124,10 @@ def _certified(
     orders: list[float],
     data: str,
 ) -> Iterator[dps.Finding]:
-    m, grouped = found.private, tau is None
-    source = SOURCES["group" if grouped else "certified"]
+    m = found.private
+    grouped = tau is None or math.isinf(tau)
+    why = f": {UNKNOWN}" if grouped and data == "collection" and math.isinf(m.smooth) else ""
+    source = SOURCES["group" if grouped else "certified"] + why
     method = f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi"
     effect, limit = convert.least_mu(m, tau, changed), convert.pure(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = []
@@ -169,7 +174,7 @@ def tested_epsilon(spec: dps.Spec, found: Pipeline, delta: float) -> float:
     if delta < float(test["delta"]):
         return math.nan
     inside = tested(found)
-    tau = distance(found.private, inside)
+    tau = math.inf if math.isinf(found.private.smooth) else distance(found.private, inside)
     return convert.certified(found.private, tau, inside.changed, delta) + float(test["epsilon"])
 
 

@@ -6,19 +6,14 @@ clusters are equal or disjoint; of several centres the one with the lowest index
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpspec_preprocessing.neighbours import finder
+
 Array: TypeAlias = np.ndarray[Any, Any]
-
-#: Up to so many features a k-d tree counts neighbours, above it blocked products do.
-_TREE_FEATURES = 15
-
-#: Bytes that one block of products may take.
-_BLOCK_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,68 +25,57 @@ class Clusters:
     largest: int
 
 
-def good_clusters(x: Array, eta: float) -> Clusters:
-    """The good clusters of records (n, d), closed balls, distances in float64."""
-    x = np.asarray(x, dtype=np.float64)
-    near, wide = ball_counts(x, eta), ball_counts(x, 3.0 * eta)
-    centres = near == wide
-    representative = np.full(len(x), len(x))
-    # A cluster of one represents itself; only the others have to be looked up.
-    for rows, members in _members(x, np.flatnonzero(centres & (near > 1)), eta):
-        for row, inside in zip(rows, members, strict=True):
-            representative[inside] = np.minimum(representative[inside], row)
-    representative = np.where(representative == len(x), np.arange(len(x)), representative)
-    return Clusters(centres, representative, int(near[centres].max(initial=1)))
+class Neighbourhoods:
+    """Records (n, d), made ready to be searched up to some radius; closed balls, distances in float64.
+
+    Equal rows are searched for once: data that is worth deduplicating may hold the same row many thousand times.
+    """
+
+    def __init__(self, x: Array, radius: float, device: str = "cpu") -> None:
+        rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # one zero
+        keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+        _, first, which, weight = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        #: Of every distinct row the first record, and of every record which distinct row it is.
+        self._first, self._which = first[order], place[which.ravel()]
+        self._finder = finder(rows[self._first], weight[order], radius, device)
+
+    def ball_counts(self, radius: float) -> Array:
+        """How many records lie within ``radius`` of each, itself included, (n,) int64."""
+        return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
+
+    def good_clusters(self, eta: float) -> Clusters:
+        """The good clusters."""
+        near, wide = self._finder.weights_within(eta), self._finder.weights_within(3.0 * eta)
+        centres = near == wide
+        keeper = self._keepers(near, centres, eta)[self._which]
+        representative = np.where(keeper < 0, np.arange(len(keeper)), keeper)
+        return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
+
+    def _keepers(self, near: Array, centres: Array, eta: float) -> Array:
+        """The record that represents each distinct row, the first centre of its cluster; -1 outside of clusters.
+
+        A cluster is looked up at any of its centres, in an order that has nothing to do with that of rows, as many at
+        once as their lists hold records: so few clusters are looked up twice.
+        """
+        keeper, left = np.full(len(near), -1), centres & (near > 1)
+        random = np.random.default_rng(0)
+        while left.any():
+            waiting = random.permutation(np.flatnonzero(left))
+            some = waiting[: max(1, int(np.searchsorted(np.cumsum(near[waiting]), len(near), side="right")))]
+            for inside in self._finder.within(some, eta):
+                keeper[inside] = self._first[inside[centres[inside]]].min()
+                left[inside] = False
+        return keeper
 
 
-def ball_counts(x: Array, radius: float) -> Array:
+def good_clusters(x: Array, eta: float, device: str = "cpu") -> Clusters:
+    """The good clusters of records (n, d)."""
+    return Neighbourhoods(x, 3.0 * eta, device).good_clusters(eta)
+
+
+def ball_counts(x: Array, radius: float, device: str = "cpu") -> Array:
     """How many records lie within ``radius`` of each, itself included, (n,) int64."""
-    x = np.asarray(x, dtype=np.float64)
-    if x.shape[1] <= _TREE_FEATURES:
-        from scipy.spatial import cKDTree
-
-        counts = cKDTree(x).query_ball_point(x, radius, return_length=True)
-        return np.asarray(counts, dtype=np.int64)
-    counted = np.ones(len(x), dtype=np.int64)
-    for left, right in _pairs(x, radius):
-        np.add.at(counted, left, 1)
-        np.add.at(counted, right, 1)
-    return counted
-
-
-def _members(x: Array, rows: Array, radius: float) -> Iterator[tuple[Array, list[Array]]]:
-    """Of some records, who lies within ``radius``: in one go, since good clusters are small or few."""
-    if not len(rows):
-        return
-    if x.shape[1] <= _TREE_FEATURES:
-        from scipy.spatial import cKDTree
-
-        found = cKDTree(x).query_ball_point(x[rows], radius)
-        yield rows, [np.asarray(inside, dtype=np.int64) for inside in found]
-        return
-    neighbours: dict[int, list[int]] = {int(row): [int(row)] for row in rows}
-    for left, right in _pairs(x, radius):
-        for a, b in zip(left.tolist(), right.tolist(), strict=True):
-            if a in neighbours:
-                neighbours[a].append(b)
-            if b in neighbours:
-                neighbours[b].append(a)
-    yield rows, [np.asarray(inside, dtype=np.int64) for inside in neighbours.values()]
-
-
-def _pairs(x: Array, radius: float) -> Iterator[tuple[Array, Array]]:
-    """All pairs i < j within ``radius``, by blocked products of centred rows; close calls are measured again."""
-    centred = x - x.mean(axis=0)
-    squares = np.einsum("ij,ij->i", centred, centred)
-    block = max(1, min(len(x), _BLOCK_BYTES // (8 * max(1, len(x)))))
-    # Products of float64 rows err by less than this; whoever may be inside is measured as a difference of rows.
-    limit = radius**2 + 1e-12 * (1.0 + 4.0 * float(squares.max(initial=0.0)))
-    for start in range(0, len(x), block):
-        rows = slice(start, start + block)
-        squared = squares[rows, None] + squares[None, start:] - 2.0 * centred[rows] @ centred[start:].T
-        left, right = np.nonzero(squared <= limit)
-        left, right = left + start, right + start
-        ahead = left < right
-        left, right = left[ahead], right[ahead]
-        inside = np.linalg.norm(x[left] - x[right], axis=1) <= radius
-        yield left[inside], right[inside]
+    return Neighbourhoods(x, radius, device).ball_counts(radius)

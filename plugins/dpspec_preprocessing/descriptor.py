@@ -59,6 +59,11 @@ _STEP: dict[str, dps.Json] = {
             "enum": ["standard"],
             "description": "Features less their mean, divided by their standard deviation.",
         },
+        "fit": {
+            "enum": ["train", "all"],
+            "description": "Which records a step is fitted on: training records, the default. all: test records too, "
+            "of which nothing is proved, so that it is refused.",
+        },
         "clip": _number(
             "The l2 norm that scaled records are cut back to; the constants of private hold there (scale).",
             exclusiveMinimum=0,
@@ -106,17 +111,24 @@ _PRIVATE: dict[str, dps.Json] = {
             "By how much one replaced record moves the query or a quality. 1 if left out.", exclusiveMinimum=0
         ),
         "loss": {
-            "enum": ["logistic", "squared"],
-            "description": "The loss of a linear model without intercept on two classes, -1 and 1.",
+            "enum": ["logistic", "squared", "cross-entropy"],
+            "description": "What is trained. logistic, squared: a linear model without intercept on two classes, -1 "
+            "and 1. cross-entropy: the spec's model by its training block, each record's gradient clipped to "
+            "lipschitz; nothing is known of how such gradients move with records: without smooth only group privacy is "
+            "proved.",
         },
-        "theta_radius": _number("Parameters are projected to this l2 norm. 1 if left out.", exclusiveMinimum=0),
+        "theta_radius": _number(
+            "A linear model's parameters are projected to this l2 norm. 1 if left out.", exclusiveMinimum=0
+        ),
         "steps": _count("T, the number of steps (dp-gd, sgd-sampled)."),
         "factor": _number(
             "c, by which the noise's variance exceeds the paper's; its closed form needs 4, the default (sgd-sampled).",
             exclusiveMinimum=0,
         ),
         "batch_size": _count("Records in a step; theory covers 1 only, the default (sgd-sampled)."),
-        "learning_rate": _number("Each step's factor on the noisy gradient. 0.5 if left out.", exclusiveMinimum=0),
+        "learning_rate": _number(
+            "Each step's factor on a linear model's noisy gradient. 0.5 if left out.", exclusiveMinimum=0
+        ),
     },
     "required": ["kind", "eps_noise"],
     "additionalProperties": False,
@@ -319,6 +331,7 @@ PREPROCESSING = dps.Mechanism(
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing.audit:PreprocessingAudit",
     example=EXAMPLE,
+    trial_revision=2,
     steps=False,
     missing=True,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import dpspec.contract as dps
-from dpspec.stats import checking, noise, thresholds, utility
+from dpspec.stats import thresholds, utility
+from dpspec_preprocessing import conformance
 from dpspec_preprocessing.bounds import epsilon, tested_epsilon
 from dpspec_preprocessing.options import build, claimed_deltas
+from dpspec_preprocessing.series import series
 
 _COINS = dps.Assumption(
     name="independent-coins",
@@ -67,7 +68,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
                 confidence=confidence,
                 assumptions=(_COINS,),
             )
-    yield from _noise(spec, trials)
+    yield from conformance.checks(spec, trials)
     yield _side_channel(spec, trials[0], shown)
     yield from _planted(spec, trials[0])
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
@@ -82,33 +83,24 @@ def _data(spec: dps.Spec) -> str:
     return "collection" if checked else "planted"
 
 
-def _noise(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Whether Gaussian noise was as large as declared: measured on a query's outputs, reported of gradients."""
-    count = sum(int(trial.evidence["noise"]["count"]) for trial in trials)
-    if count == 0:
-        return
-    total = sum(float(trial.evidence["noise"]["squares"]) for trial in trials)
-    observed: checking.Observed = "measured" if spec.mechanism["private"]["kind"] == "gaussian" else "reported"
-    yield checking.check("noise-scale", noise.two_sided(total, 1.0, count), observed, "relative to the declared scale")
-
-
 def _side_channel(spec: dps.Spec, trial: dps.Trial, shown: Mapping[float, float]) -> dps.Series:
     """What the attack shows, between epsilon without counting pre-processing and with it."""
     found = build(spec.mechanism.options, int(trial.evidence["records"]), int(trial.evidence["features"]))
-    columns: dict[str, list[dps.Json]] = {name: [] for name in ("delta", "ignored", "attack", "certified", "group")}
-    for delta, lower in shown.items():
+
+    def certified(delta: float) -> float:
         tested = spec.mechanism.get("ptr") is not None
-        proved = tested_epsilon(spec, found, delta) if tested else epsilon(found, "certified", delta)
-        row = (delta, epsilon(found, "ignored", delta), lower, proved, epsilon(found, "group", delta))
-        for name, value in zip(columns, row, strict=True):
-            columns[name].append(value if math.isfinite(value) else None)
-    return dps.Series(
-        name="side-channel",
-        title="What the attack shows, beside epsilon without and with counting pre-processing",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap(dict.fromkeys(columns, "")),
-        rigor="approximate",
+        return tested_epsilon(spec, found, delta) if tested else epsilon(found, "certified", delta)
+
+    return series(
+        "side-channel",
+        "What the attack shows, beside epsilon without and with counting pre-processing",
+        ("delta", "ignored", "attack", "certified", "group"),
+        (
+            (delta, epsilon(found, "ignored", delta), lower, certified(delta), epsilon(found, "group", delta))
+            for delta, lower in shown.items()
+        ),
         source="bounds beside executions",
+        plot={"kind": "dots", "x": "delta", "y": ["ignored", "attack", "certified", "group"], "log": ["y"]},
     )
 
 
@@ -117,12 +109,13 @@ def _planted(spec: dps.Spec, trial: dps.Trial) -> Iterator[dps.Series]:
     told = trial.evidence.get("internal", {}).get("planted")
     if told is None:
         return
-    yield dps.Series(
-        name="planted",
-        title="What the planted record changed among the others",
-        columns=dps.FrozenMap({key: [told[key]] for key in ("changed", "moved", "tau")}),
-        units=dps.FrozenMap({"changed": "records", "moved": "", "tau": ""}),
-        rigor="approximate",
+    names = ("changed", "moved", "tau")
+    yield series(
+        "planted",
+        "What the planted record changed among the others",
+        names,
+        [[told[key] for key in names]],
         source="executed on both data sets",
+        units={"changed": "records"},
         privacy=spec.data_privacy,
     )

@@ -2,15 +2,16 @@
 
 Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), so that both constants hold:
 gaussian all d sums, laplace the first feature's, exponential the number of a feature, chosen by its sum. Gradient
-mechanisms train theta of a linear model without intercept on labels -1 and 1, projected to a ball.
+mechanisms train theta of a linear model without intercept on labels -1 and 1, projected to a ball; networks are trained
+by the spec's backend (:mod:`dpspec_preprocessing.networks`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,25 @@ class Tally:
         """Count one draw."""
         self.count += noise.size
         self.squares += float(np.square(noise).sum())
+
+
+class Engine(Protocol):
+    """What runs on processed rows: queries and linear models here, networks by a backend."""
+
+    @property
+    def private(self) -> Private:
+        """The mechanism."""
+
+    def noiseless(self, x: Array, y: Array) -> Array:
+        """What it would give without noise on rows (n, d) with labels (n,)."""
+
+    def released(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: Tally
+    ) -> Iterator[Array]:
+        """One output for each of ``which``: on ``sides[0]`` or on ``sides[1]``. tally: counts the noise it tells."""
+
+    def right(self, output: Array, x: Array, y: Array) -> int:
+        """How many records what was trained tells right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,28 +83,40 @@ class Executable:
         sums = self.weight * x.sum(axis=0)
         return np.asarray(sums[:1] if self.private.kind == "laplace" else sums, dtype=np.float64)
 
-    def release(
-        self,
-        x: Array,
-        y: Array,
-        random: np.random.Generator,
-        answer: Array | None = None,
-        tally: Tally | None = None,
-    ) -> Array:
-        """One output on processed rows (n, d) with labels -1 or 1 (n,).
+    def noiseless(self, x: Array, y: Array) -> Array:
+        """The query's answer, or what training gives without noise."""
+        return self.train(x, y, None) if self.private.kind in GRADIENT else self.query(x)
 
-        answer: the query's, where it is known. tally: counts the noise of gradient mechanisms.
-        """
+    def released(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: Tally
+    ) -> Iterator[Array]:
+        """One output after the other; a query is answered once for each side, and its noise is seen from outside."""
         m = self.private
-        if m.kind in GRADIENT:
-            return self.train(x, y, random, tally)
-        exact = self.query(x) if answer is None else answer
+        exact = [] if m.kind in GRADIENT else [self.query(x) for x in sides]
+        for side in which:
+            if not exact:
+                yield self.train(sides[side], y, random, tally)
+                continue
+            output = self.noisy(exact[side], random)
+            if m.kind == "gaussian":
+                tally.add((output - exact[side]) / m.sigma)
+            if m.kind == "laplace":  # twice |x| / scale is as large as the squares of two standard normal numbers
+                tally.add(np.sqrt(np.repeat(np.abs(output - exact[side]) / m.sigma, 2)))
+            yield output
+
+    def noisy(self, exact: Array, random: np.random.Generator) -> Array:
+        """A query's answer with noise; of exponential the feature that is drawn."""
+        m = self.private
         if m.kind == "gaussian":
             return np.asarray(exact + random.normal(0.0, m.sigma, exact.shape), dtype=np.float64)
         if m.kind == "laplace":
             return np.asarray(exact + random.laplace(0.0, m.sigma, exact.shape), dtype=np.float64)
         # Gumbel noise on scaled qualities draws an index with probability proportional to e^(quality / (2 scale)).
         return np.array([float(np.argmax(exact / (2.0 * m.sigma) + random.gumbel(size=exact.shape)))])
+
+    def right(self, output: Array, x: Array, y: Array) -> int:
+        """How many records have their label -1 or 1 on the right side of theta."""
+        return int(np.count_nonzero(np.where(x @ output > 0.0, 1.0, -1.0) == y))
 
     def train(self, x: Array, y: Array, random: np.random.Generator | None, tally: Tally | None = None) -> Array:
         """theta (d,): the average iterate, of sgd-iterated the one at a random step. Without ``random`` no noise."""
@@ -136,11 +168,6 @@ def score(m: Private, output: Array, one: Array, other: Array) -> float:
         return 0.0
     unit = 1.0 if m.kind != "gaussian" else m.sigma / length
     return float((output - 0.5 * (one + other)) @ towards / (length * length * unit))
-
-
-def right(theta: Array, x: Array, y: Array) -> int:
-    """How many records have their label -1 or 1 on the right side."""
-    return int(np.count_nonzero(np.where(x @ theta > 0.0, 1.0, -1.0) == y))
 
 
 def binned(value: float, bins: int = 2048) -> int:

@@ -21,12 +21,15 @@ AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue
 _BLOCK = 1 << 16
 
 
-def measured(x: Array, step: Mapping[str, Any]) -> dict[str, float]:
-    """The quantities that a bound for ``step`` reads, by the keys under which a collection declares them."""
+def measured(x: Array, step: Mapping[str, Any], device: str = "cpu") -> dict[str, float]:
+    """The quantities that a bound for ``step`` reads, by the keys under which a collection declares them.
+
+    device: where near-duplicates of many features are sought.
+    """
     if "impute" in step:
         return _missing(x, step)
     if "deduplicate" in step or "quantise" in step:
-        return _clusters(x, float(step.get("deduplicate", step.get("quantise"))))
+        return _clusters(x, float(step.get("deduplicate", step.get("quantise"))), device)
     if "pca" in step:
         values, k = spectrum(x), int(step["pca"])
         return {"min_eigengap": float(values[k - 1] - values[k])}
@@ -101,10 +104,11 @@ def _spread(x: Array, missing: Array, trim: int | None) -> float:
     return widest
 
 
-def _clusters(x: Array, eta: float) -> dict[str, float]:
-    from dpspec_preprocessing.clusters import ball_counts, good_clusters
+def _clusters(x: Array, eta: float, device: str) -> dict[str, float]:
+    from dpspec_preprocessing.clusters import Neighbourhoods
 
+    found = Neighbourhoods(x, 8.0 * eta, device)
     return {
-        "max_ball": float(ball_counts(x, 8.0 * eta).max()),
-        "max_cluster": float(good_clusters(x, eta).largest),
+        "max_ball": float(found.ball_counts(8.0 * eta).max()),
+        "max_cluster": float(found.good_clusters(eta).largest),
     }

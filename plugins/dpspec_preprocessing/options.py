@@ -25,6 +25,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "scale": ("min_std",),
 }
 
+#: Steps of which the distance to the collection's edge is known, so that ptr can test it.
+TESTABLE = ("mean", "deduplicate", "quantise", "pca")
+
 #: The delta of tables where no claim names one.
 DEFAULT_DELTA = 1e-5
 
@@ -56,8 +59,13 @@ class Pipeline:
 
     @property
     def tau(self) -> float | None:
-        """The distance that the certified curve is taken at: for one-record batches n times the largest move."""
-        return None if self.certified is None else distance(self.private, self.certified)
+        """The distance that the certified curve is taken at: for one-record batches n times the largest move.
+
+        Infinite where nothing is known of how gradients move with records: group privacy for all that change.
+        """
+        if self.certified is None:
+            return None
+        return math.inf if math.isinf(self.private.smooth) else distance(self.private, self.certified)
 
     @property
     def changed(self) -> float:
@@ -100,6 +108,11 @@ def constants(block: Mapping[str, Any]) -> tuple[float, float]:
     return float(block.get("lipschitz", derived[0])), float(block.get("smooth", derived[1]))
 
 
+def is_network(block: Mapping[str, Any]) -> bool:
+    """Whether a ``private`` block trains the spec's own model, of whose gradients no constant is known here."""
+    return block.get("loss") == "cross-entropy"
+
+
 def radius_of(mechanism: Mapping[str, Any]) -> float:
     """The radius of the ball that records lie in."""
     return float(mechanism.get("radius", 1.0))
@@ -121,9 +134,8 @@ def build(mechanism: Mapping[str, Any], records: int, features: int) -> Pipeline
         certified, printed, theorem, refuted = known.certified(), known.printed(), known.theorem(), known.refuted()
     changed = min(printed.changed, records) if printed is not None else 0.0
     m = private_of(mechanism["private"], records, changed=changed)
-    if math.isinf(m.smooth) and certified is not None:
-        # Nothing is known of how gradients move with records: group privacy for all that change.
-        certified, printed, theorem = Sensitivity(certified.changed, math.inf), None, None
+    if math.isinf(m.smooth):
+        printed, theorem = None, None
     return Pipeline(
         steps=steps,
         private=m,

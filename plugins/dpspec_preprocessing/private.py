@@ -124,8 +124,7 @@ def certified_rdp(m: Private, order: float) -> float:
     if m.kind == "exponential":
         return e
     if m.kind == "sgd-sampled":
-        whole = max(2, math.ceil(order))
-        return float(sampled_curve(m)[whole]) if whole <= LARGEST_ORDER else math.inf
+        return at_whole_order(sampled_curve(m), order)
     a = rdp_slope(m)
     if m.kind == "sgd-iterated" and 2.0 * order * (m.lipschitz / m.sigma) ** 2 > 1.0 / (order - 1.0):
         return math.inf
@@ -169,15 +168,21 @@ def srdp_slope(m: Private, tau: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def sampled_curve(m: Private) -> list[float]:
-    """Divergences of all steps of sgd-sampled, one record a step, at whole orders by index from 2 to LARGEST_ORDER."""
-    import numpy as np
+def sampled_curve(m: Private, replaced: int = 1) -> list[float]:
+    """Divergences of all steps of sgd-sampled, one record a step, at whole orders by index from 2 to LARGEST_ORDER.
 
-    from dpspec.accounting.rdp import sampled_gaussian_integer_rdp
+    replaced: of how many records; each step draws one of them with probability replaced / n.
+    """
+    from dpspec_preprocessing.sampled import divergences
 
-    orders = np.arange(2, LARGEST_ORDER + 1)
-    values = m.steps * sampled_gaussian_integer_rdp(orders, 1.0 / m.records, m.sigma / (2.0 * m.lipschitz))
-    return [math.nan, math.nan, *values.tolist()]
+    each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
+    return [math.nan, math.nan, *(m.steps * each).tolist()]
+
+
+def at_whole_order(curve: list[float], order: float) -> float:
+    """A curve at the next whole order, which is never less; infinite beyond its end."""
+    whole = max(2, math.ceil(order))
+    return curve[whole] if whole < len(curve) else math.inf
 
 
 def harmonic(n: int) -> float:

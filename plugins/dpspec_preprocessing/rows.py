@@ -10,7 +10,8 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec_preprocessing import measure
-from dpspec_preprocessing.options import Pipeline, radius_of
+from dpspec_preprocessing.neighbours import TREE_FEATURES
+from dpspec_preprocessing.options import TESTABLE, Pipeline, kind_of, radius_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -37,12 +38,19 @@ def in_ball(x: Array, mechanism: Mapping[str, Any]) -> Array:
     beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
     if beyond:
         raise dps.DataError(
-            f"{beyond} records lie outside the declared ball of radius {radius:g}: write clip_rows: true or data.radius"
+            f"{beyond} records lie outside the declared ball of radius {radius:g}; mechanism.clip_rows: true or "
+            f"data.radius: {radius:g} scales them down, data.standardise brings features to one scale before"
         )
     return x
 
 
-def within(x: Array, found: Pipeline, *, tested: bool) -> dict[str, float]:
+def device_of(context: dps.Context, found: Pipeline) -> str:
+    """Where near-duplicates of many features are sought; everything else stays on the CPU and needs no torch."""
+    seeks = any("deduplicate" in step or "quantise" in step for step in found.steps)
+    return context.device if seeks and found.features > TREE_FEATURES else "cpu"
+
+
+def within(x: Array, found: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
     """What a bound reads of the rows, measured. Raises ``DataError`` where they lie outside the declared collection.
 
     tested: a test refuses such data, so that they are no error.
@@ -50,11 +58,13 @@ def within(x: Array, found: Pipeline, *, tested: bool) -> dict[str, float]:
     assert found.step is not None
     if np.isnan(x).any() and "impute" not in found.step:
         raise dps.DataError("values are missing, and the pipeline imputes none: begin it with {impute: mean}")
-    measured = measure.measured(x, found.step)
+    measured = measure.measured(x, found.step, device)
     broken = measure.outside(measured, found.collection)
     if broken and not tested:
+        testable = kind_of(found.step) in TESTABLE
         raise dps.DataError(
             f"the data set lies outside the declared collection: {', '.join(broken)}. A bound over the collection says "
-            "nothing about it; declare wider limits from public knowledge, or write ptr to test them privately"
+            "nothing about it; declare wider limits from public knowledge"
+            + (", or write ptr to test them privately" if testable else "")
         )
     return measured

@@ -19,16 +19,21 @@ Map: TypeAlias = Callable[[Array], Array]
 
 
 def run(
-    x: Array, pipeline: Sequence[Mapping[str, Any]], radius: float = 1.0, test: Array | None = None
+    x: Array,
+    pipeline: Sequence[Mapping[str, Any]],
+    radius: float = 1.0,
+    test: Array | None = None,
+    device: str = "cpu",
 ) -> tuple[Array, Array]:
     """All steps in order, fitted to ``x``: the processed rows, and the rows of ``test`` by the same maps.
 
+    device: where near-duplicates of many features are sought.
     Raises ``ValueError`` where missing or infinite values are left.
     """
     rows = np.array(x, dtype=np.float64)
     others = np.zeros((0, rows.shape[1])) if test is None else np.array(test, dtype=np.float64)
     for step in pipeline:
-        transform = fitted(rows, step, radius)
+        transform = fitted(rows, step, radius, device)
         rows, others = transform(rows), transform(others) if len(others) else others
     if not (np.isfinite(rows).all() and np.isfinite(others).all()):
         raise ValueError("missing or infinite values are left after the last step of the pipeline")
@@ -40,7 +45,7 @@ def apply(x: Array, step: Mapping[str, Any], radius: float = 1.0) -> Array:
     return fitted(x, step, radius)(x)
 
 
-def fitted(x: Array, step: Mapping[str, Any], radius: float = 1.0) -> Map:
+def fitted(x: Array, step: Mapping[str, Any], radius: float = 1.0, device: str = "cpu") -> Map:
     """The record-wise map that a step makes of rows ``x``; also for rows that it was not fitted to, such as test rows.
 
     Near-duplicates are sought among the fitted rows only: other rows stay as they are. ``radius`` is that of the ball
@@ -52,7 +57,7 @@ def fitted(x: Array, step: Mapping[str, Any], radius: float = 1.0) -> Map:
     if "deduplicate" in step or "quantise" in step:
         merge = deduplicate if "deduplicate" in step else quantise
         eta = float(step.get("deduplicate", step.get("quantise")))
-        return lambda rows: merge(rows, eta) if rows is x else rows
+        return lambda rows: merge(rows, eta, device) if rows is x else rows
     if "pca" in step:
         return projection(x, int(step["pca"]), affine=bool(step.get("affine", False)))
     scale = standardisation(x)
@@ -97,19 +102,19 @@ def _regression(x: Array) -> Map:
     return fill
 
 
-def deduplicate(x: Array, eta: float) -> Array:
+def deduplicate(x: Array, eta: float, device: str = "cpu") -> Array:
     """Of every good cluster only the representative stays; the others become zero vectors."""
     from dpspec_preprocessing.clusters import good_clusters
 
-    kept = good_clusters(x, eta).representative == np.arange(len(x))
+    kept = good_clusters(x, eta, device).representative == np.arange(len(x))
     return np.where(kept[:, None], x, 0.0)
 
 
-def quantise(x: Array, eta: float) -> Array:
+def quantise(x: Array, eta: float, device: str = "cpu") -> Array:
     """Every member of a good cluster becomes its representative."""
     from dpspec_preprocessing.clusters import good_clusters
 
-    return np.asarray(x[good_clusters(x, eta).representative], dtype=np.float64)
+    return np.asarray(x[good_clusters(x, eta, device).representative], dtype=np.float64)
 
 
 def projection(x: Array, k: int, *, affine: bool = False) -> Map:

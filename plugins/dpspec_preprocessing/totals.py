@@ -7,6 +7,7 @@ optimised over p and q. ``certified``: the same argument with corrected curves a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dpspec_preprocessing import private, theorem2
 from dpspec_preprocessing.private import Private, certified_rdp, certified_srdp, printed_rdp, printed_srdp
@@ -26,9 +27,11 @@ def base(m: Private, order: float) -> float:
 def printed(m: Private, order: float, moved: float, *, missing: int | None = None) -> float:
     """Table 2 with x = ``moved`` (tau as the paper takes it); NaN where the table has no entry.
 
+    Theorem 16 takes p = q = 2, and so needs the curves at twice the order.
+
     missing: p of imputation, where the row for sgd-iterated has it; otherwise ``m.changed`` is p.
     """
-    if order < PRINTED_ORDER:
+    if order < PRINTED_ORDER or not math.isfinite(printed_srdp(m, 2.0 * order, moved) + printed_rdp(m, 2.0 * order)):
         return math.nan
     e2 = m.noise**2
     if m.kind in ("laplace", "exponential"):
@@ -73,27 +76,18 @@ def certified(m: Private, order: float, tau: float) -> float:
     if m.kind in ("gaussian", "dp-gd"):
         return order * theorem2.closed_form(private.rdp_slope(m), private.srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
-        return _sampled(m, order, tau)
+        return of_samples(private.sampled_curve(m), private.srdp_slope(m, tau), order)
     return theorem2.of_lines(lambda a: certified_rdp(m, a), lambda a: certified_srdp(m, a, tau), order)
 
 
-def group(m: Private, order: float, changed: float, *, paper: bool = False) -> float:
-    """Group privacy for min(n, changed + 1) records: of the mechanism where it is known, else 3^c e(2^c a).
-
-    paper: with the paper's curves instead of the certified ones.
-    """
+def group(m: Private, order: float, changed: float) -> float:
+    """Group privacy for k = min(n, changed + 1) records, of each mechanism itself: k times the move, or k / n draws."""
     k = min(m.records, math.floor(changed) + 1)
-    if m.kind == "gaussian":
-        return 0.5 * order * (k * m.noise) ** 2
-    if m.kind == "dp-gd":
-        return order * k * k * private.rdp_slope(m)
-    if m.kind in ("laplace", "exponential"):
-        return k * m.noise if paper or m.kind == "exponential" else certified_rdp(m.louder(k), order)
-    doublings = (k - 1).bit_length()
-    if doublings == 0:
-        return printed_rdp(m, order) if paper else certified_rdp(m, order)
-    at = 2.0**doublings * max(order, 2.0)
-    return 3.0**doublings * (_unlimited(m, at) if paper else certified_rdp(m, at))
+    if m.kind == "exponential":
+        return k * m.noise
+    if m.kind == "sgd-sampled":
+        return private.at_whole_order(private.sampled_curve(m, k), order)
+    return certified_rdp(m.louder(k), order)
 
 
 def least(m: Private, order: float, tau: float | None, changed: float) -> float:
@@ -105,19 +99,16 @@ def least(m: Private, order: float, tau: float | None, changed: float) -> float:
     return by_group if tau is None or math.isinf(tau) else min(certified(m, order, tau), by_group)
 
 
-def _unlimited(m: Private, order: float) -> float:
-    """The paper's curves of sampled and iterated gradients at any order: such a baseline is shown, never relied on."""
-    return 0.5 * (order if m.kind == "sgd-sampled" else 1.0) * order * m.noise**2
+def of_samples(curve: Sequence[float], slope: float, order: float) -> float:
+    """min over whole orders k > a of a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a): T2 at q = k / a.
 
-
-def _sampled(m: Private, order: float, tau: float) -> float:
-    """min over whole orders k > a of a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a): T2 at q = k / a."""
+    curve: e at whole orders, by index from 2 on. slope: s, the smooth divergence divided by its order.
+    """
     import numpy as np
 
-    s = private.srdp_slope(m, tau)
-    k = np.arange(math.floor(order) + 1, private.LARGEST_ORDER + 1, dtype=np.float64)
+    k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)
     if not len(k):
         return math.inf
-    curve = np.asarray(private.sampled_curve(m))[k.astype(int)]
-    values = order * (k - 1.0) / (k * (order - 1.0)) * curve + s * order * (k - 1.0) / (k - order)
+    values = order * (k - 1.0) / (k * (order - 1.0)) * np.asarray(curve)[k.astype(int)]
+    values += slope * order * (k - 1.0) / (k - order)
     return float(values.min())

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dpspec.contract import FrozenMap, Trial
+from dpspec.engine.prepare import prepare
 from dpspec.engine.result import AuditResult
 from dpspec.engine.runner import run
 from dpspec.engine.store import Store
 from dpspec.errors import SpecError
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
-from dpspec_preprocessing import ptr, steps
+from dpspec_preprocessing import conformance, ptr, steps
 from dpspec_preprocessing.attack import distance_inside, window_count
-from dpspec_preprocessing.execute import Executable, score
+from dpspec_preprocessing.execute import Executable, Tally, score
 from dpspec_preprocessing.options import build
 from dpspec_preprocessing.private import Private
 
@@ -104,12 +108,35 @@ def test_without_test_records_only_training_accuracy_is_told(tmp_path: Path) -> 
     assert [f.at["split"] for f in audit.findings if f.quantity == "accuracy"] == ["train"]
 
 
-@pytest.mark.parametrize(("kind", "observed"), [("gaussian", "measured"), ("sgd-sampled", "reported")])
+@pytest.mark.parametrize(
+    ("kind", "observed"), [("gaussian", "measured"), ("laplace", "measured"), ("sgd-sampled", "reported")]
+)
 def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kind: str, observed: str) -> None:
     audit = audited(tmp_path, f"mechanism.private={PRIVATE[kind]}", *STEP["impute"])
     assert [(c.assumption, c.observed) for c in audit.checks] == [("noise-scale", observed)]
     assert audit.conformance.status == "conforms-within"
     assert audit.checks[0].p_value > 1e-6
+    spec = load_specs(
+        [tmp_path / "audited.yaml"], load_catalog(), [f"mechanism.private={PRIVATE[kind]}", *STEP["impute"]]
+    )
+    foreseen = prepare(spec.specs[0], load_catalog()).plan().checks
+    assert [c.detectable for c in foreseen] == [pytest.approx(audit.checks[0].detectable, rel=0.2)]
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_noise_of_another_scale_is_seen(kind: str) -> None:
+    """What ran has 1.2 times the declared noise: the test says so, and by how much."""
+    m = Private(kind=kind, noise=0.5, records=50)
+    louder = Executable(private=replace(m, noise=0.5 / 1.2), radius=1.0)
+    exact = np.zeros((50, 1))
+    tally = Tally()
+    list(louder.released([exact], np.ones(50), [0] * 4000, np.random.default_rng(3), tally))
+    scale = (1.2**2) if kind == "gaussian" else 1.2
+    evidence = FrozenMap({"noise": {"count": tally.count, "squares": tally.squares * scale}})
+    block = FrozenMap({"private": {"kind": kind}})
+    (check,) = conformance.checks(SimpleNamespace(mechanism=block), [Trial(index=0, evidence=evidence)])  # type: ignore[arg-type, list-item]
+    assert check.p_value < 1e-6
+    assert check.measured == pytest.approx(1.2, rel=0.05)
 
 
 def test_data_outside_the_collection_is_an_error_that_suggests_a_test(tmp_path: Path) -> None:
@@ -172,8 +199,8 @@ def test_queries_keep_their_declared_constants(kind: str) -> None:
     moved = x + 0.01 * random.normal(size=x.shape)
     distance = float(np.linalg.norm(x - moved, axis=1).sum())
     assert np.linalg.norm(engine.query(x) - engine.query(moved)) <= 0.6 * distance
-    y = np.ones(50)
-    outputs = np.array([engine.release(x, y, random) for _ in range(4000)])
+    tally = Tally()
+    outputs = np.array(list(engine.released([x, other], np.ones(50), [0] * 4000, random, tally)))
     exact = engine.query(x)
     if kind == "exponential":
         weights = np.exp(exact * 0.7 / 2.0)
@@ -318,8 +345,8 @@ def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     first = list(zip(*(names[0].columns[key] for key in ("eta", "accounting", "epsilon")), strict=True))
     assert len(first) == 8 * 5
     at = {(row[0], row[1]): row[2] for row in first}
-    assert at[(0.01, "Table 2")] == pytest.approx(23.7908, abs=5e-5)
-    assert at[(0.01, "Theorem 2")] == pytest.approx(9.4338, abs=5e-5)
+    assert at[(0.01, "Table 2 (refuted)")] == pytest.approx(23.7908, abs=5e-5)
+    assert at[(0.01, "Theorem 2 (refuted)")] == pytest.approx(9.4338, abs=5e-5)
     columns = (names[2].columns[key] for key in ("records", "accounting", "epsilon"))
     third = {row[:2]: row[2] for row in zip(*columns, strict=True)}
     assert third[(1000000, "certified")] == pytest.approx(third[(10000, "certified")], rel=0.01)

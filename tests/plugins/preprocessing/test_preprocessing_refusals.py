@@ -24,6 +24,8 @@ threat_model: {adjacency: replace-one}
 claims:
   - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5, over: collection}
 """
+NET = "{kind: dp-gd, eps_noise: 0.3, steps: 5, loss: cross-entropy, lipschitz: 1.0}"
+MODEL = "model={kind: mlp, hidden: [4]}"
 GD = "mechanism.private={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
 
 
@@ -113,6 +115,50 @@ AT = "mechanism.pipeline.0"
             "error",
             "mechanism.private.learning_rate",
         ),
+        ([f"mechanism.private={NET}"], "error", "mechanism.private.loss"),
+        ([MODEL], "error", "model"),
+        ([GD, MODEL], "error", "model"),
+        ([f"mechanism.private={NET}", MODEL], "warning", "mechanism.private"),
+        ([f"mechanism.private={NET.replace(', lipschitz: 1.0', '')}", MODEL], "error", "mechanism.private"),
+        (
+            [f"mechanism.private={NET.replace('}', ', learning_rate: 0.5}')}", MODEL],
+            "error",
+            "mechanism.private.learning_rate",
+        ),
+        (
+            [f"mechanism.private={NET.replace('}', ', theta_radius: 2.0}')}", MODEL],
+            "error",
+            "mechanism.private.theta_radius",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}",
+                "threat_model.access=final-model",
+                MODEL,
+            ],
+            "error",
+            "mechanism.private.loss",
+        ),
+        (
+            [
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}",
+                "threat_model.access=final-model",
+            ],
+            "error",
+            "mechanism.private",
+        ),
+        ([step("{impute: mean, fit: all}")], "error", f"{AT}.fit"),
+        ([step("{pca: 2, fit: all}")], "error", f"{AT}.fit"),
+        (
+            [
+                "mechanism.accounting=printed",
+                "mechanism.private={kind: sgd-iterated, eps_noise: 0.2, loss: logistic, lipschitz: 1.0, smooth: 1.0}",
+                "threat_model.access=final-model",
+                "claims.one={id: one, kind: renyi-dp, alpha: 16.0, epsilon: 1.0, over: collection}",
+            ],
+            "error",
+            "claims.0.alpha",
+        ),
         (["mechanism.accounting=printed"], "warning", "mechanism.accounting"),
         (["mechanism.accounting=printed", "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
         (
@@ -158,6 +204,7 @@ def test_what_cannot_be_audited_is_said_and_located(
     found = diagnostics(tmp_path, *overrides)
     assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
     assert all(d.span is not None for d in found)
+    assert all(d.help for d in found if d.severity == "error")  # what to do instead
 
 
 @pytest.mark.parametrize(
@@ -168,9 +215,14 @@ def test_what_cannot_be_audited_is_said_and_located(
         "claims.one.delta=1.0",
         "mechanism.ptr={epsilon: 0, delta: 0.1}",
         "mechanism.pipeline=[{mask: any}]",
+        "mechanism.orders=[1.0]",
+        "claims.one={id: one, kind: renyi-dp, alpha: 1.0, epsilon: 1.0}",
+        "mechanism.collection.min_eigengap=0",
     ],
 )
 def test_impossible_values_are_errors_of_the_schema(tmp_path: Path, override: str) -> None:
     path = tmp_path / "refused.yaml"
     path.write_text(BASE, encoding="utf-8")
-    assert not load_specs([path], load_catalog(), [override]).ok
+    loaded = load_specs([path], load_catalog(), [override])
+    assert not loaded.ok
+    assert all(d.path for d in loaded.diagnostics)
