@@ -15,6 +15,12 @@ _TAME = frozenset(" ,-./()=%;+'")
 #: What continuous-integration runners obey when it stands in a log: ``::command::`` and ``##[command]``.
 _COMMANDS = re.compile(r":(?=:)|##(?=\[)")
 
+#: What GitHub takes for the beginning of an address; its dot is escaped too.
+_ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
+
+#: What begins a list or underlines a heading where it stands first on a line.
+_START = re.compile(r"^(\d*)([-+=.)])")
+
 
 def plain(text: str) -> str:
     """The text on one line, with everything invisible written out: ``\\x1b``, ``\\u202e``; line ends become spaces.
@@ -29,9 +35,10 @@ def plain(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """:func:`plain` text in which no character is markup, for the middle of a Markdown line or a table cell."""
-    line = plain(text)
-    return "".join(c if _tame(c, line[i + 1 : i + 2]) else f"&#{ord(c)};" for i, c in enumerate(line))
+    """:func:`plain` text in which no character is markup, for a Markdown line, its middle or a table cell."""
+    line = plain(text).strip()
+    escaped = "".join(c if _tame(c, line[i + 1 : i + 2]) else f"&#{ord(c)};" for i, c in enumerate(line))
+    return _START.sub(lambda found: f"{found[1]}&#{ord(found[2])};", _ADDRESS.sub(r"\1&#46;", escaped))
 
 
 def _tame(character: str, following: str) -> bool:

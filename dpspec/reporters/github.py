@@ -23,11 +23,12 @@ def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
             title = f"{audit.name}, claim {verdict.claim}: {verdict.verdict}"
-            yield _command("error", words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
+            kind = "warning" if words.pending(audit, verdict) else "error"
+            yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     found = audit.conformance
-    if not found.expected:
+    if not found.expected and not words.untested(audit):
         title = f"{audit.name}: {found.status}"
-        yield _command("error", words.conformance_line(found), title=title, **_place(audit, ""))
+        yield _command("error", words.conformance_line(audit), title=title, **_place(audit, ""))
     if not audit.complete:
         yield _command("warning", words.missing_trials(audit), title=f"{audit.name}: incomplete", **_place(audit, ""))
 

@@ -18,7 +18,8 @@ def render(result: Result, *, internal: bool = False) -> str:
     """The result as JUnit XML text; data-dependent and per-record values only where ``internal`` asks for them.
 
     A case fails where a claim, or the conformance, did not come out as the spec expects: a control that is refuted as
-    it should be passes. Missing trials are an error, a conformance that nobody tested is skipped.
+    it should be passes. Missing trials are an error; what they would decide, and a conformance that nobody tested, is
+    skipped.
     """
     from junitparser import JUnitXml, TestSuite
 
@@ -42,14 +43,16 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     name = plain(audit.name)
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
-        if not verdict.expected:
+        if words.pending(audit, verdict):
+            case.result = [Skipped(plain(words.verdict_line(audit, verdict)))]
+        elif not verdict.expected:
             case.result = [Failure(plain(words.verdict_line(audit, verdict)), verdict.verdict)]
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     found = audit.conformance
     case = TestCase("conformance", name)
-    if not found.expected:
-        case.result = [Failure(plain(words.conformance_line(found)), found.status)]
+    if not found.expected and not words.untested(audit):
+        case.result = [Failure(plain(words.conformance_line(audit)), found.status)]
     elif found.status == "not-run":
         case.result = [Skipped(plain(found.reason))]
     yield case

@@ -22,7 +22,8 @@ def limits(result: Result) -> tuple[str, ...]:
 def _audit(audit: AuditResult) -> Iterator[str]:
     undecided = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "open"]
     if undecided:
-        yield f"Open in {audit.name}: {_listed(undecided)}. Nothing decides that, in either direction."
+        why = "Nothing decides that, in either direction" if audit.complete else "The missing trials may decide that"
+        yield f"Open in {audit.name}: {_listed(undecided)}. {why}."
     supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
     if supported:
         yield f"Only supported in {audit.name}: {_listed(supported)}. The evidence points that way but is no proof."

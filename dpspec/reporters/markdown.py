@@ -42,7 +42,9 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             yield f"| {' | '.join(_row(audit, verdict, claimed=claimed))} |"
         yield ""
     found = audit.conformance
-    yield f"Conformance: **{found.status}**, {markdown(words.conformance_outcome(found))}. {markdown(found.reason)}"
+    outcome = words.conformance_outcome(audit)
+    said = f"**{found.status}**, {markdown(outcome)}" if outcome else f"**{found.status}**"
+    yield f"Conformance: {said}. {markdown(found.reason)}"
     yield ""
     if audit.findings:
         yield "<details><summary>Findings</summary>"
@@ -70,7 +72,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
 
 def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool) -> tuple[str, ...]:
     value = (words.claimed(verdict),) if claimed else ()
-    cells = (verdict.claim, verdict.text, *value, words.interval(audit, verdict), words.outcome(verdict))
+    cells = (verdict.claim, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
     return (f"**{verdict.verdict}**", *(markdown(cell) for cell in cells))
 
 

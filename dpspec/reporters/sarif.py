@@ -28,6 +28,9 @@ _RULES = {
     "incomplete": "Trials are missing",
 }
 
+_HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
+_HELP["incomplete"] = "The same command with the same store makes the trials that are missing."
+
 
 def render(result: Result, *, internal: bool = False) -> str:
     """SARIF text; data-dependent and per-record values only where ``internal`` asks for them.
@@ -55,10 +58,11 @@ def _results(audit: AuditResult) -> Iterator[Json]:
     for verdict in audit.verdicts:
         if not verdict.expected:
             text = f"{audit.name}, claim {verdict.claim}: {words.verdict_line(audit, verdict)}"
-            yield _result(audit, verdict.verdict, verdict.claim, text)
+            level = "warning" if words.pending(audit, verdict) else "error"
+            yield _result(audit, verdict.verdict, verdict.claim, text, level)
     found = audit.conformance
-    if not found.expected:
-        yield _result(audit, found.status, "", f"{audit.name}: conformance {words.conformance_line(found)}")
+    if not found.expected and not words.untested(audit):
+        yield _result(audit, found.status, "", f"{audit.name}: conformance {words.conformance_line(audit)}")
     if not audit.complete:
         yield _result(audit, "incomplete", "", f"{audit.name}: {words.missing_trials(audit)}", level="warning")
 
@@ -87,7 +91,7 @@ def _rule(name: str, text: str) -> Json:
     return {
         "id": f"dpspec/{name}",
         "shortDescription": {"text": text},
-        "help": {"text": f"dpspec explain {name}"},
+        "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
         "defaultConfiguration": {"level": level},
     }
 

@@ -8,18 +8,25 @@ says of every block what this audit checked, what is only declared, and what it 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
+from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.escape import markdown
+from dpspec.reporters.proved import proved
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
 
 _UNITS = {"add-remove": "added or removed", "replace-one": "replaced by another", "zero-out": "replaced by nothing"}
+
+
+#: Where a curve from finitely many pairs is below every Gaussian one with more probability than this, mu says nothing.
+_MOST_FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """One claim: what is said, the verdict, and the interval with the rigor of its upper end."""
+    """One claim: what is said, the verdict, and the interval with the rigor of its upper end.
+
+    control: whether the claim was made to fail, as a test of the audit.
+    """
 
     claim: str
     says: str
     verdict: str
+    control: bool
     interval: str
     rigor: str
     source: str
@@ -50,6 +61,7 @@ class Statement:
     name: str
     description: str
     guarantees: tuple[Guarantee, ...]
+    curves: tuple[str, ...]
     blocks: tuple[Block, ...]
     assumptions: tuple[str, ...]
     digest: str
@@ -82,6 +94,7 @@ def _statement(audit: AuditResult, created: str) -> Statement:
         name=audit.name,
         description=str(audit.document.get("description") or ""),
         guarantees=tuple(_guarantee(audit, verdict) for verdict in audit.verdicts if verdict.kind != "metric"),
+        curves=tuple(_curves(audit)),
         blocks=tuple(_blocks(audit)),
         assumptions=tuple(held),
         digest=audit.digest,
@@ -95,15 +108,30 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
         claim=verdict.claim,
         says=verdict.text,
         verdict=verdict.verdict,
+        control=_is_control(verdict),
         interval=words.interval(audit, verdict),
         rigor="" if upper is None else words.rigor(upper),
         source="" if upper is None else f"{upper.method}; {upper.source}",
     )
 
 
+def _curves(audit: AuditResult) -> Iterator[str]:
+    """Every proved curve as one number: mu of Gaussian differential privacy, and the regret of saying only that."""
+    from dpspec.accounting.gdp import gdp
+
+    for curve in proved(audit):
+        mu, regret, floor = gdp(curve.polygon)
+        if math.isfinite(mu) and floor < _MOST_FLOOR:
+            but = f", but for a probability of {numbers.upper(floor)}" if floor else ""
+            yield (
+                f"The proved curve{curve.label or ', single records'}: mu-GDP with mu at most {numbers.upper(mu)}{but}."
+                f" Saying only this gives away at most {numbers.upper(regret)} (regret)"
+            )
+
+
 def _blocks(audit: AuditResult) -> Iterator[Block]:
     threat = audit.document.get("threat_model", {})
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric"]
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not _is_control(verdict)]
     decided = [verdict for verdict in private if verdict.verdict in ("proved", "supported")]
     proved = sum(verdict.verdict == "proved" for verdict in private)
     yield Block(
@@ -117,8 +145,9 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     yield Block(
         "Unit of privacy",
         "declared",
-        f"one {threat.get('unit', 'record')}, {_UNITS.get(adjacency, adjacency)}; groups of {words.value(sizes)} "
-        "were accounted for. That a person has no more records than that is not checked",
+        f"one {threat.get('unit', 'record')}, {_UNITS.get(adjacency, adjacency)}; groups of "
+        f"{' and '.join(map(words.value, sizes))} were accounted for. That a person has no more records than that is "
+        "not checked",
     )
     released = {"all-iterates": "every intermediate model", "final-model": "the final model"}
     access = str(threat.get("access", "all-iterates"))
@@ -145,6 +174,10 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     return "declared", f"{what}. What ran was not tested against this"
 
 
+def _is_control(verdict: Verdict) -> bool:
+    return not set(verdict.expect) & {"proved", "supported", "open"}
+
+
 def _utility(audit: AuditResult) -> tuple[Coverage, str]:
     metrics = [verdict for verdict in audit.verdicts if verdict.kind == "metric"]
     if not metrics:
@@ -161,9 +194,14 @@ def _page(statement: Statement) -> Iterator[str]:
     yield "| Claim | Says | Verdict | Interval | Rigor of the upper bound | Source |"
     yield "|---|---|---|---|---|---|"
     for one in statement.guarantees:
-        cells = (one.claim, one.says, one.verdict, one.interval, one.rigor or "none", one.source or "none")
+        verdict = f"{one.verdict} (a control, made to fail)" if one.control else one.verdict
+        cells = (one.claim, one.says, verdict, one.interval, one.rigor or "none", one.source or "none")
         yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
     yield ""
+    for text in statement.curves:
+        yield f"- {markdown(text)}."
+    if statement.curves:
+        yield ""
     yield "After the blocks of NIST SP 800-226:"
     yield ""
     yield "| Block | Coverage | |"

@@ -9,7 +9,7 @@ from dpspec.contract import Assumption, Finding
 from dpspec.engine import numbers
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
-from dpspec.reporters import words
+from dpspec.reporters import checks, words
 from dpspec.reporters.grid import grid, series_table
 from dpspec.reporters.layout import Page
 from dpspec.reporters.limits import limits
@@ -86,7 +86,7 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
     if audit.conformance.status == "deviates":
-        outcome = words.conformance_outcome(audit.conformance)
+        outcome = words.conformance_outcome(audit)
         _row(page, "deviates", f"what ran is not what was declared, {outcome}; see Conformance")
 
 
@@ -96,7 +96,7 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     claimed = words.claimed(verdict)
     page.line(
         f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
-        (words.outcome(verdict), "" if verdict.expected else "bold red"),
+        (words.outcome(audit, verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,
     )
@@ -112,16 +112,16 @@ def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
 
 def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Conformance{suffix}")
-    found = audit.conformance
+    found, outcome = audit.conformance, words.conformance_outcome(audit)
     page.line(
         (found.status.upper(), _STYLE[found.status]),
-        f", {words.conformance_outcome(found)}",
+        f", {outcome}" if outcome else "",
         f": {found.reason}" if found.reason else "",
         indent=2,
         hang=2,
     )
     for check in audit.checks:
-        page.item(words.check(check), indent=4)
+        page.item(checks.check(check), indent=4)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
@@ -193,7 +193,7 @@ def _assumptions(page: Page, audit: AuditResult, suffix: str) -> None:
         page.item(
             (assumption.status, _STYLE.get(assumption.status, "")),
             f"  {assumption.name}: " if assumption.text else "  ",
-            words.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+            checks.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
         )
 
 

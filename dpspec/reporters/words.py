@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpspec.contract import Assumption, Check, Finding, Json
+from dpspec.contract import Finding, Json
 from dpspec.engine import numbers
 from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.result import AuditResult, Conformance, Result, Verdict
+from dpspec.engine.result import AuditResult, Result, Verdict
 
 _RIGOR = {
     "certified": "certified, numerical error included",
@@ -34,14 +34,32 @@ _DATA = {
 }
 
 
-def outcome(verdict: Verdict) -> str:
+def outcome(audit: AuditResult, verdict: Verdict) -> str:
     """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
-    return "as expected" if verdict.expected else f"NOT AS EXPECTED (expected {' or '.join(verdict.expect)})"
+    if verdict.expected:
+        return "as expected"
+    state = "NOT YET DECIDED, trials are missing" if pending(audit, verdict) else "NOT AS EXPECTED"
+    return f"{state} (expected {' or '.join(verdict.expect)})"
 
 
-def conformance_outcome(found: Conformance) -> str:
-    """Whether the conformance came out as the spec expects: ``as expected``, or what was expected instead."""
-    return "as expected" if found.expected else f"NOT AS EXPECTED (expected {found.expect})"
+def pending(audit: AuditResult, verdict: Verdict) -> bool:
+    """Whether an unexpected verdict rests on too little rather than on evidence, while trials are missing."""
+    return not verdict.expected and not audit.complete and verdict.verdict in ("open", "supported")
+
+
+def untested(audit: AuditResult) -> bool:
+    """Whether nothing is known of what ran because trials are missing."""
+    return audit.conformance.status == "not-run" and not audit.complete
+
+
+def conformance_outcome(audit: AuditResult) -> str:
+    """Whether the conformance came out as the spec expects, or what was expected instead; empty where nothing ran."""
+    found = audit.conformance
+    if untested(audit):
+        return f"NOT YET TESTED, trials are missing (expected {found.expect})"
+    if not found.expected:
+        return f"NOT AS EXPECTED (expected {found.expect})"
+    return "" if found.status == "not-run" else "as expected"
 
 
 def interval(audit: AuditResult, verdict: Verdict) -> str:
@@ -65,13 +83,15 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
     """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
     return (
-        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(verdict)}. {verdict.reason}"
+        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(audit, verdict)}. "
+        f"{verdict.reason}"
     )
 
 
-def conformance_line(found: Conformance) -> str:
+def conformance_line(audit: AuditResult) -> str:
     """A conformance on one line: its outcome and the reason."""
-    return f"{found.status}, {conformance_outcome(found)}. {found.reason}"
+    found = audit.conformance
+    return f"{', '.join(part for part in (found.status, conformance_outcome(audit)) if part)}. {found.reason}"
 
 
 def missing_trials(audit: AuditResult) -> str:
@@ -134,46 +154,11 @@ def scope(finding: Finding) -> str:
     )
 
 
-def assumption(of: Assumption, *, tested_above: bool = False) -> str:
-    """What is known of an assumption: its text, and the test behind it where there is one.
-
-    tested_above: the page has told of that test already.
-    """
-    text = of.text or of.name
-    details = ["tested above" if tested_above else of.test or ""]
-    if of.level is not None:
-        details.append(f"level {numbers.nearest(of.level, digits=2)}")
-    if of.detectable is not None and not tested_above:
-        details.append(detectable(of.detectable))
-    known = ", ".join(detail for detail in details if detail)
-    return f"{text} ({known})" if known else text
-
-
-def check(of: Check) -> str:
-    """One test of the executed pipeline, its outcome and its power."""
-    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {numbers.upper(of.p_value, digits=2)}"
-    if of.declared is not None:
-        text += f", declared {numbers.exact(of.declared)}"
-    if of.measured is not None:
-        text += f", {of.observed} {numbers.nearest(of.measured)}"
-    elif of.observed == "reported":
-        text += ", reported by the backend"
-    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
-
-
-def foreseen(of: Check) -> str:
-    """One test of the executed pipeline that is going to be made, and what it will see."""
-    sees = "what it sees depends on the run"
-    if of.detectable is not None:
-        sees = "sees any deviation" if of.detectable == 0 else f"sees {numbers.upper(100 * of.detectable, digits=2)}%"
-    return f"will check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {sees}"
-
-
-def detectable(deviation: float) -> str:
-    """The smallest relative deviation that a test would have seen, rounded up."""
-    if deviation == 0:
-        return "would have seen any deviation"
-    return f"would have seen a deviation of {numbers.upper(100 * deviation, digits=2)}%"
+def of_scope(key: str, value: str) -> str:
+    """One part of a scope by itself: ``the declared collection of data sets``."""
+    return {"adjacency": _ADJACENCY, "access": _ACCESS, "adversary": _ADVERSARY, "data": _DATA}.get(key, {}).get(
+        value, f"{key} {value}"
+    )
 
 
 def value(item: Json) -> str:
@@ -193,16 +178,27 @@ def value(item: Json) -> str:
 
 def tally(result: Result) -> str:
     """The whole invocation in one line: ``2 specs, 5 claims: 4 as expected, 1 not``."""
-    verdicts = [verdict for audit in result.audits for verdict in audit.verdicts]
-    kept = sum(verdict.expected for verdict in verdicts)
+    verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
+    kept = sum(verdict.expected for _, verdict in verdicts)
+    later = sum(pending(audit, verdict) for audit, verdict in verdicts)
     counts = f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
-    counts += "all as expected" if kept == len(verdicts) else f"{kept} as expected, {len(verdicts) - kept} not"
-    deviating = sum(not audit.conformance.expected for audit in result.audits)
+    if kept == len(verdicts):
+        counts += "all as expected"
+    else:
+        counts += f"{kept} as expected"
+        counts += f", {len(verdicts) - kept - later} not" if kept + later < len(verdicts) else ""
+        counts += f", {later} not yet decided" if later else ""
+    deviating = sum(not audit.conformance.expected and not untested(audit) for audit in result.audits)
     if deviating:
         counts += f"; conformance not as expected in {count(deviating, 'audit')}"
     if not result.complete:
         counts += "; INCOMPLETE, trials are missing"
     return counts
+
+
+def sentence(text: str) -> str:
+    """A text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def count(number: int, noun: str) -> str:

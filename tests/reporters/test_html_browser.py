@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -76,6 +77,43 @@ def test_a_table_opens(page: Any) -> None:
     assert not table.is_displayed()
     details.find_element("tag name", "summary").click()
     assert table.is_displayed()
+
+
+def test_the_keyboard_sorts_too(page: Any) -> None:
+    button = page.find_element("xpath", "//table[@id='overview']//th/button[text()='Claim']")
+    page.execute_script("arguments[0].focus()", button)
+    assert page.switch_to.active_element == button
+    button.send_keys("\ue007")
+    assert button.find_element("xpath", "..").get_attribute("aria-sort") == "ascending"
+    assert shown(page) == ["alpha", "beta", "gamma"]
+
+
+def test_headings_follow_each_other_and_tables_are_named(page: Any) -> None:
+    levels = [int(one.tag_name[1]) for one in page.find_elements("css selector", "h1, h2, h3, h4")]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    tables = page.find_elements("tag name", "table")
+    assert tables
+    assert all(table.find_elements("tag name", "caption") for table in tables)
+
+
+def test_tables_are_printed_that_are_closed_on_the_screen(page: Any) -> None:
+    closed = page.execute_script("return [...document.querySelectorAll('details:not([open])')].length")
+    assert closed
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.execute_script("return document.querySelectorAll('details.print:not([open])').length") == 0
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script("return document.querySelectorAll('details:not([open])').length") == closed
+
+
+def test_a_narrow_screen_scrolls_down_only(page: Any) -> None:
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    width = page.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width == [400, 400]
 
 
 def test_no_request_and_no_error(page: Any) -> None:

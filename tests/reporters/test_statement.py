@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
+import numpy as np
 import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.result import AuditResult, Conformance, Result
 from dpspec.reporters import statement
+from dpspec.stats import curves
 
 DOCUMENT = FrozenMap(
     {
@@ -34,7 +37,7 @@ def test_a_proved_claim_is_checked() -> None:
     found = blocks(factory.result(audit()))
     assert found["Epsilon and delta"].coverage == "checked"
     assert found["Epsilon and delta"].text == "1 of 1 claim proved, by the bounds below"
-    assert "groups of [1, 8]" in found["Unit of privacy"].text
+    assert "groups of 1 and 8" in found["Unit of privacy"].text
     assert found["What is released"].text.endswith("the final model")
 
 
@@ -82,6 +85,34 @@ def test_markdown_and_json_say_the_same_and_nothing_of_the_data() -> None:
     assert [block["name"] for block in one["blocks"]] == list(blocks(result))
     for block in one["blocks"]:
         assert f"| {block['name']} | **{block['coverage']}** |" in page
+
+
+def test_a_control_is_told_of_and_is_no_claim_that_failed() -> None:
+    control = factory.verdict("too-good", verdict="refuted", expect=("refuted",))
+    result = factory.result(audit(verdicts=(factory.verdict(), control)))
+    assert blocks(result)["Epsilon and delta"].coverage == "checked"
+    page = statement.render(result)
+    assert "| too-good | epsilon &#60;= 3 at delta = 1e-06 | refuted (a control, made to fail) |" in page
+
+
+def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
+    profile = [(epsilon, curves.gaussian_delta(1.0, epsilon)) for epsilon in np.linspace(0.0, 6.0, 200)]
+    found = tuple(
+        Finding(
+            quantity="epsilon", value=float(epsilon), bound="upper", rigor="certified", method="m", source="s",
+            at=FrozenMap({"delta": delta}),
+        )
+        for epsilon, delta in profile
+    )  # fmt: skip
+    (one,) = statement.statements(factory.result(audit(findings=found)))
+    (said,) = one.curves
+    mu, regret = (float(number) for number in re.findall(r"at most ([0-9.e-]+)", said))
+    assert 1.0 <= mu < 1.1  # the pairs are those of a Gaussian mechanism with mu = 1, and a little is lost between them
+    assert 0.0 <= regret < 0.01
+    assert "single records" in said
+    assert f"- {said}." in statement.render(factory.result(audit(findings=found)))
+    (nothing,) = statement.statements(factory.result(audit(findings=found[:1])))
+    assert nothing.curves == ()
 
 
 def test_the_words_that_no_statement_says() -> None:

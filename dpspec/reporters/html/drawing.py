@@ -1,4 +1,4 @@
-"""Lines and points as inline SVG by matplotlib, in colours that the page's style sheet decides."""
+"""Lines, points and bands as inline SVG by matplotlib, in colours that the page's style sheet decides."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from dpspec.reporters.escape import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 #: What is drawn in these colours takes those of the page: dark or light, on screen or on paper.
 _INK = "#0b0c0d"
 _GRID = "#0b0c0e"
+_QUIET = "#0b0c0f"
 _SERIES = tuple(f"#0b0c{16 + i:02x}" for i in range(8))
-_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)"} | {c: f"var(--series-{i})" for i, c in enumerate(_SERIES)}
+_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _QUIET: "var(--quiet)"} | {
+    c: f"var(--series-{i})" for i, c in enumerate(_SERIES)
+}
 
 _SETTINGS: Any = {
     "svg.fonttype": "none",
@@ -28,29 +32,46 @@ _SETTINGS: Any = {
     "text.usetex": False,
     "text.parse_math": False,
     "font.family": "sans-serif",
-    "font.size": 9.0,
+    "font.size": 10.0,
     "axes.formatter.use_mathtext": False,
 }
 
+#: Lines of one colour are told apart by these.
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1, 2)))
 
 #: A line of fewer points than this shows them.
 _FEW = 25
 
+#: Logarithmic axes that span less have ticks at 2 and 5 times the powers of ten too.
+_FEW_DECADES = 300.0
+
+#: Inches: of the axes with their labels, of a row of the legend, of a name down the side.
+_WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW = 5.8, 3.4, 0.2, 0.32
+
+#: So many characters of labels fit beside each other below the axes, so many of a name stand before them.
+_LEGEND_WIDTH, _NAME_WIDTH = 72, 34
+
 
 @dataclass(frozen=True)
 class Line:
-    """One line or one set of points: equally long ``x`` and ``y``; what is not finite is left out."""
+    """One line or one set of points: equally long ``x`` and ``y``; what is not finite is left out.
+
+    colour, dash: lines that belong together share one and differ in the other. marker: draws points only, in
+    matplotlib's code (``o``, ``D``). band: the lower and upper edge of a shaded area about the line.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    dashed: bool = False
-    points: bool = False
+    colour: int = 0
+    dash: int = 0
+    marker: str = ""
+    band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure shows: its lines and its axes."""
+    """What a figure shows: its lines and its axes. names: what stands down the side at 0, 1, ... instead of numbers."""
 
     title: str
     lines: Sequence[Line]
@@ -60,6 +81,7 @@ class Drawing:
     log_y: bool = False
     identity: bool = False
     limits: tuple[tuple[float, float], tuple[float, float]] | None = None
+    names: tuple[str, ...] = ()
 
 
 def svg(drawing: Drawing, name: str) -> str:
@@ -68,36 +90,55 @@ def svg(drawing: Drawing, name: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    columns = _legend_columns(drawing)
+    rows = math.ceil(len(drawing.lines) / columns) if len(drawing.lines) > 1 else 0
+    height = 0.9 + _NAME_ROW * len(drawing.names) if drawing.names else _HEIGHT
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         # The reader's fonts draw the text, not those that measure it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, height + _LEGEND_ROW * rows), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
-        for i, line in enumerate(drawing.lines):
-            _line(axes, line, _SERIES[i % len(_SERIES)], drawing)
+        for line in drawing.lines:
+            _line(axes, line, drawing)
         _dress(axes, drawing)
+        if rows:
+            _legend(figure, columns)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return _embeddable(out.getvalue(), plain(drawing.title), name)
 
 
-def _line(axes: Axes, line: Line, colour: str, drawing: Drawing) -> None:
+def _line(axes: Axes, line: Line, drawing: Drawing) -> None:
+    edges = line.band or (line.y, line.y)
     shown = [
-        (x, y)
-        for x, y in zip(line.x, line.y, strict=True)
-        if math.isfinite(x) and math.isfinite(y) and not (drawing.log_x and x <= 0) and not (drawing.log_y and y <= 0)
+        row
+        for row in zip(line.x, line.y, *edges, strict=True)
+        if all(map(math.isfinite, row))
+        and not (drawing.log_x and row[0] <= 0)
+        and not (drawing.log_y and row[1] <= 0 and not drawing.names)
     ]
     if not shown:
         return
-    xs, ys = zip(*shown, strict=True)
-    style = "none" if line.points else "--" if line.dashed else "-"
-    marker = "o" if line.points else "." if len(shown) < _FEW else ""
-    axes.plot(xs, ys, color=colour, label=plain(line.label), linewidth=1.6, linestyle=style, marker=marker)
+    xs, ys, low, high = zip(*shown, strict=True)
+    colour = _SERIES[line.colour % len(_SERIES)]
+    axes.plot(
+        xs,
+        ys,
+        color=colour,
+        label=plain(line.label),
+        linewidth=1.6,
+        linestyle="none" if line.marker else _DASHES[line.dash % len(_DASHES)],
+        marker=line.marker or ("." if len(shown) < _FEW else ""),
+        markersize=6 if line.marker else None,
+        clip_on=not line.marker,  # a point at the edge is drawn whole
+    )
+    if line.band is not None:
+        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def _dress(axes: Axes, drawing: Drawing) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis, logarithmic, scale in (
         (axes.xaxis, drawing.log_x, axes.set_xscale),
@@ -105,6 +146,9 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
     ):
         if logarithmic:
             scale("log")
+            low, high = axis.get_view_interval()
+            if high < _FEW_DECADES * low:
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axis.set_major_formatter(FuncFormatter(lambda value, _: numbers.nearest(value)))
             axis.set_minor_formatter(NullFormatter())
     if drawing.limits is not None:
@@ -114,8 +158,11 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
         low, high = axes.get_xlim()
         low = max(low, 1e-12) if drawing.log_x else low
         steps = [low * (high / low) ** (i / 64) if drawing.log_x else low + (high - low) * i / 64 for i in range(65)]
-        axes.plot(steps, steps, color=_GRID, linewidth=1.0, linestyle=":")
+        axes.plot(steps, steps, color=_QUIET, linewidth=1.0, linestyle=":")
         axes.set_xlim(low, high)
+    if drawing.names:
+        axes.set_yticks(range(len(drawing.names)), [_short(name) for name in drawing.names])
+        axes.set_ylim(len(drawing.names) - 0.5, -0.5)
     axes.set_xlabel(plain(drawing.x), color=_INK)
     axes.set_ylabel(plain(drawing.y), color=_INK)
     axes.grid(visible=True, color=_GRID, linewidth=0.6)
@@ -123,8 +170,34 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
     for side, spine in axes.spines.items():
         spine.set_color(_INK)
         spine.set_visible(side in ("left", "bottom"))
-    if len(drawing.lines) > 1:
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=8.5)
+
+
+def _legend(figure: Canvas, columns: int) -> None:
+    """Below the axes, where it hides no line."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower left",
+            ncols=columns,
+            frameon=False,
+            labelcolor=_INK,
+            fontsize=9.0,
+            borderpad=0.0,
+            columnspacing=1.2,
+            handlelength=2.4,
+        )
+
+
+def _legend_columns(drawing: Drawing) -> int:
+    longest = max((len(plain(line.label)) for line in drawing.lines), default=0)
+    return max(1, min(4, len(drawing.lines), _LEGEND_WIDTH // (longest + 8)))
+
+
+def _short(name: str) -> str:
+    text = plain(name)
+    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
 
 
 def _embeddable(text: str, title: str, name: str) -> str:

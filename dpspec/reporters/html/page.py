@@ -13,7 +13,7 @@ from dpspec.engine import numbers
 from dpspec.engine.codec import dump
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
-from dpspec.reporters import words
+from dpspec.reporters import checks, words
 from dpspec.reporters.escape import plain
 from dpspec.reporters.html.bars import Bar, bar
 from dpspec.reporters.html.embed import ELEMENT, embedded
@@ -23,6 +23,9 @@ from dpspec.reporters.reproduce import command, facts
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+#: What a page says that leaves nothing out.
+INTERNAL_MARK = "Internal: this page holds values that speak of the data itself. It must not leave the house."
 
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
@@ -34,6 +37,7 @@ class ClaimView:
     verdict: Verdict
     interval: str
     claimed: str
+    value: str
     outcome: str
     bar: Bar | None
 
@@ -62,9 +66,11 @@ class AuditView:
     description: str
     claims: tuple[ClaimView, ...]
     conformance: str
+    tests: str
     checks: tuple[tuple[str, ...], ...]
     power: tuple[str, ...]
     figures: tuple[Figure, ...]
+    numbers: str
     findings: tuple[FindingView, ...]
     assumptions: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...]
@@ -90,6 +96,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             command=shlex.join(plain(part) for part in command(result)),
             facts=tuple(facts(result)),
             internal=internal,
+            internal_mark=INTERNAL_MARK,
+            generator=generator(),
             element=ELEMENT,
             json=embedded(dump(result)),
             style=_asset("page.css"),
@@ -97,6 +105,13 @@ def render(result: Result, *, internal: bool = False) -> str:
         )
     )
     return text
+
+
+def generator() -> str:
+    """What a page names as its writer: its text follows from its result for this version."""
+    from dpspec import __version__
+
+    return f"dpspec {__version__}"
 
 
 @cache
@@ -131,7 +146,8 @@ def _audit(audit: AuditResult, name: str) -> AuditView:
         name=name,
         description=str(audit.document.get("description") or ""),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
-        conformance=words.conformance_outcome(audit.conformance),
+        conformance=words.conformance_outcome(audit),
+        tests=words.count(len(audit.checks), "test"),
         checks=tuple(_check(check) for check in audit.checks),
         power=tuple(
             f"{power.method}: epsilon {numbers.lower(power.epsilon)} at {words.conditions(power.at)}"
@@ -139,9 +155,10 @@ def _audit(audit: AuditResult, name: str) -> AuditView:
             for power in audit.power
         ),
         figures=tuple(figures(audit, name)),
+        numbers=words.count(len(audit.findings), "number"),
         findings=tuple(_finding(finding) for finding in audit.findings),
         assumptions=tuple(
-            (one.status, one.name, words.assumption(one))
+            (one.status, one.name, checks.assumption(one))
             for one in _distinct(assumption for assumptions in held for assumption in assumptions)
         ),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
@@ -153,7 +170,8 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
         verdict=verdict,
         interval=words.interval(audit, verdict),
         claimed=words.claimed(verdict),
-        outcome=words.outcome(verdict),
+        value="" if verdict.claimed is None else numbers.exact(verdict.claimed),
+        outcome=words.outcome(audit, verdict),
         bar=bar(verdict),
     )
 
@@ -163,7 +181,7 @@ def _check(check: Check) -> tuple[str, ...]:
     declared = "" if check.declared is None else numbers.exact(check.declared)
     found = "" if check.measured is None else numbers.nearest(check.measured)
     what = f"{check.assumption}, {check.note}" if check.note else check.assumption
-    seen = "" if check.detectable is None else words.detectable(check.detectable).removeprefix("would have seen ")
+    seen = "" if check.detectable is None else checks.detectable(check.detectable).removeprefix("would have seen ")
     return what, check.test, numbers.upper(check.p_value, digits=2), declared, found, check.observed, seen
 
 

@@ -26,6 +26,12 @@
       });
     });
   }
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details.print:not([open])")];
+    opened.forEach((part) => { part.open = true; });
+  });
+  window.addEventListener("afterprint", () => opened.forEach((part) => { part.open = false; }));
   const filter = document.querySelector(".filter");
   const rows = [...document.querySelectorAll("#overview tbody tr")];
   if (rows.length < 2) return;

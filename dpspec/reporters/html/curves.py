@@ -1,0 +1,119 @@
+"""The curves of an audit: what bounds, claims and attacks say of every test of membership, and of every epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpspec.contract import Evidence, Json
+from dpspec.engine import numbers
+from dpspec.engine.result import AuditResult
+from dpspec.reporters.html.drawing import Drawing, Line
+from dpspec.reporters.html.marks import ATTACKS, curves_claimed, marks
+from dpspec.reporters.proved import group_size, groups, polygon, proved
+
+#: False-positive rates at which curves are drawn: from 1e-6 to 1, and their share of a decade.
+_RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
+
+#: Those of the table behind the curve.
+_SHOWN = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
+
+#: Epsilons further apart than this are shown on a logarithmic axis.
+_FAR = 200.0
+
+#: A curve that is above this everywhere says nothing.
+_NOTHING = 0.99
+
+Table = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+
+
+def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
+    """The most that any test of membership can reach, by the upper bounds and by the claims; what the attacks reached.
+
+    None without a proved bound for both directions, and where neither bound nor claim nor attack says anything.
+    """
+    bounds = proved(audit)
+    sizes = [bound.group_size for bound in bounds]
+    curves = [(f"bound{bound.label}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
+    dashes: dict[int, int] = {}
+    for verdict, size, points in curves_claimed(audit):
+        dashes[size] = dashes.get(size, 0) + 1
+        sizes += [] if size in sizes else [size]
+        curves.append((f"claim {verdict.claim}", sizes.index(size), dashes[size], polygon(points)))
+    lines = [
+        Line(name, _RATES, [float(p) for p in curve.tpr(np.array(_RATES))], colour=colour, dash=dash)
+        for name, colour, dash, curve in curves
+    ]
+    for evidence in audit.evidence:
+        size = group_size(evidence.at)
+        sizes += [] if size in sizes else [size]
+        lines.extend(_attacked(evidence, sizes.index(size)))
+    if not bounds or all(min(line.y) > _NOTHING for line in lines):
+        return None
+    drawing = Drawing(
+        title="Power of the best test of membership against its false-positive rate",
+        lines=lines,
+        x="false-positive rate",
+        y="true-positive rate",
+        log_x=True,
+        log_y=True,
+        identity=True,
+        limits=((1e-6, 1.0), (1e-6, 1.3)),
+    )
+    rows = [(numbers.exact(rate), *(numbers.upper(float(curve.tpr(rate))) for *_, curve in curves)) for rate in _SHOWN]
+    return drawing, (("false-positive rate", *(name for name, *_ in curves)), tuple(rows))
+
+
+def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
+    """Delta against epsilon by the upper bounds, with the claims and what the attacks showed.
+
+    None where no bound holds at two deltas or more: one point is no curve.
+    """
+    bounds = [bound for bound in proved(audit) if len(bound.pairs) > 1]
+    if not bounds:
+        return None
+    lines, rows = [], []
+    for i, bound in enumerate(bounds):
+        label = f"bound{bound.label}"
+        lines.append(Line(label, [e for e, _ in bound.pairs], [d for _, d in bound.pairs], colour=i))
+        rows += [(label, numbers.upper(e), numbers.exact(d)) for e, d in bound.pairs]
+    lines += marks(audit, "epsilon", "delta", [bound.group_size for bound in bounds], len(bounds))
+    shown = [x for line in lines for x in line.x if x > 0.0]
+    far = max(shown, default=1.0) > _FAR * min(shown, default=1.0)
+    drawing = Drawing(title="Delta against epsilon", lines=lines, x="epsilon", y="delta", log_x=far, log_y=True)
+    return drawing, (("curve", "epsilon", "delta"), tuple(rows))
+
+
+def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
+    """The rates that an attack had: measured over many runs; of guesses within one run as if half of the guesses, and
+    half of the canaries, were "present"."""
+    counts = evidence.statistics
+    pairs: list[tuple[float, float]] = []
+    if evidence.kind == "many-run":
+        absent, present = max(1, counts["absent"]), max(1, counts["present"])
+        pairs = [(counts["false_positives"] / absent, counts["true_positives"] / present)]
+    elif evidence.kind == "many-run-ranked":
+        pairs = list(_ranked(str(counts["outcomes"])))
+    elif evidence.kind in ("one-run", "one-run-ladder"):
+        canaries = max(1, int(counts["canaries"]))
+        guessed, right = (_list(counts[key]) for key in ("guesses", "correct"))
+        pairs = [((g - c) / canaries, c / canaries) for g, c in zip(guessed, right, strict=True)]
+    if pairs:
+        rates = [max(fpr, _RATES[0]) for fpr, _ in pairs]
+        label = f"attack{groups(group_size(evidence.at))}"
+        yield Line(label, rates, [tpr for _, tpr in pairs], colour, marker=ATTACKS)
+
+
+def _ranked(outcomes: str) -> Iterator[tuple[float, float]]:
+    """(fpr, tpr) at thresholds that let 1, 2, 4, ... of the highest scores pass."""
+    present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
+    passed = 1
+    while passed < len(outcomes):
+        top = outcomes[-passed:]
+        yield top.count("0") / absent, top.count("1") / present
+        passed *= 2
+
+
+def _list(value: Json) -> list[int]:
+    return [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]

@@ -1,0 +1,200 @@
+"""Whatever names a spec or a plugin brings in, every format keeps its structure: that of a result with tame names."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+from support import results as factory
+from support.schemas import registry_errors, sarif_errors
+
+from dpspec.contract import Assumption, FrozenMap, Series
+from dpspec.engine.result import Conformance, Result
+from dpspec.engine.schema import result_schema
+from dpspec.reporters import csv as csv_format
+from dpspec.reporters import github, junit, markdown, registry, sarif, statement, terminal
+from dpspec.reporters import json as json_format
+
+#: Text that means something to a terminal, a shell, a browser, Markdown, YAML, XML, a spreadsheet or a CI runner.
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>",
+    "'\"><svg onload=1><!--",
+    "]]></testcase><evil/>",
+    "[click](javascript:alert(1)) ![x](http://e.example/x.png) <b> `code` | cell | **bold**",
+    "www.example.org and mail@example.org and https://example.org #1 @everyone",
+    "::error file=a,line=1::owned\n::set-output name=x::y",
+    "##[error]owned\r\n::warning::owned",
+    "=HYPERLINK(1)",
+    "@SUM(1)",
+    "\x1b[31mred\x1b[0m\u202egnp.exe \u200b",
+    "[bold red]markup[/]",
+    "--- !!python/object:os.system\n- x: &a [*a]",
+    "# heading\n\n- list\n\n> quote\n```\nfence",
+    "&lt;b&gt; &#60; %0A %25",
+    "\u2028\u2029\x00\x07",
+    "\N{PILE OF POO}\N{ZERO WIDTH JOINER}\N{HEBREW LETTER ALEF}\u05d0\u0627",
+    "$x^2$ \\textbf{x} ~~gone~~ :smile:",
+    "- item",
+    "+ item",
+    "1. item",
+    "2) item",
+    "===",
+    "    indented",
+)
+
+TAME = "name"
+
+
+def result(text: str) -> Result:
+    """A result in which everything that a spec or a plugin can name is ``text``."""
+    verdicts = tuple(
+        factory.verdict(f"{i}{text}", text=text, reason=text, quantity=text, verdict=name, expected=False)
+        for i, name in enumerate(("refuted", "contradicted", "open"))
+    )
+    assumption = Assumption(name=text, status="declared", text=text, test=text)
+    base = factory.audit()
+    findings = tuple(
+        dataclasses.replace(finding, method=text, source=text, quantity=text, assumptions=(assumption,))
+        for finding in base.findings
+    )
+    series = Series(
+        name=text, title=text, columns=FrozenMap({f"x{text}": [text], f"y{text}": [1.0]}),
+        units=FrozenMap(), rigor="theorem", source=text,
+    )  # fmt: skip
+    claims = [{"id": verdict.claim, "kind": "approx-dp", "epsilon": 3.0, "delta": 1e-6} for verdict in verdicts]
+    audit = dataclasses.replace(
+        base,
+        name=f"a{text}",
+        source=text,
+        document=FrozenMap(
+            {
+                "name": text,
+                "description": text,
+                "claims": claims,
+                "mechanism": {"kind": text, text: text},
+                "threat_model": {"unit": text, "adjacency": text, "access": text, "group_size": [1]},
+            }
+        ),
+        verdicts=verdicts,
+        conformance=Conformance(status="deviates", expect="conforms-within", expected=False, reason=text),
+        findings=findings,
+        series=(series,),
+        checks=tuple(dataclasses.replace(check, assumption=text, test=text, note=text) for check in base.checks),
+        notes=(text,),
+        places=FrozenMap({verdict.claim: {"file": text, "line": 3, "column": 1} for verdict in verdicts}),
+    )
+    environment = FrozenMap({"command": ["dpspec", "run", text], "python": text, "plugins": {text: text}})
+    return factory.result(audit, environment=environment, notes=(text,))
+
+
+def tokens(text: str) -> list[str]:
+    """The structure of a Markdown page by a parser that knows nothing of dpspec."""
+    found = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        found.append(token.content if token.type.startswith("html") else token.type)
+        found += [
+            f"{child.type} {child.content if child.type == 'html_inline' else ''}"
+            for child in token.children or ()
+            if child.type not in ("text", "text_special", "softbreak")
+        ]
+    return found
+
+
+def xml(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    return [(element.tag, tuple(element.attrib)) for element in ET.fromstring(text).iter()]
+
+
+def commands(text: str) -> list[str]:
+    lines = text.splitlines()
+    assert all(re.fullmatch(r"::(error|warning|notice) [^:]*::.*", line) for line in lines)
+    return [line.split(" ")[0] for line in lines]
+
+
+def cells(text: str) -> list[int]:
+    rows = list(csv.reader(io.StringIO(text)))
+    assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for row in rows for cell in row)
+    return [len(row) for row in rows]
+
+
+def records(text: str) -> Any:
+    found = list(yaml.safe_load_all(text))
+    assert [error for record in found for error in registry_errors(record)] == []
+    return [sorted(record["deployment"]) for record in found]
+
+
+def findings(text: str) -> int:
+    document = json.loads(text)
+    assert sarif_errors(document) == []
+    return len(document["runs"][0]["results"])
+
+
+def shape(text: str) -> int:
+    document = json.loads(text, parse_constant=pytest.fail)
+    jsonschema.validate(document, result_schema())
+    return len(document["audits"])
+
+
+def blocks(text: str) -> int:
+    return len(json.loads(text)[0]["blocks"])
+
+
+def lines(text: str) -> bool:
+    """Nothing in a log moves the cursor or commands the runner."""
+    assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} for c in text.replace("\n", ""))
+    return any(line.lstrip().startswith(("::", "##[")) for line in text.split("\n"))
+
+
+FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
+    "csv": (csv_format.render, cells),
+    "github": (github.render, commands),
+    "json": (json_format.render, shape),
+    "junit": (junit.render, xml),
+    "markdown": (markdown.render, tokens),
+    "registry": (registry.render, records),
+    "sarif": (sarif.render, findings),
+    "statement": (statement.render, tokens),
+    "statement-json": (statement.render_json, blocks),
+    "text": (terminal.render, lines),
+}
+
+
+@cache
+def due(format_: str) -> Any:
+    render, structure = FORMATS[format_]
+    return structure(render(result(TAME)))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
+    render, structure = FORMATS[format_]
+    assert structure(render(result(text))) == due(format_)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@settings(max_examples=25, deadline=None)
+@given(text=st.text(max_size=40).filter(str.strip))
+def test_no_text_at_all_does(format_: str, text: str) -> None:
+    render, structure = FORMATS[format_]
+    assert structure(render(result(text))) == due(format_)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_terminal_keeps_to_its_columns(text: str) -> None:
+    shown = terminal.render(dataclasses.replace(result(text), environment=FrozenMap({"command": ["dpspec"]})), width=80)
+    assert max(cell_len(line) for line in shown.split("\n")) <= 80

@@ -1,0 +1,97 @@
+"""A page whose text was changed by hand no longer shows what its result says, and the place is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import FrozenMap, Series
+from dpspec.engine.codec import load
+from dpspec.engine.result import Result
+from dpspec.reporters import html
+from dpspec.reporters.html.edited import comparable, edited
+from dpspec.reporters.html.embed import extract
+from dpspec.reporters.html.page import generator
+from dpspec.reporters.places import place
+
+
+def result() -> Result:
+    table = Series(
+        name="t", title="A table", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
+        rigor="theorem", source="s",
+    )  # fmt: skip
+    return factory.result(factory.audit(series=(table,)))
+
+
+def told(page: str) -> list[tuple[str, str, str]]:
+    return [(one.under, one.shown, one.expected) for one in edited(page, load(extract(page)))]
+
+
+@pytest.mark.parametrize("internal", [True, False])
+def test_a_page_as_it_was_written_is_as_it_should_be(internal: bool) -> None:
+    page = html.render(result(), internal=internal)
+    assert comparable(page)
+    assert told(page) == []
+
+
+def test_an_edited_number_is_named_with_its_place() -> None:
+    page = html.render(result())
+    assert page.count(">7.25<") == 1
+    assert told(page.replace(">7.25<", ">1.25<")) == [("A table", "1.25", "7.25")]
+
+
+def test_an_edited_verdict_is_seen_wherever_it_stands() -> None:
+    verdict = factory.verdict(verdict="refuted", expected=False)
+    page = html.render(factory.result(factory.audit(verdicts=(verdict,))))
+    (first, *_) = told(page.replace(">refuted</span></td>", ">proved</span></td>"))
+    assert first == ("Every claim with its verdict", "proved", "refuted")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('style="left:', 'style="left:9'),
+        ('aria-label="epsilon lies in', 'aria-label="mu lies in'),
+        ("<h2 id=", "<p>All is well.</p><h2 id="),
+        ("<li>Floating-point behaviour", "<li hidden>Nothing"),
+    ],
+)
+def test_bars_labels_and_what_is_added_or_gone(old: str, new: str) -> None:
+    page = html.render(result())
+    assert old in page
+    assert told(page.replace(old, new, 1))
+
+
+def test_a_page_of_another_version_is_not_compared() -> None:
+    page = html.render(result())
+    assert not comparable(page.replace(generator(), "dpspec 0.0.1"))
+    assert not comparable(page.replace('name="generator"', 'name="g"'))
+
+
+def test_very_different_pages_are_told_apart_at_once() -> None:
+    rows = {"n": list(range(400)), **{f"c{i}": [float(i)] * 400 for i in range(8)}}
+    series = Series(name="t", title="T", columns=FrozenMap(rows), units=FrozenMap(), rigor="theorem", source="s")
+    changed = dataclasses.replace(series, columns=FrozenMap({**rows, "n": [n + 9.5 for n in range(400)]}))
+    page = html.render(factory.result(factory.audit(series=(changed,))))
+    assert list(edited(page, factory.result(factory.audit(series=(series,)))))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("findings[0].value", "demo: findings[0].value (epsilon <= 2.5, delta 1e-6, group_size 1, pld)"),
+        ("verdicts[0].upper", "demo: verdicts[0].upper (claim one)"),
+        ("checks[0].p_value", "demo: checks[0].p_value (noise-scale, chi-square)"),
+        ("series[0].columns.x[1]", "demo: series[0].columns.x[1] (A table)"),
+        ("evidence[0].statistics.correct", "demo: evidence[0].statistics.correct (e)"),
+        ("power[0].epsilon", "demo: power[0].epsilon (one-run, delta 1e-6)"),
+        ("findings[99].value", "demo: findings[99].value"),
+        ("digest", "demo: digest"),
+    ],
+)
+def test_places_are_named(what: str, said: str) -> None:
+    assert place(result(), "demo", what) == said
+    assert place(result(), "", "notes") == "notes"
+    assert place(result(), "gone", "findings[0].value") == "gone: findings[0].value"

@@ -1,0 +1,70 @@
+"""While trials are missing, what they may still decide is told apart from what came out wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from support import results as factory
+
+from dpspec.engine.result import Conformance, Result
+from dpspec.reporters import github, html, junit, markdown, sarif, terminal, words
+from dpspec.reporters.limits import limits
+
+
+def incomplete(**changes: Any) -> Result:
+    waiting = factory.verdict(
+        "later", verdict="open", expect=("refuted",), expected=False, reason="Nothing decides it."
+    )
+    wrong = factory.verdict("wrong", verdict="refuted", expected=False)
+    deviating = Conformance(status="not-run", expect="deviates", expected=False, reason="No check was made.")
+    values = {"verdicts": (waiting, wrong), "trials": (), "planned_trials": 4, "conformance": deviating, **changes}
+    return factory.result(factory.audit(**values))
+
+
+def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
+    assert words.tally(incomplete()) == (
+        "1 audit, 2 claims: 0 as expected, 1 not, 1 not yet decided; INCOMPLETE, trials are missing"
+    )
+    complete = incomplete(planned_trials=0)
+    assert words.tally(complete) == ("1 audit, 2 claims: 0 as expected, 2 not; conformance not as expected in 1 audit")
+
+
+@pytest.mark.parametrize("render", [terminal.render, html.render, markdown.render])
+def test_reports_for_people_say_that_trials_are_missing(render: Any) -> None:
+    text = " ".join(render(incomplete()).split())
+    assert "NOT YET DECIDED, trials are missing (expected refuted)" in text
+    assert "NOT AS EXPECTED (expected proved)" in text
+    assert "NOT YET TESTED, trials are missing (expected deviates)" in text
+    assert "NOT YET" not in render(incomplete(planned_trials=0))
+
+
+def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
+    lines = github.render(incomplete()).splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["::warning", "::error", "::warning", "::notice"]
+    (suite,) = ET.fromstring(junit.render(incomplete())).findall("testsuite")
+    kinds = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
+    assert kinds == {
+        "later": ["skipped", "system-out"],
+        "wrong": ["failure", "system-out"],
+        "conformance": ["skipped"],
+        "trials": ["error"],
+    }
+    found = json.loads(sarif.render(incomplete()))["runs"][0]["results"]
+    assert [(one["ruleId"], one["level"]) for one in found] == [
+        ("dpspec/open", "warning"),
+        ("dpspec/refuted", "error"),
+        ("dpspec/incomplete", "warning"),
+    ]
+
+
+def test_the_limits_say_who_may_decide() -> None:
+    assert "Open in demo: later. The missing trials may decide that." in limits(incomplete())
+    assert "Open in demo: later. Nothing decides that, in either direction." in limits(incomplete(planned_trials=0))
+
+
+def test_where_nothing_was_to_run_conformance_has_no_outcome() -> None:
+    text = terminal.render(factory.result(factory.audit(trials=(), planned_trials=0)))
+    assert "NOT-RUN: nothing ran" in text

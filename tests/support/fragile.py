@@ -1,0 +1,60 @@
+"""The counting mechanism, whose trials do what a folder tells them to: so that other processes can be told things.
+
+``kill-3``: the process that comes to trial 3 kills itself, once. ``fail-3``: trial 3 raises. ``wait-3``: trial 3 takes
+its time until it is killed or stopped. Each trial leaves a file ``ran-3-PID``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dpspec.contract import Cancelled, Catalog, Context, DataError, Demand, Executor, FrozenMap, Pool, Trial
+from dpspec.executors.processes import Processes
+from support import counting
+
+FOLDER = "DPSPEC_TEST_FOLDER"
+
+
+class FragileAudit(counting.CountingAudit):
+    """Draws as the counting mechanism does."""
+
+    def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterator[Trial]:
+        folder = Path(os.environ[FOLDER])
+        for index in indices:
+            (folder / f"ran-{index}-{os.getpid()}").touch()
+            if (folder / f"always-kill-{index}").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (folder / f"kill-{index}").exists():
+                (folder / f"kill-{index}").unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (folder / f"fail-{index}").exists():
+                raise DataError("its rows are gone")
+            while (folder / f"wait-{index}").exists():
+                if context.cancelled():
+                    raise Cancelled
+                context.progress(0, 10, "waiting")
+                time.sleep(0.02)
+            yield from super().trials(inputs, context, [index])
+
+
+def catalog() -> Catalog:
+    """The counting catalog with this audit in its place."""
+    plain = counting.catalog()
+    offered = plain.mechanisms["counting"]
+    fragile = dataclasses.replace(offered.provider, audit="support.fragile:FragileAudit")
+    pair = Executor(kind="pair", summary="two processes", pool="support.fragile:two_workers")
+    return dataclasses.replace(
+        plain,
+        mechanisms={"counting": dataclasses.replace(offered, provider=fragile)},
+        executors={"pair": dataclasses.replace(offered, provider=pair)},
+    )
+
+
+def two_workers(demand: Demand) -> Pool:
+    """Always two processes, however little there is to do."""
+    return Processes(["cpu"], most=2, threads=2, budget=10**10)

@@ -1,0 +1,240 @@
+"""Where cases come from: a seeded generator, or the bytes of a coverage-guided fuzzer, behind one interface."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, MutableMapping, MutableSequence
+from typing import Any
+
+#: Texts that have broken parsers, terminals, pages and file systems before.
+TEXTS = (
+    "",
+    " ",
+    "~",
+    "no",
+    "null",
+    "1e5",
+    ".inf",
+    ".nan",
+    "NaN",
+    "0x10",
+    "1_000",
+    "-",
+    "\x00",
+    "\x1b[31m",
+    "\ud800",
+    "\u202e",
+    "a\nb",
+    "a" * 5000,
+    "[" * 500,
+    "é" * 90,
+    "../../../../etc/passwd",
+    "/dev/zero",
+    "/proc/self/mem",
+    "file:///etc/passwd",
+    "http://127.0.0.1:9/x",
+    "$(touch owned)",
+    "__import__('os').system('touch owned')",
+    "!!python/object/apply:os.system ['touch owned']",
+    "{{ 7 * 7 }}",
+    "<script>alert(1)</script>",
+    "</script>",
+    "]]>",
+    "%00",
+    "::error::x",
+    "claims.x.epsilon",
+    "dpspec>=99",
+    "group",
+    "digits",
+    "mechanism",
+)
+
+#: Numbers at the edges of what their types hold.
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2,
+    3,
+    64,
+    1000,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    -(2**63) - 1,
+    10**30,
+    10**400,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1e-9,
+    1e-320,
+    1e-12,
+    1e9,
+    1e308,
+    -1e308,
+)
+
+#: Bytes that mean something to the formats that are read.
+TOKENS = (
+    b"\x00",
+    b"\xff",
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\xef\xbb\xbf",
+    b"\r\n",
+    b"\n",
+    b"\t",
+    b'"',
+    b"'",
+    b",",
+    b": ",
+    b"- ",
+    b"? ",
+    b"| ",
+    b"&a ",
+    b"*a",
+    b"<<: *a",
+    b"!!python/name:os.system ",
+    b"!!binary ",
+    b"%YAML 1.1\n---\n",
+    b"...\n---\n",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"[[[[[[[[[[[[[[[[",
+    b"1e999",
+    b"-1",
+    b"NaN",
+    b"Infinity",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"\x1f\x8b\x08",
+    b"PAR1",
+    b"\x93NUMPY\x01\x00",
+    b"\x93NUMPY\x03\x00",
+    b"(1073741824,)",
+    b"'O'",
+    b"'descr'",
+    b"extends: spec.yaml\n",
+    b"</script>",
+    b"<script>",
+    b"\xed\xa0\x80",
+    b"999999999999999999999",
+)
+
+
+class FromBytes(random.Random):
+    """A generator whose choices are the bytes of an input, in order; zeros once they are used up."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(0)
+        self._data, self._at = data, 0
+
+    def getrandbits(self, k: int, /) -> int:
+        """The next bits of the input."""
+        count = (k + 7) // 8
+        taken = self._data[self._at : self._at + count]
+        self._at += count
+        return int.from_bytes(taken.ljust(count, b"\0"), "little") & ((1 << k) - 1)
+
+    def random(self) -> float:
+        """The next four bytes of the input, as a fraction."""
+        return self.getrandbits(32) / 2**32
+
+
+def rounds(chance: random.Random, most: int = 6) -> int:
+    """How many changes to make: mostly one or two."""
+    return 1 + min(chance.randrange(most), chance.randrange(most))
+
+
+def junk(chance: random.Random, depth: int = 0) -> Any:
+    """Any JSON value."""
+    kind = chance.randrange(8)
+    if kind < 3:
+        return chance.choice(NUMBERS)
+    if kind < 5:
+        return chance.choice(TEXTS)
+    if kind == 5 or depth > 2:
+        return chance.choice((None, True, False))
+    if kind == 6:
+        return [junk(chance, depth + 1) for _ in range(chance.randrange(4))]
+    return {chance.choice(TEXTS): junk(chance, depth + 1) for _ in range(chance.randrange(3))}
+
+
+def like(chance: random.Random, value: Any) -> Any:
+    """Another value of the same type, where it has one: what gets past the first look."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return chance.choice((value + 1, -value, value * 1000, *(n for n in NUMBERS if isinstance(n, int))))
+    if isinstance(value, float):
+        return chance.choice((value * 2, -value, value / 1e6, *(n for n in NUMBERS if isinstance(n, float))))
+    return chance.choice(TEXTS) if isinstance(value, str) else junk(chance)
+
+
+def places(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a tree with every key in it."""
+    keys: Any = tree if isinstance(tree, MutableMapping) else range(len(tree)) if isinstance(tree, list) else ()
+    for key in list(keys):
+        yield tree, key
+        yield from places(tree[key])
+
+
+def mutate_tree(chance: random.Random, tree: Any) -> Any:
+    """A copy of a JSON tree with a few values replaced, dropped, doubled, renamed or taken from elsewhere in it."""
+    tree = copy.deepcopy(tree)
+    for _ in range(rounds(chance)):
+        known = list(places(tree))
+        if not known:
+            return junk(chance)
+        holder, key = chance.choice(known)
+        kind = chance.randrange(7)
+        if kind < 2:
+            holder[key] = like(chance, holder[key])
+        elif kind == 2:
+            holder[key] = junk(chance)
+        elif kind == 3:
+            del holder[key]
+        elif kind == 4:
+            other, at = chance.choice(known)
+            if at in other if isinstance(other, MutableMapping) else at < len(other):
+                holder[key] = copy.deepcopy(other[at])
+        elif isinstance(holder, MutableSequence):
+            holder[key:key] = [copy.deepcopy(holder[key])] * chance.choice((1, 2, 40))
+        else:
+            holder[chance.choice(TEXTS)] = copy.deepcopy(holder[key])
+    return tree
+
+
+def mutate_bytes(chance: random.Random, data: bytes, other: bytes = b"") -> bytes:
+    """The bytes with a few of them flipped, dropped, doubled, cut off, replaced by tokens, or spliced with others."""
+    out = bytearray(data)
+    for _ in range(rounds(chance)):
+        at = chance.randrange(len(out) + 1)
+        to = min(len(out), at + chance.choice((1, 1, 2, 4, 8, 64, 1024)))
+        kind = chance.randrange(8)
+        if kind == 0 and at < len(out):
+            out[at] ^= 1 << chance.randrange(8)
+        elif kind == 1 and at < len(out):
+            out[at] = chance.randrange(256)
+        elif kind == 2:
+            del out[at:to]
+        elif kind == 3:
+            out[at:at] = out[at:to] * chance.choice((1, 2, 50))
+        elif kind == 4:
+            del out[at:]
+        elif kind == 5:
+            out[at:at] = chance.choice(TOKENS)
+        elif kind == 6:
+            token = chance.choice(TOKENS)
+            out[at : at + len(token)] = token
+        elif other:
+            start = chance.randrange(len(other))
+            out[at:to] = other[start : start + chance.choice((8, 64, 1024))]
+    return bytes(out)

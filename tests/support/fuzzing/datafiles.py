@@ -1,0 +1,223 @@
+"""Data files: tables, archives, images and columns that are damaged, lie about their size, or are something else."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import random
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.fuzzing.chance import NUMBERS, TEXTS, mutate_bytes
+from support.fuzzing.target import Target, write
+
+COMMON: tuple[Mapping[str, Any], ...] = (
+    {},
+    {},
+    {"size": 3, "seed": 1},
+    {"split": {"test": 0.3, "seed": 0}},
+    {"radius": 0.5},
+    {"standardise": {"mean": 0.5, "std": 2.0}},
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Files, and the data block that names them."""
+
+    options: Mapping[str, Any]
+    files: Mapping[str, bytes]
+
+
+class DataFiles(Target):
+    """One file format: a source described and loaded."""
+
+    source: str
+
+    def warm(self, folder: Path) -> None:
+        """Valid files, and all that reading them imports."""
+        self._bases = self.bases()
+        for given in self._bases:
+            assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
+
+    def bases(self) -> list[Given]:
+        """Valid files to begin with."""
+        raise NotImplementedError
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """The files with their structure changed, where the format knows how; by default, bytes."""
+        return {name: mutate_bytes(chance, data) for name, data in base.files.items()}
+
+    def case(self, chance: random.Random) -> Given:
+        """A base with its bytes or its structure changed, under options that fit it or another."""
+        base, other = chance.choice(self._bases), chance.choice(self._bases)
+        if chance.randrange(2):
+            files = dict(self.shaped(chance, base))
+        else:
+            files = dict(base.files)
+            name = chance.choice(sorted(files))
+            files[name] = mutate_bytes(chance, files[name], chance.choice(sorted(other.files.values())))
+        options = {**(base if chance.randrange(8) else other).options, **chance.choice(COMMON)}
+        return Given(options, files)
+
+    def feed(self, case: Given, folder: Path) -> str:
+        """Facts, then rows: whatever is wrong is a ``DataError``."""
+        from dpspec.contract import DataError, FrozenMap
+        from dpspec.registry.resolve import resolve
+
+        write(case.files, folder)
+        source = resolve(self.source)(FrozenMap(case.options), folder)  # type: ignore[operator]
+        try:
+            source.facts()
+        except DataError:
+            return "refused"
+        try:
+            source.load()
+        except DataError:
+            return "described"
+        return "loaded"
+
+
+class Csv(DataFiles):
+    """Comma-separated tables."""
+
+    name, source = "csv", "dpspec.data.csv_file:Csv"
+
+    def bases(self) -> list[Given]:
+        numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
+        words = b"a,c,y\n" + b"".join(b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9))
+        plain = {"path": "t.csv", "label": "y", "classes": 2}
+        named = {"path": "t.csv", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
+        return [Given(plain, {"t.csv": numbers}), Given({**named, "missing": ["", "NA"]}, {"t.csv": words})]
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """Cells replaced, quoted, added and left out."""
+        rows = [line.split(b",") for line in base.files["t.csv"].split(b"\n")]
+        for _ in range(1 + chance.randrange(4)):
+            row = chance.choice(rows)
+            text = chance.choice((*TEXTS, *map(_text, NUMBERS), '"', '"a,\nb"', "NA")).encode("utf-8", "surrogatepass")
+            row[chance.randrange(len(row)) :][:1] = [text]
+            row[chance.randrange(len(row))] = text
+            if chance.randrange(6) == 0:
+                row.append(text * chance.choice((1, 40)))
+        return {"t.csv": b"\n".join(b",".join(row) for row in rows)}
+
+
+class Npz(DataFiles):
+    """numpy's archives."""
+
+    name, source = "npz", "dpspec.data.npz:Npz"
+
+    def bases(self) -> list[Given]:
+        import numpy as np
+
+        def archive(packed: bool, **arrays: Any) -> bytes:
+            out = io.BytesIO()
+            (np.savez_compressed if packed else np.savez)(out, **arrays)
+            return out.getvalue()
+
+        x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+        images = np.zeros((6, 4, 4), dtype=np.uint8)
+        options = {"path": "d.npz", "classes": 2}
+        test = {"x_test": x[:3], "y_test": y[:3]}
+        return [
+            Given(options, {"d.npz": archive(False, x=x, y=y)}),
+            Given(options, {"d.npz": archive(True, x=x.astype(">f4"), y=y.astype("u1"), **test)}),
+            Given(options, {"d.npz": archive(True, x=images, y=y[:6])}),
+        ]
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """An archive whose members have headers of ours: other types, orders, shapes and lengths."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+            for name in ("x", "y", *(("x_test",) if chance.randrange(4) == 0 else ())):
+                count = chance.choice((0, 1, 5, 12, 2**20, 2**28, 2**31, 2**62, -1))
+                shape = (count,) if name == "y" else (count, *chance.choice(((2,), (4, 4), (1, 2, 2), (2**20,), ())))
+                types = ("<f8", "<i8", "|u1", "<f2", ">f4", "|b1", "<c16", "|O", "<M8[s]", "|V8", "<U4", "<f16")
+                header = f"{{'descr': '{chance.choice(types)}', 'fortran_order': {chance.choice(('True', 'False', '1'))}, "
+                header += f"'shape': {shape}, }}"
+                if chance.randrange(4) == 0:
+                    header = mutate_bytes(chance, header.encode()).decode("latin-1")
+                text = header.ljust(117).encode("latin-1") + b"\n"
+                version = chance.choice((b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00"))
+                length = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+                values = bytes(chance.randrange(256) for _ in range(chance.choice((0, 16, 96))))
+                archive.writestr(f"{name}.npy", b"\x93NUMPY" + version + length + text + values * chance.choice((1, 9)))
+        return {"d.npz": out.getvalue()}
+
+
+class Idx(DataFiles):
+    """The format of MNIST."""
+
+    name, source = "idx", "dpspec.data.idx:Idx"
+
+    def bases(self) -> list[Given]:
+        images, labels = _idx(10, 4, 4), _idx(10)
+        options = {"images": "x", "labels": "y", "classes": 10}
+        test = {**options, "test_images": "tx", "test_labels": "ty"}
+        return [
+            Given(options, {"x": images, "y": labels}),
+            Given(options, {"x.gz": gzip.compress(images, mtime=0), "y": gzip.compress(labels, mtime=0)}),
+            Given(test, {"x": images, "y": labels, "tx": _idx(3, 4, 4), "ty": _idx(3)}),
+        ]
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """Headers that promise other sizes, packed once or twice, or not."""
+        files = {}
+        for name in base.files:
+            sizes = [chance.choice((0, 1, 4, 10, 2**16, 2**28, 2**32 - 1)) for _ in range(chance.choice((1, 3, 3, 4)))]
+            data = _idx(*sizes, most=chance.choice((0, 10, 160, 4096)), type=chance.choice((8, 8, 8, 9, 13, 14)))
+            for _ in range(chance.choice((0, 1, 1, 2))):
+                data = gzip.compress(data, mtime=0)
+            files[name] = data
+        return files
+
+
+class Parquet(DataFiles):
+    """Columns by pyarrow."""
+
+    name, source = "parquet", "dpspec.data.parquet:Parquet"
+
+    def bases(self) -> list[Given]:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        def table(packed: str, **columns: Any) -> bytes:
+            out = io.BytesIO()
+            parquet.write_table(pa.table(columns), out, compression=packed, row_group_size=7)
+            return out.getvalue()
+
+        numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
+        words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
+        plain = {"path": "t.parquet", "label": "y", "classes": 2}
+        named = {"path": "t.parquet", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
+        return [
+            Given(plain, {"t.parquet": table("none", **numbers)}),
+            Given(plain, {"t.parquet": table("snappy", **numbers)}),
+            Given(named, {"t.parquet": table("gzip", **words)}),
+        ]
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """The footer is where a Parquet file says what it is: change bytes there alone."""
+        data = base.files["t.parquet"]
+        length = int.from_bytes(data[-8:-4], "little")
+        footer = mutate_bytes(chance, data[-8 - length : -8])
+        size = len(footer) if chance.randrange(3) else length
+        return {"t.parquet": data[: -8 - length] + footer + size.to_bytes(4, "little") + b"PAR1"}
+
+
+def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
+    """An IDX file; where its values are more than ``most``, it holds only so many."""
+    count = 1
+    for n in shape:
+        count *= n
+    head = bytes([0, 0, type, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+    return head + bytes(i % 10 for i in range(min(count, most)))
+
+
+def _text(number: float) -> str:
+    return f"{number:.0f}" if isinstance(number, float) and abs(number) > 1e18 else str(float(number) if abs(number) < 1e300 else 0)

@@ -1,0 +1,81 @@
+"""Trial records in a store that somebody else can write to: what does not fit its digests is never believed."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.fuzzing.chance import mutate_bytes, mutate_tree
+from support.fuzzing.target import Target
+
+KEY = "ab" * 32
+
+
+@dataclass(frozen=True)
+class Given:
+    """Another content of one of a record's files."""
+
+    file: str
+    content: bytes
+
+
+class Records(Target):
+    """A stored trial, changed behind the store's back: as bytes, or as a record that vouches for itself."""
+
+    name = "records"
+
+    def warm(self, folder: Path) -> None:
+        """One stored trial with an array."""
+        import numpy as np
+
+        from dpspec.contract import FrozenMap, Trial
+
+        self._trial = Trial(index=0, evidence=FrozenMap({"hits": 3, "odds": [0.5, 1e-9]}), arrays={"x": np.arange(9.0)})
+        place = self._stored(folder)
+        self._files = {path.name: path.read_bytes() for path in place.iterdir()}
+        assert self.feed(Given("record.json", self._files["record.json"]), folder) == "believed"
+
+    def case(self, chance: random.Random) -> Given:
+        """One of its files with other bytes, or another record under a digest that is right."""
+        name = chance.choice(sorted(self._files))
+        if name != "record.json" or chance.randrange(2):
+            return Given(name, mutate_bytes(chance, self._files[name]))
+        from dpspec.contract.canonical import digest
+
+        body = mutate_tree(chance, json.loads(self._files[name]))
+        if isinstance(body, dict):
+            body.pop("digest", None)
+            try:
+                body["digest"] = digest(body)
+            except (ValueError, TypeError, RecursionError):
+                pass
+        try:
+            return Given(name, json.dumps(body).encode())
+        except ValueError:
+            return Given(name, b"")
+
+    def feed(self, case: Given, folder: Path) -> str:
+        """Read it; a record that is not believed is out of the way and can be stored again."""
+        from dpspec.engine.store import Store
+
+        place = self._stored(folder)
+        (place / case.file).write_bytes(case.content)
+        store = Store(folder / "store")
+        found = store.get(KEY)
+        if found is not None:
+            for array in found.trial.arrays.values():
+                array.sum()
+            return "believed"
+        assert self._stored(folder).is_dir(), "a damaged record is in the way of a good one"
+        return "set aside"
+
+    def _stored(self, folder: Path) -> Path:
+        from dpspec.contract import FrozenMap
+        from dpspec.engine.store import Store
+
+        Store(folder / "store").put(KEY, self._trial, FrozenMap({"device": "cpu"}))
+        found = [path.parent for path in (folder / "store").rglob("record.json") if path.parent.name == KEY]
+        (place,) = (path for path in found if "damaged" not in path.parts)
+        return place

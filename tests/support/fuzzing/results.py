@@ -1,0 +1,103 @@
+"""Results and reports that somebody else made: read, shown in every format, compared, and verified."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from support.fuzzing.chance import mutate_bytes, mutate_tree
+from support.fuzzing.target import Target, write
+
+BOUNDS = """\
+dpspec: 1
+name: bounds
+mechanism:
+  kind: group
+  noise_multiplier: 4.0
+  clip_norm: 1.0
+  sampling: {scheme: full}
+  steps: 10
+data: {kind: declared, records: 100}
+threat_model: {group_size: [1, 2]}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
+  - {id: tight, kind: approx-dp, epsilon: 0.01, delta: 1e-6, expect: open}
+"""
+
+
+class Results(Target):
+    """``report``, ``diff`` and ``verify`` of a file that claims to be a result, or a page that holds one."""
+
+    name = "results"
+
+    def warm(self, folder: Path) -> None:
+        """Results of a real run of trials and of bounds, and a hand-made one with figures."""
+        from support import counting, results
+
+        from dpspec.engine import codec
+        from dpspec.engine.runner import run
+        from dpspec.engine.store import Store
+        from dpspec.registry.loader import load_catalog
+        from dpspec.spec.load import load_specs
+
+        self._catalog = load_catalog()
+        self._reporters = sorted(self._catalog.reporters)
+        made = [results.result()]
+        for name, text, catalog in (
+            ("coin", counting.EXAMPLE, counting.catalog()),
+            ("bounds", BOUNDS, self._catalog),
+        ):
+            path = folder / f"{name}.yaml"
+            path.write_text(text, encoding="utf-8")
+            made.append(run(load_specs([path], catalog).specs, catalog, store=Store(folder / "store"), device="cpu"))
+        self._base = made[0]
+        self._texts = [codec.dump(result) for result in made]
+        self._trees = [json.loads(text) for text in self._texts]
+        for text in self._texts:
+            for chance in range(4):
+                self.feed((_page(text) if chance == 1 else text.encode(), chance), folder)
+
+    def case(self, chance: random.Random) -> tuple[bytes, int]:
+        """The file's bytes, and a number that chooses what is done with it."""
+        kind = chance.randrange(5)
+        if kind == 0:
+            text = mutate_bytes(chance, chance.choice(self._texts).encode())
+        else:
+            text = json.dumps(mutate_tree(chance, chance.choice(self._trees))).encode()
+        if kind == 4:
+            text = _page(text.decode("utf-8", "replace"))
+            text = mutate_bytes(chance, text) if chance.randrange(2) else text
+        return text, chance.randrange(1 << 16)
+
+    def feed(self, case: tuple[bytes, int], folder: Path) -> str:
+        """Read it as the commands do; what can be read must be showable."""
+        from dpspec.cli.results import read_result
+        from dpspec.engine.diff import diff, regressions
+        from dpspec.engine.verify import verify
+        from dpspec.errors import DpspecError, ResultError
+        from dpspec.registry.resolve import resolve
+
+        data, choice = case
+        write({"result.json": data}, folder)
+        try:
+            result = read_result(folder / "result.json")
+        except ResultError:
+            return "refused"
+        diff(self._base, result)
+        regressions(result, self._base)
+        name = self._reporters[choice % len(self._reporters)]
+        render = resolve(self._catalog.reporters[name].provider.render)
+        render(result, internal=bool(choice & 1024))  # type: ignore[operator]
+        try:
+            verify(result, self._catalog, directory=str(folder))
+        except DpspecError:
+            return "shown"
+        return "verified"
+
+
+def _page(text: str) -> bytes:
+    from dpspec.reporters.html.embed import ELEMENT, embedded
+
+    page = f'<!doctype html><html><script type="application/json" id="{ELEMENT}">{embedded(text)}</script></html>'
+    return page.encode("utf-8", "replace")

@@ -1,0 +1,125 @@
+"""Watches one case: the processor time and memory that it takes, what it writes, and whether it runs code.
+
+Time is the processor's, so that a busy machine makes no findings; whoever started this process watches the clock.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+#: What the issue allows.
+SECONDS = 2.0
+BYTES = 1 << 30
+
+#: No allocation beyond this succeeds, whether it is touched or not; the machine is shared.
+_CEILING = 3 * BYTES
+
+#: Audit events of things that no reader of files does. Their first argument is shown.
+_FORBIDDEN = frozenset(
+    {
+        "os.system",
+        "os.exec",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.fork",
+        "os.forkpty",
+        "os.putenv",
+        "os.kill",
+        "pickle.find_class",
+        "code.__new__",
+        "ctypes.dlopen",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "subprocess.Popen",
+        "webbrowser.open",
+        "urllib.Request",
+    }
+)
+
+#: Audit events that change the file system; every path among their arguments must be where a case may write.
+_CHANGES = frozenset(
+    {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree"}
+)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Slow(BaseException):
+    """A case took more processor time than it may; no ``except Exception`` hides it."""
+
+
+class Watch:
+    """Install it once per process, after everything was imported that cases need."""
+
+    def __init__(self, allowed: Path) -> None:
+        self._allowed = str(allowed.resolve()) + os.sep
+        places = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        self._code = tuple({*places, *(p for p in sys.path if p), "<frozen"})
+        self._on = False
+        self._seen: list[str] = []
+        sys.addaudithook(self._hook)
+        signal.signal(signal.SIGPROF, self._slow)
+        resource.setrlimit(resource.RLIMIT_DATA, (_CEILING, _CEILING))
+
+    @contextmanager
+    def case(self) -> Iterator[list[str]]:
+        """Collects, for the time of one case, what it should not have done, in words."""
+        self._seen, before = [], _seconds()
+        self._late, self._on = False, True
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        try:
+            yield self._seen
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            self._on = False
+            took = _seconds() - before
+            if self._late or took > SECONDS:
+                self._seen.append(f"slow: {took:.1f} s of processor time")
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            if peak > BYTES:
+                self._seen.append(f"memory: {peak >> 20} MiB")
+
+    def _slow(self, signum: int, frame: object) -> None:
+        self._late = True
+        raise Slow
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._on:
+            return
+        if event in _FORBIDDEN:
+            self._seen.append(f"{event}: {str(arguments[:1])[:200]}")
+        elif event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITES and not isinstance(path, int):
+                self._require_inside(event, path)
+        elif event in _CHANGES:
+            for path in (a for a in arguments[:2] if isinstance(a, str | bytes | os.PathLike)):
+                self._require_inside(event, path)
+        elif event == "exec":
+            name = getattr(arguments[0], "co_filename", "?")
+            if not name.startswith(self._code) and name not in _MADE:
+                self._seen.append(f"exec: {name}")
+
+    def _require_inside(self, event: str, path: Any) -> None:
+        try:
+            place = os.path.realpath(os.fsdecode(path)) + os.sep
+        except (OSError, ValueError):
+            return  # no such name can be opened
+        if not place.startswith(self._allowed) and place != os.devnull + os.sep:
+            self._seen.append(f"{event}: writes {place[:-1]}")
+
+
+#: What the standard library, attrs and jinja compile of their own templates.
+_MADE = frozenset({"<string>", "<template>", "<unknown>"})
+
+
+def _seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,142 @@
+"""Small audits of reconstruction for tests: specs, contexts, trials, and what a run showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpspec.contract import Check, Evidence, Finding, FrozenMap, Observer, Spec, TrainingJob, Trial
+from dpspec.engine.context import RunContext
+from dpspec.engine.judge import Judged, Unjudged, judge
+from dpspec.engine.prepare import prepare
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+from dpspec.training import native
+from dpspec.training.native import NativeTrainer
+from dpspec_rero.audit import ReroAudit
+
+TEXT = """\
+dpspec: 1
+name: small
+mechanism:
+  kind: rero
+  noise_multiplier: 0.8
+  clip_norm: 0.5
+  sampling: {scheme: poisson, rate: 0.3}
+  steps: 12
+  baselines: []
+data: {kind: synthetic, records: 80, features: 12, classes: 4, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.2}
+threat_model: {prior: {candidates: 8}}
+claims:
+  - {id: c, kind: rero, kappa: 0.125, gamma: 0.9}
+audit: {method: many-run, runs: 64, seed: 11}
+"""
+
+
+def spec_of(tmp_path: Path, *overrides: str) -> Spec:
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return loaded.specs[0]
+
+
+def context_of(spec: Spec) -> tuple[RunContext, FrozenMap]:
+    prepared = prepare(spec, load_catalog())
+    inputs = prepared.audit.trial_inputs(spec)
+    return RunContext(prepared, load_catalog(), inputs, device="cpu"), inputs
+
+
+def trials_of(spec: Spec, count: int, trainer: object | None = None) -> list[Trial]:
+    context, inputs = context_of(spec)
+    if trainer is not None:
+        context.__dict__["trainer"] = trainer
+    return list(ReroAudit().trials(inputs, context, range(count)))
+
+
+#: Laplace noise, as a scale.
+LAPLACE = (
+    "mechanism.noise=laplace",
+    "mechanism.noise_multiplier=null",
+    "mechanism.clip_norm=null",
+    "mechanism.scale=0.3",
+    "mechanism.sensitivity={l1: 0.5}",
+)
+
+#: The same noise as that of ``TEXT``, declared as a standard deviation.
+SCALED = (
+    "mechanism.noise_multiplier=null",
+    "mechanism.clip_norm=null",
+    "mechanism.scale=0.4",
+    "mechanism.sensitivity={l2: 0.5}",
+)
+
+
+class Alone:
+    """The native loop without its way of training runs together."""
+
+    def train(self, job: TrainingJob) -> None:
+        native.train_with(job, native.parts_of(job))
+
+
+class Changed(NativeTrainer):
+    """The native loop on jobs that are changed before, all together."""
+
+    def __init__(self, change: Callable[[TrainingJob], TrainingJob]) -> None:
+        self._change = change
+
+    def train_many(self, jobs: Sequence[TrainingJob]) -> None:
+        super().train_many([self._change(job) for job in jobs])
+
+
+class Kept(Observer):
+    def __init__(self) -> None:
+        self.states: list[torch.Tensor] = []
+        self.batches: list[torch.Tensor] = []
+
+    def released(self, step: int, state: torch.Tensor) -> None:
+        self.states.append(state.clone())
+
+    def sampled(self, step: int, indices: torch.Tensor) -> None:
+        self.batches.append(indices.clone())
+
+
+def quiet(job: TrainingJob) -> TrainingJob:
+    """The same job without its noise."""
+    return replace(job, phases=[FrozenMap({**phase, "noise_multiplier": 0.0}) for phase in job.phases])
+
+
+def clipped_gradient(
+    model: torch.nn.Module, state: torch.Tensor, x: np.ndarray, y: int, clip: float, ord: int = 2
+) -> torch.Tensor:
+    """One record's gradient by autograd, scaled down to an l1 or l2 norm."""
+    torch.nn.utils.vector_to_parameters(state.clone(), model.parameters())
+    model.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(torch.tensor(x)[None]), torch.tensor([y]))
+    loss.backward()
+    gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None]).double()
+    return gradient * min(1.0, clip / float(gradient.norm(ord)))
+
+
+def judged(spec: Spec, trials: Sequence[Trial]) -> Judged:
+    """The verdicts on a spec's claims from its bounds and these trials."""
+    context, _ = context_of(spec)
+    audit = ReroAudit()
+    outcomes = [*audit.bound(spec, context), *audit.conclude(spec, trials)]
+    (found,) = judge(
+        [
+            Unjudged(
+                spec=spec,
+                findings=tuple(o for o in outcomes if isinstance(o, Finding)),
+                checks=tuple(o for o in outcomes if isinstance(o, Check)),
+                evidence=tuple(o for o in outcomes if isinstance(o, Evidence)),
+            )
+        ]
+    )
+    return found
