@@ -80,7 +80,7 @@ def _options(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         )
     width = max(int(phase.get("linf_truncation", 1)) for phase in spec.phases) if attack.kind == "one-hot" else 1
     most = min(MAX_CANARIES, facts.parameters // width)
-    if not _LEAST_CANARIES <= attack.count <= most:
+    if width <= facts.parameters and not _LEAST_CANARIES <= attack.count <= most:
         yield dps.Diagnostic(
             code="bad-value",
             message=f"count must be within {_LEAST_CANARIES}..{most}, got {attack.count}: every canary needs {width} "

@@ -45,9 +45,9 @@ class ModelMixAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: baselines, and parts of the threat model."""
+        """The default without what no trial reads: what only stands beside bounds, and parts of the threat model."""
         inputs = super().trial_inputs(spec)
-        mechanism = {key: value for key, value in inputs["mechanism"].items() if key != "baselines"}
+        mechanism = {key: value for key, value in inputs["mechanism"].items() if key not in ("baselines", "utility")}
         threat = {key: inputs["threat_model"][key] for key in ("adjacency", "access")}
         return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat})
 

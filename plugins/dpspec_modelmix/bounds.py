@@ -1,19 +1,18 @@
-"""Findings from theory: epsilon with mixing, repaired and as printed, and what stands beside it."""
+"""Bounds from theory: epsilon with mixing, by the repaired theorem, and without."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
 import dpspec.contract as dps
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.pld import PrivacyLoss
-from dpspec_modelmix import declared, printed, theory
-from dpspec_modelmix.options import lost
+from dpspec_modelmix import compared, declared, laplace, theory, worth
+from dpspec_modelmix.findings import BASE, MIXED, SUBSPACE, beside, epsilon_upper, one_hot
+from dpspec_modelmix.options import embedding_of, lost
 from dpspec_modelmix.theory import Segment
 
 #: Deltas at which plain DP-SGD is also bounded, so that attacks can be held against all of its curve.
@@ -21,52 +20,6 @@ CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 
 #: The delta where no claim names one.
 DEFAULT_DELTA = 1e-5
-
-#: Wrong in the theorem's own words: orders below 2.
-_FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
-
-_SCOPE: Final = dps.Scope(direction="both", access="all-iterates", adversary="gradient")
-
-_BASE = (
-    dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
-    dps.Assumption(name="clipping", status="declared", text="every record's gradient is clipped to the clip norm"),
-    dps.Assumption(
-        name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"
-    ),
-    dps.Assumption(name="steps", status="declared", text="exactly the declared number of updates is made"),
-    dps.Assumption(
-        name="public-constants",
-        status="declared",
-        text="rate, divisor, learning rate, threshold and the first two models do not depend on rows",
-    ),
-)
-
-_MIXED = (
-    dps.Assumption(
-        name="mixing-weights",
-        status="declared",
-        text="every coordinate is mixed, by a fresh weight of its own, uniform on [0, 1]",
-    ),
-    dps.Assumption(
-        name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
-    ),
-    dps.Assumption(
-        name="hidden-weights",
-        status="declared",
-        text="neither weights nor noisy gradients nor their seeds are released",
-    ),
-)
-
-
-def one_hot(worst: float) -> dps.Assumption:
-    """That no other gradient is worse than the one-hot one, which the paper asserts and proves nowhere."""
-    return dps.Assumption(
-        name="one-hot-worst",
-        status="unchecked",
-        text="the paper asserts without proof that the one-hot gradient is the worst. Looked at on 16 smaller shifts, "
-        f"which is no proof: relative to it others reach {worst:.6f}",
-    )
 
 
 def claimed_deltas(spec: dps.Spec) -> list[float]:
@@ -79,176 +32,78 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     found = declared.segments_of(spec, context.facts)
     deltas = claimed_deltas(spec)
     if found is None:
-        yield from (_epsilon(delta, math.inf, "without noise", "no noise, no bound", _BASE) for delta in deltas)
+        yield from (epsilon_upper(delta, math.inf, "without noise", "no noise, no bound") for delta in deltas)
         return
+    base = BASE if embedding_of(spec.phases[0]) is None else (*BASE, SUBSPACE)
     reasons = [reason for _, reason in lost(spec)]
     curve = CURVE_DELTAS if spec.audit is not None else ()
-    yield from _without_mixing(found, tuple(sorted({*deltas, *curve})), reasons)
+    plain = _without_mixing(found, tuple(sorted({*deltas, *curve})))
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    for delta, interval in plain.items():
+        method = f"without mixing, pld/connect-the-dots{why}"
+        yield epsilon_upper(delta, interval.upper, method, "Ganesh 2024", base, interval.lower)
     for done, delta in enumerate(deltas):
         context.progress(done, len(deltas), "accounting")
-        plain = theory.gaussian_epsilon(theory.without_mixing(found), delta)
-        yield _epsilon(delta, plain.epsilon, "without mixing, rdp/integer-orders", "Mironov et al. 2019", _BASE)
-        if reasons:
-            yield _as_claimed(found, delta, reasons)
+        if found[0].noise == "laplace":
+            yield from _laplace(spec, found, delta, base, reasons, plain[delta].upper)
         else:
-            yield from _mixed(found, delta, plain.epsilon)
-            yield from _beside(found, delta, set(spec.mechanism["baselines"]))
+            yield from _gaussian(spec, found, delta, base, reasons)
+    if "utility" in spec.mechanism.options:
+        yield from worth.findings(spec, context.facts, deltas[-1])
 
 
-def _without_mixing(found: Sequence[Segment], deltas: tuple[float, ...], reasons: list[str]) -> Iterator[dps.Finding]:
+def _without_mixing(found: Sequence[Segment], deltas: tuple[float, ...]) -> dict[float, Interval]:
     """Plain DP-SGD of the same noise: it holds for ModelMix too, and alone where mixing amplifies nothing."""
-    why = f" ({'; '.join(reasons)})" if reasons else ""
-    for delta, interval in zip(deltas, _plain(tuple(theory.without_mixing(found)), deltas), strict=True):
-        finding = _epsilon(delta, interval.upper, f"without mixing, pld/connect-the-dots{why}", "Ganesh 2024", _BASE)
-        yield replace(finding, lower=interval.lower)
+    return dict(zip(deltas, _plain(tuple(theory.without_mixing(found)), deltas), strict=True))
 
 
 @lru_cache(maxsize=8)
 def _plain(found: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
     """Epsilon of DP-SGD at each delta; cells of a matrix share it."""
+    if found[0].noise == "laplace":
+        return laplace.plain(found).epsilons(deltas)
     phases = tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in found)
     return PrivacyLoss(phases).epsilons(deltas)
 
 
-def _mixed(found: Sequence[Segment], delta: float, plain: float) -> Iterator[dps.Finding]:
+def _gaussian(
+    spec: dps.Spec, found: Sequence[Segment], delta: float, base: tuple[dps.Assumption, ...], reasons: list[str]
+) -> Iterator[dps.Finding]:
     """The repaired theorem, with the order that was used and the factor that mixing gains."""
-    first = theory.epsilon(found, delta)
-    looked, worst = declared.certified_shape(found, first.order)
+    plain = theory.gaussian_epsilon(theory.without_mixing(found), delta).epsilon
+    yield epsilon_upper(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
+    if reasons:
+        claimed = theory.epsilon(found, delta).epsilon
+        yield compared.as_claimed(delta, claimed, "Theorem 4.1 as if nothing failed", reasons)
+        return
+    looked, worst = declared.certified_shape(found, theory.epsilon(found, delta).order)
     best = theory.epsilon(looked, delta)
     improved = theory.epsilon(looked, delta, "improved")
-    assumptions = (*_BASE, *_MIXED, one_hot(worst))
-    yield _epsilon(delta, best.epsilon, "rdp/integer-orders", theory.SOURCE, assumptions)
-    yield _epsilon(
-        delta,
-        improved.epsilon,
-        "rdp/integer-orders, improved conversion",
-        f"{theory.SOURCE}; Canonne, Kamath & Steinke 2020",
-        assumptions,
-    )
+    assumptions = (*base, *MIXED, one_hot(worst))
+    yield epsilon_upper(delta, best.epsilon, "rdp/integer-orders", theory.SOURCE, assumptions)
+    method, source = "rdp/integer-orders, improved conversion", f"{theory.SOURCE}; Canonne, Kamath & Steinke 2020"
+    yield epsilon_upper(delta, improved.epsilon, method, source, assumptions)
     edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
-    yield _beside_finding("renyi-order", delta, best.order, f"order used, {edge}", theory.SOURCE)
-    yield _beside_finding(
-        "amplification", delta, plain / best.epsilon, "without mixing / with mixing, integer orders", theory.SOURCE
-    )
+    yield beside("renyi-order", best.order, f"order used, {edge}", theory.SOURCE, delta=delta)
+    method = "without mixing / with mixing, integer orders"
+    yield beside("amplification", plain / best.epsilon, method, theory.SOURCE, delta=delta)
+    yield from compared.gaussian(found, delta, set(spec.mechanism["baselines"]), (*base, *MIXED))
 
 
-def _beside(found: Sequence[Segment], delta: float, wanted: set[str]) -> Iterator[dps.Finding]:
-    if "fractional" in wanted and all(s.sparsity == 1 for s in found):
-        real = theory.real_epsilon(found, delta)
-        yield dps.Finding(
-            quantity="epsilon",
-            value=real.epsilon,
-            bound="estimate",
-            rigor="approximate",
-            at=dps.FrozenMap({"delta": delta}),
-            scope=_SCOPE,
-            method=f"rdp/fractional-orders, best at {real.order:g}",
-            source=f"{theory.SOURCE}; {_FRACTIONAL}",
-            assumptions=(*_BASE, *_MIXED, dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)),
-        )
-        plain = theory.gaussian_epsilon(found, delta, real=True).epsilon
-        yield _beside_finding("amplification", delta, plain / real.epsilon, "the same, fractional orders", _FRACTIONAL)
-        yield _beside_finding(
-            "epsilon-without-mixing",
-            delta,
-            plain,
-            "rdp/fractional-orders, at the paper's orders",
-            "Mironov et al. 2019",
-        )
-    if "printed" in wanted:
-        yield from _printed(found, delta)
-    if "variance-matched" in wanted:
-        matched = theory.variance_matched(found)
-        value = theory.gaussian_epsilon(matched, delta).epsilon
-        noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
-        yield _beside_finding(
-            "epsilon-variance-matched",
-            delta,
-            value,
-            f"DP-SGD with noise_multiplier {noise}: the same variance per step, a smaller epsilon",
-            "Cramer-Rao",
-        )
-    if "limit" in wanted:
-        value = theory.gaussian_epsilon(theory.limit(found), delta).epsilon
-        yield _beside_finding("epsilon-limit", delta, value, "linf_truncation without end", "Fisher information")
-    if "pair" in wanted:
-        from dpspec_modelmix import truth
-
-        yield _beside_finding(
-            "epsilon-of-the-pair",
-            delta,
-            truth.epsilon(found, delta),
-            "fft: how tight the bound is; no bound itself, on either side",
-            "one-hot pair, all steps at the enforced gap",
-        )
-
-
-def _printed(found: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
-    segment = replace(found[0], inflation=1.0)
-    yield _printed_finding(
-        delta, printed.corollary_without_steps(segment, delta), "Corollary 4.1, T left out", printed.MISSING_T
-    )
-    far = printed.asymptotic(segment)
-    why = f"{printed.ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
-    if not far.applies:
-        why += ", and the condition on the gap fails"
-    yield dps.Finding(
-        quantity="delta-asymptotic",
-        value=far.total,
-        bound="estimate",
-        rigor="approximate",
-        scope=_SCOPE,
-        method="Theorem 4.2, delta of its tail events" + (", vacuous" if far.vacuous else ""),
-        source="Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1",
-        printed=dps.Printed(refuted=True, reason=why),
-    )
-
-
-def _as_claimed(found: Sequence[Segment], delta: float, reasons: list[str]) -> dps.Finding:
-    """What the theorem would claim if its conditions were met."""
-    return _printed_finding(
-        delta, theory.epsilon(found, delta).epsilon, "Theorem 4.1 as if nothing failed", "; ".join(reasons)
-    )
-
-
-def _printed_finding(delta: float, value: float, method: str, reason: str) -> dps.Finding:
-    return dps.Finding(
-        quantity="epsilon",
-        value=value,
-        bound="estimate",
-        rigor="approximate",
-        at=dps.FrozenMap({"delta": delta}),
-        scope=_SCOPE,
-        method=method,
-        source="Xiao, Wan & Devadas, as printed",
-        printed=dps.Printed(refuted=True, reason=reason),
-    )
-
-
-def _epsilon(
-    delta: float, value: float, method: str, source: str, assumptions: tuple[dps.Assumption, ...]
-) -> dps.Finding:
-    return dps.Finding(
-        quantity="epsilon",
-        value=value,
-        bound="upper",
-        rigor="theorem",
-        at=dps.FrozenMap({"delta": delta}),
-        scope=_SCOPE,
-        method=method,
-        source=source,
-        assumptions=assumptions,
-    )
-
-
-def _beside_finding(quantity: str, delta: float, value: float, method: str, source: str) -> dps.Finding:
-    return dps.Finding(
-        quantity=quantity,
-        value=value,
-        bound="estimate",
-        rigor="approximate",
-        at=dps.FrozenMap({"delta": delta}),
-        scope=_SCOPE,
-        method=method,
-        source=source,
-    )
+def _laplace(
+    spec: dps.Spec,
+    found: Sequence[Segment],
+    delta: float,
+    base: tuple[dps.Assumption, ...],
+    reasons: list[str],
+    plain: float,
+) -> Iterator[dps.Finding]:
+    """Freedman's total of the corrected lemma; ``plain`` is epsilon without mixing."""
+    mixed = laplace.epsilon(found, delta)
+    if reasons:
+        yield compared.as_claimed(delta, mixed, "Lemma D.2 as if nothing failed", reasons)
+        return
+    yield epsilon_upper(delta, mixed, "Freedman, corrected Lemma D.2, any cut", laplace.SOURCE, (*base, *MIXED))
+    yield beside("amplification", plain / mixed, "without mixing (pld) / with mixing", laplace.SOURCE, delta=delta)
+    clips = [float(phase["clip_norm"]) for phase in spec.phases]
+    yield from compared.laplace(found, clips, delta, set(spec.mechanism["baselines"]))

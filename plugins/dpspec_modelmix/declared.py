@@ -8,7 +8,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec_modelmix import density, theory
-from dpspec_modelmix.options import batch_size, learning_rate, mixing_of
+from dpspec_modelmix.options import batch_size, embedding_of, floor_of, learning_rate, mixing_of, noise_of
 from dpspec_modelmix.theory import Segment
 
 #: With less noise than this, epsilon is beyond what a float can hold.
@@ -22,10 +22,11 @@ def segments(
 
     None without noise. The sparsity is no larger than the number of ``parameters``.
     """
-    if any(float(phase["noise_multiplier"]) < NO_NOISE for phase in phases):
+    if any(_quiet(phase) for phase in phases):
         return None
     found = []
     for phase in phases:
+        embedding = embedding_of(phase)
         mixing, noise, clip = mixing_of(phase), float(phase["noise_multiplier"]), float(phase["clip_norm"])
         ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, training)
         divisor = batch_size(phases, records) if phase.get("reduction", "mean") == "mean" else 1.0
@@ -34,12 +35,23 @@ def segments(
             Segment(
                 steps=int(phase["steps"]),
                 rate=float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0,
-                effect=1.0 / noise,
+                effect=floor_of(phase) / (noise * clip),
                 gap=theory.gap(ratio, divisor, noise, clip),
                 sparsity=min(int(phase.get("linf_truncation", 1)), parameters or 10**9),
+                embedded=1.0 / embedding.noise_multiplier if embedding is not None and not embedding.floor else 0.0,
+                noise=noise_of(phase),
             )
         )
     return found
+
+
+def _quiet(phase: Mapping[str, Any]) -> bool:
+    """Whether some part of a contribution meets no noise."""
+    embedding = embedding_of(phase)
+    levels = [float(phase["noise_multiplier"])]
+    if embedding is not None and not embedding.floor:
+        levels.append(embedding.noise_multiplier)
+    return min(levels) < NO_NOISE
 
 
 def segments_of(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:

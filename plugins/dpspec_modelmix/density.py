@@ -21,8 +21,8 @@ from dpspec.accounting.excess import log_excess_power
 #: Below this width the uniform is lost in rounding: the noise counts as Gaussian, which only makes bounds larger.
 NARROW = 1e-6
 
-#: How far beyond its centres a density is followed, the width of a panel and its nodes.
-_REACH, _PANEL, _NODES = 12.0, 0.5, 16
+#: How far beyond its centres a density is followed, the width of a panel, and its nodes and weights on [-1, 1].
+_REACH, _PANEL, _RULE = 12.0, 0.5, np.polynomial.legendre.leggauss(16)
 
 #: Above this distance of its ends the middle of the uniform is left out: there p_v / p_0 is 1 to the last bit.
 _WIDE = 48.0
@@ -54,7 +54,7 @@ def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
         pieces[2:3] = [(-half + shift, -half + shift + _REACH), (half - _REACH, half)]
     elif shift > width:
         pieces = [(low, high)]
-    base, weights = np.polynomial.legendre.leggauss(_NODES)
+    base, weights = _RULE
     found: list[tuple[Floats, Floats]] = []
     for start, end in pieces:
         panels = max(1, math.ceil((end - start) / _PANEL))

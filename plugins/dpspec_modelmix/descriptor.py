@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dpspec.contract as dps
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.contract.fragments import CLIP_NORM, NOISE, NOISE_MULTIPLIER, SAMPLING
 
 #: What can stand beside the repaired bound.
 BASELINES = ("fractional", "printed", "variance-matched", "limit", "pair")
@@ -54,11 +54,89 @@ _MIXING: dict[str, dps.Json] = {
     "additionalProperties": False,
 }
 
+_EMBEDDING: dict[str, dps.Json] = {
+    "type": "object",
+    "description": "Splits every gradient into its part within a subspace that is public and the residual, each with a "
+    "clip norm and noise of its own; noise_multiplier and clip_norm beside this block are the residual's.",
+    "properties": {
+        "form": {
+            "enum": ["isotropic-floor", "residual-only"],
+            "description": "isotropic-floor: both parts count against the residual's noise, which fills all "
+            "directions and is mixed; the noise within the subspace is left out of the account. residual-only: each "
+            "part counts against its own noise, and mixing amplifies the residual alone. To credit both parts with "
+            "the mixing would be unsound.",
+        },
+        "dimension": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 100000,
+            "description": "The dimension of the subspace.",
+        },
+        "clip_norm": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "The l2 norm to which the part within the subspace is scaled down.",
+        },
+        "noise_multiplier": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1e6,
+            "description": "Standard deviation of the noise within the subspace, divided by the clip norm there.",
+        },
+        "anchors": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 100000,
+            "default": 0,
+            "description": "How many records of the test split are public: their gradients at each released model span "
+            "the subspace. 0: a random one that never changes.",
+        },
+    },
+    "required": ["form", "dimension", "clip_norm", "noise_multiplier"],
+    "additionalProperties": False,
+}
+
+_UTILITY: dict[str, dps.Json] = {
+    "type": "object",
+    "description": "What the paper's utility theorems need to know of the loss; they stand beside the bounds then.",
+    "properties": {
+        "smoothness": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "beta: gradients differ by at most so many times the distance of two models.",
+        },
+        "distance": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "The largest distance of any model on the way from the best one (Theorem 3.1, convex "
+            "losses).",
+        },
+        "span": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "By how much losses differ at most (Theorems B.1 and 3.2, losses that need not be convex).",
+        },
+        "tail": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "kappa: a record's gradient is further than u from the mean one with probability at most "
+            "e^(-u / kappa) (Lemma B.1).",
+        },
+    },
+    "required": ["smoothness"],
+    "additionalProperties": False,
+}
+
 _MECHANISM: dict[str, dps.Json] = {
     "type": "object",
     "properties": {
         "noise_multiplier": NOISE_MULTIPLIER,
-        "clip_norm": CLIP_NORM,
+        "noise": NOISE,
+        "clip_norm": {
+            **CLIP_NORM,
+            "description": "Each record's gradient is scaled down to at most this l2 norm; where noise is laplace, to "
+            "this l1 norm.",
+        },
         "linf_truncation": {
             "type": "integer",
             "minimum": 1,
@@ -68,6 +146,7 @@ _MECHANISM: dict[str, dps.Json] = {
             "sqrt(p). 1 cuts nothing.",
         },
         "mixing": _MIXING,
+        "embedding": _EMBEDDING,
         "reduction": {
             "enum": ["mean", "sum"],
             "default": "mean",
@@ -93,6 +172,7 @@ _MECHANISM: dict[str, dps.Json] = {
             "default": list(BASELINES),
             "description": "What is shown beside the bounds. It changes no bound and no trial.",
         },
+        "utility": _UTILITY,
     },
     "required": ["noise_multiplier", "clip_norm", "mixing", "sampling"],
     "additionalProperties": False,
@@ -162,4 +242,5 @@ MODELMIX = dps.Mechanism(
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_modelmix.audit:ModelMixAudit",
     example=EXAMPLE,
+    trial_revision=2,
 )

@@ -1,7 +1,8 @@
-"""What a spec declares of the mixing and of the attack: no torch, no numerics."""
+"""What a spec declares of the mixing, the embedding and the attack: no torch, no numerics."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,26 @@ class Mixing:
     zero_ties: bool
     shared: bool
     unmixed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """The ``embedding`` block: a gradient's part within a public subspace is clipped and noised on its own.
+
+    floor: the isotropic floor: both parts count against the noise of the residual, which fills all directions. Without
+    it each part counts against its own noise, and mixing amplifies the residual alone.
+    """
+
+    floor: bool
+    dimension: int
+    clip_norm: float
+    noise_multiplier: float
+    anchors: int
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise within the subspace, on the sum."""
+        return self.noise_multiplier * self.clip_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +68,31 @@ def mixing_of(options: Mapping[str, Any]) -> Mixing:
         shared=block.get("weights", "per-coordinate") == "shared",
         unmixed=tuple(block.get("unmixed", ())),
     )
+
+
+def embedding_of(options: Mapping[str, Any]) -> Embedding | None:
+    """From the options of a mechanism or of one phase; None where gradients are taken as they are."""
+    block = options.get("embedding")
+    if block is None:
+        return None
+    return Embedding(
+        floor=block["form"] == "isotropic-floor",
+        dimension=int(block["dimension"]),
+        clip_norm=float(block["clip_norm"]),
+        noise_multiplier=float(block["noise_multiplier"]),
+        anchors=int(block.get("anchors", 0)),
+    )
+
+
+def noise_of(options: Mapping[str, Any]) -> str:
+    """The law of the noise: gaussian or laplace."""
+    return str(options.get("noise", "gaussian"))
+
+
+def floor_of(phase: Mapping[str, Any]) -> float:
+    """The norm of what counts against the mixed noise: of both parts with the isotropic floor, else clip_norm."""
+    embedding, clip_norm = embedding_of(phase), float(phase["clip_norm"])
+    return math.hypot(clip_norm, embedding.clip_norm) if embedding is not None and embedding.floor else clip_norm
 
 
 def attack_of(audit: Mapping[str, Any]) -> Attack:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import dpspec.contract as dps
 from dpspec_modelmix.attack_refusals import attack_refusals
-from dpspec_modelmix.options import batch_size, learning_rate, lost, mixing_of, mixing_path
+from dpspec_modelmix.options import batch_size, learning_rate, lost, mixing_of, mixing_path, noise_of
+from dpspec_modelmix.part_refusals import part_refusals
 
 #: Below this, in units of the noise, the gap hides nothing.
 _NEGLIGIBLE = 0.5
@@ -16,6 +17,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
     yield from _scope(spec)
     yield from _mechanism(spec, facts)
+    yield from part_refusals(spec, facts)
     yield from _amplification(spec, facts)
     if spec.audit is not None:
         yield from attack_refusals(spec, facts)
@@ -100,7 +102,7 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
         return
     for i, phase in enumerate(spec.phases):
         mixing, noise = mixing_of(phase), float(phase["noise_multiplier"])
-        if noise == 0.0:
+        if noise == 0.0 or noise_of(phase) != "gaussian":
             continue
         ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, spec.training.options)
         mean = phase.get("reduction", "mean") == "mean"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_modelmix import theory
+from dpspec_modelmix import laplace, theory
 from dpspec_modelmix.theory import Segment
 
 #: What the threshold is multiplied by.
@@ -21,15 +21,16 @@ _NAMES = ("epsilon", "without mixing", "variance-matched")
 
 
 def series(found: Sequence[Segment], delta: float, dimension: int | None) -> Iterator[dps.Series]:
-    """All three at one delta. ``dimension``: how many coordinates there are, if that is known."""
+    """All that the noise has, at one delta. ``dimension``: how many coordinates there are, if that is known."""
     yield _series(
         "threshold", "times the threshold", _FACTORS, delta, lambda f: [replace(s, gap=s.gap * f) for s in found]
     )
-    most = dimension or max(_SPARSITIES)
-    sparsities = sorted({p for p in (*_SPARSITIES, *(s.sparsity for s in found)) if p <= most})
-    yield _series(
-        "linf-truncation", "coordinates", sparsities, delta, lambda p: [replace(s, sparsity=int(p)) for s in found]
-    )
+    if found[0].noise == "gaussian":
+        most = dimension or max(_SPARSITIES)
+        sparsities = sorted({p for p in (*_SPARSITIES, *(s.sparsity for s in found)) if p <= most})
+        yield _series(
+            "linf-truncation", "coordinates", sparsities, delta, lambda p: [replace(s, sparsity=int(p)) for s in found]
+        )
     total = sum(s.steps for s in found)
     steps = sorted({max(1, round(n)) for n in np.geomspace(1, total, 12)})
     yield _series("steps", "steps", steps, delta, lambda n: _first(found, int(n)))
@@ -45,6 +46,14 @@ def _first(found: Sequence[Segment], steps: int) -> list[Segment]:
     return kept
 
 
+def _epsilons(found: Sequence[Segment], delta: float) -> tuple[float, float, float]:
+    matched = theory.gaussian_epsilon(theory.variance_matched(found), delta).epsilon
+    bare = theory.without_mixing(found)
+    if found[0].noise == "laplace":
+        return laplace.epsilon(found, delta), laplace.plain(bare).epsilon(delta).upper, matched
+    return theory.epsilon(found, delta).epsilon, theory.gaussian_epsilon(bare, delta).epsilon, matched
+
+
 def _series(
     name: str,
     unit: str,
@@ -52,16 +61,8 @@ def _series(
     delta: float,
     changed: Callable[[float], Sequence[Segment]],
 ) -> dps.Series:
-    rows = [
-        (
-            value,
-            theory.epsilon(now, delta).epsilon,
-            theory.gaussian_epsilon(theory.without_mixing(now), delta).epsilon,
-            theory.gaussian_epsilon(theory.variance_matched(now), delta).epsilon,
-        )
-        for value in values
-        for now in [changed(value)]
-    ]
+    rows = [(value, *_epsilons(changed(value), delta)) for value in values]
+    source = laplace.SOURCE if changed(values[0])[0].noise == "laplace" else theory.SOURCE
     columns = dict(zip((name, *_NAMES), map(list, zip(*rows, strict=True)), strict=True))
     return dps.Series(
         name=f"epsilon-by-{name}",
@@ -69,6 +70,6 @@ def _series(
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap({key: unit if key == name else "" for key in columns}),
         rigor="theorem",
-        source=theory.SOURCE,
+        source=source,
         plot=dps.FrozenMap({"x": name, "y": list(_NAMES), "log": ["x", "y"]}),
     )

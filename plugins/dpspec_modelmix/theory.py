@@ -44,7 +44,9 @@ class Segment:
 
     rate: q; effect: s = clip_norm / sigma = 1 / noise_multiplier; gap: t, the enforced gap in units of sigma on the
     scale of the sum; sparsity: p, how many coordinates share the worst gradient; inflation: at least 1, by how much the
-    logarithms of moments are raised where a gradient other than the one-hot one was seen to be worse.
+    logarithms of moments are raised where a gradient other than the one-hot one was seen to be worse; embedded: what a
+    second part of the gradient has for s, which meets Gaussian noise of its own and no mixing; noise: the law of sigma,
+    of which this module knows the Gaussian one (:mod:`dpspec_modelmix.laplace` the other).
     """
 
     steps: int
@@ -53,13 +55,15 @@ class Segment:
     gap: float
     sparsity: int = 1
     inflation: float = 1.0
+    embedded: float = 0.0
+    noise: str = "gaussian"
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         if not 0.0 < self.rate <= 1.0:
             raise ValueError(f"rate must be above 0 and at most 1, got {self.rate}")
-        for name in ("effect", "gap"):
+        for name in ("effect", "gap", "embedded"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
                 raise ValueError(f"{name} must be finite and not negative, got {value}")
@@ -93,9 +97,12 @@ def step_rdp(orders: Sequence[int], segment: Segment) -> Floats:
 
 @lru_cache(maxsize=256)
 def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
-    if segment.effect == 0.0:
+    if segment.noise != "gaussian":
+        raise ValueError("moments are those of Gaussian noise")
+    if segment.effect == 0.0 and segment.embedded == 0.0:
         return (0.0,) * len(orders)
     growth = segment.inflation * segment.sparsity * density.log_moments(max(orders), segment.shift, segment.gap)
+    growth = growth + density.log_moments(max(orders), segment.embedded, 0.0)
     found = []
     for a in orders:
         if segment.rate == 1.0:
@@ -108,11 +115,12 @@ def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, (n,), of the one-hot pair alone. Raises ``ValueError`` unless p = 1.
+    """D_a of one step at real ``orders`` > 1, (n,), of the one-hot pair alone. Raises ``ValueError`` unless p = 1 and
+    there is nothing embedded.
 
     That the one-hot gradient is the worst at fractional orders is supported by numbers only.
     """
-    if segment.sparsity != 1:
+    if not one_dimensional(segment):
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)
     if segment.gap < density.NARROW:
@@ -145,23 +153,28 @@ def variance_matched(segments: Sequence[Segment]) -> list[Segment]:
 
     I(t) >= 1 / (1 + t^2 / 12) makes its divergence the smaller one at every integer order, so its epsilon is too.
     """
-    return [
-        replace(s, effect=s.effect / math.sqrt(1.0 + s.gap**2 / 12.0), gap=0.0, sparsity=1, inflation=1.0)
-        for s in segments
-    ]
+    return [replace(_plain(s, s.effect / math.sqrt(1.0 + s.gap**2 / 12.0)), noise="gaussian") for s in segments]
 
 
 def limit(segments: Sequence[Segment]) -> list[Segment]:
     """What ever larger p comes to: a Gaussian of noise multiplier z / sqrt(I(t)), below which truncation cannot go."""
-    return [
-        replace(s, effect=s.effect * math.sqrt(density.fisher_information(s.gap)), gap=0.0, sparsity=1, inflation=1.0)
-        for s in segments
-    ]
+    return [_plain(s, s.effect * math.sqrt(density.fisher_information(s.gap))) for s in segments]
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
     """The same noise, no mixing: what is left where a condition of the amplification fails."""
-    return [replace(s, gap=0.0, sparsity=1, inflation=1.0) for s in segments]
+    return [_plain(s, s.effect) for s in segments]
+
+
+def one_dimensional(segment: Segment) -> bool:
+    """Whether the worst gradient moves a single coordinate."""
+    return segment.sparsity == 1 and segment.embedded == 0.0
+
+
+def _plain(segment: Segment, effect: float) -> Segment:
+    """Plain DP-SGD in which the mixed part has ``effect``; what is embedded stays as it is."""
+    joint = math.hypot(effect, segment.embedded)
+    return replace(segment, effect=joint, gap=0.0, sparsity=1, inflation=1.0, embedded=0.0)
 
 
 def gaussian_curve(segment: Segment) -> Callable[[Floats], Floats]:

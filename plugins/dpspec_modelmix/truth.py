@@ -9,9 +9,9 @@ that nothing here may stand in for the theorem.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
@@ -19,7 +19,7 @@ from scipy.special import ndtr
 
 from dpspec.accounting.checks import Floats, inside
 from dpspec_modelmix import density
-from dpspec_modelmix.theory import Segment
+from dpspec_modelmix.theory import Segment, one_dimensional
 
 #: The width of a cell of one coordinate's output.
 _CELL = 0.005
@@ -37,6 +37,10 @@ _LOST = 1e-13
 _POWERS = np.geomspace(1e-2, 300.0, 40)
 
 
+#: Probabilities of one coordinate's cells with the record and without it, (n,) each.
+Cells: TypeAlias = tuple[Floats, Floats]
+
+
 class Law(NamedTuple):
     """Losses ascending with their probabilities, (n,) each."""
 
@@ -46,10 +50,13 @@ class Law(NamedTuple):
 
 def step(segment: Segment) -> Law:
     """One step's loss ln((1 - q + q r)) under the law with the record; r is the ratio of all p coordinates."""
-    present, absent = _coordinate(segment.shift, segment.gap)
+    present, absent = _coordinate(segment.shift, segment.gap, segment.noise)
     loss = np.log(present) - np.log(absent)
-    if segment.sparsity > 1:
-        loss, present, absent = _product(loss, present, absent, segment.sparsity)
+    if not one_dimensional(segment):
+        parts = [((present, absent), segment.sparsity)]
+        if segment.embedded > 0.0:
+            parts.append((_coordinate(segment.embedded, 0.0, "gaussian"), 1))
+        loss, present, absent = _product(parts)
     if segment.rate == 1.0:
         return Law(loss, present)
     mixed = np.where(
@@ -91,53 +98,91 @@ def _delta(law: Law, epsilon: float) -> float:
 
 
 @lru_cache(maxsize=16)
-def _coordinate(shift: float, width: float) -> tuple[Floats, Floats]:
+def _coordinate(shift: float, width: float, noise: str) -> Cells:
     """One coordinate's cells, (n,) each: probabilities of N + U shifted and not. Cells lose a little of the loss."""
+    law = _LAWS[noise]
+    shift, width = law.units * shift, law.units * width
     half = 0.5 * width
-    edges = _edges(-half - 11.0, half + shift + 11.0, half, shift)
-    present, absent = _cells(edges - shift, width), _cells(edges, width)
+    edges = _edges(half, shift, law.reach)
+    if law.straight:  # beyond both ends the loss does not change
+        edges = np.concatenate([[-math.inf], edges[(edges > -half) & (edges < half + shift)], [math.inf]])
+    present, absent = _cells(edges - shift, width, law), _cells(edges, width, law)
     kept = (absent > 0.0) & (present > 0.0)
     return present[kept], absent[kept]
 
 
-def _edges(low: float, high: float, half: float, shift: float) -> Floats:
+def _edges(half: float, shift: float, reach: float) -> Floats:
     """Edges of cells: fine where densities change, coarse along the plateau."""
-    left, right = np.arange(low, -half + shift + 12.0, _CELL), np.arange(half - 12.0, high, _CELL)
+    low, high = -half - reach, half + shift + reach
+    left, right = np.arange(low, -half + shift + reach, _CELL), np.arange(half - reach, high, _CELL)
     if left[-1] >= right[0]:
         return np.linspace(low, high, math.ceil((high - low) / _CELL) + 1)
     return np.concatenate([left, np.linspace(left[-1], right[0], 2001)[1:-1], right])
 
 
-def _cells(edges: Floats, width: float) -> Floats:
-    """Probabilities of N + U between ``edges``; those above 0 by survival, whose digits are not lost near 1."""
-    below, above = np.diff(_cumulative(edges, width)), -np.diff(_cumulative(-edges, width))
+def _cells(edges: Floats, width: float, law: Noise) -> Floats:
+    """Probabilities between ``edges``; those above 0 by survival, whose digits are not lost near 1."""
+    below, above = np.diff(_cumulative(edges, width, law)), -np.diff(_cumulative(-edges, width, law))
     return np.asarray(np.where(edges[:-1] >= 0.0, above, below), dtype=np.float64)
 
 
-def _cumulative(o: Floats, width: float) -> Floats:
-    """P[N + U <= o]."""
+def _cumulative(o: Floats, width: float, law: Noise) -> Floats:
+    """P[noise + U <= o]."""
     if width < density.NARROW:
-        return np.asarray(ndtr(o), dtype=np.float64)
-
-    def integral(x: Floats) -> Floats:
-        return np.asarray(x * ndtr(x) + np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi), dtype=np.float64)
-
-    return np.asarray((integral(o + 0.5 * width) - integral(o - 0.5 * width)) / width, dtype=np.float64)
+        return law.cumulative(o)
+    within = law.integral(o + 0.5 * width) - law.integral(o - 0.5 * width)
+    return np.asarray(np.where(np.isinf(o), o > 0.0, within / width), dtype=np.float64)
 
 
-def _product(loss: Floats, present: Floats, absent: Floats, count: int) -> tuple[Floats, Floats, Floats]:
-    """The loss of ``count`` independent coordinates and both its laws, (m,) each.
+def _gaussian_integral(x: Floats) -> Floats:
+    return np.asarray(x * ndtr(x) + np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi), dtype=np.float64)
+
+
+def _laplace(x: Floats) -> Floats:
+    tail = 0.5 * np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0.0, tail, 1.0 - tail), dtype=np.float64)
+
+
+def _laplace_integral(x: Floats) -> Floats:
+    finite = np.where(np.isinf(x), 0.0, x)
+    return np.asarray(np.maximum(finite, 0.0) + 0.5 * np.exp(-np.abs(x)), dtype=np.float64)
+
+
+class Noise(NamedTuple):
+    """A law of noise: its cumulative function and that one's integral, what a deviation is in the units of both, how
+    far a cell is worth having, and whether ln of its density is straight on either side.
+    """
+
+    cumulative: Callable[[Floats], Floats]
+    integral: Callable[[Floats], Floats]
+    units: float
+    reach: float
+    straight: bool
+
+
+_LAWS = {
+    "gaussian": Noise(lambda x: np.asarray(ndtr(x), dtype=np.float64), _gaussian_integral, 1.0, 11.0, False),
+    "laplace": Noise(_laplace, _laplace_integral, math.sqrt(2.0), 37.0, True),
+}
+
+
+def _product(coordinates: Sequence[tuple[Cells, int]]) -> tuple[Floats, Floats, Floats]:
+    """The loss of independent coordinates, so many of each kind, and both its laws, (m,) each.
 
     Each law is known best where it is the larger one; the other follows from the loss.
     """
-    finest = _WITHIN * min(1.0, 10.0 / math.sqrt(count))
-    above, below = (_sum([(Law(loss, law), count)], finest) for law in (present, absent))
+    finest = _WITHIN * min(1.0, 10.0 / math.sqrt(sum(count for _, count in coordinates)))
+    losses = [np.log(present) - np.log(absent) for (present, absent), _ in coordinates]
+    above, below = (
+        _sum([(Law(loss, laws[side]), count) for loss, (laws, count) in zip(losses, coordinates, strict=True)], finest)
+        for side in (0, 1)
+    )
     up, down = above.losses > 0.0, below.losses <= 0.0
-    losses = np.concatenate([below.losses[down], above.losses[up]])
+    losses_of_all = np.concatenate([below.losses[down], above.losses[up]])
     here, there = below.masses[down], above.masses[up]
     with_record = np.concatenate([here * np.exp(below.losses[down]), there])
     without = np.concatenate([here, there * np.exp(-above.losses[up])])
-    return losses, with_record / with_record.sum(), without / without.sum()
+    return losses_of_all, with_record / with_record.sum(), without / without.sum()
 
 
 def _sum(parts: Sequence[tuple[Law, int]], finest: float = _SPACING) -> Law:

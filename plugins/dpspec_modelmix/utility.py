@@ -85,6 +85,14 @@ class NonConvex:
         """T = (n epsilon)^2 / (d ln(1 / delta))."""
         return (self.records * self.epsilon) ** 2 / self._leak
 
+    def covers(self, tail: float) -> bool:
+        """Whether clip_norm is as large as the proof needs: c >= 4 kappa ln 10, with kappa = ``tail``, and
+        c / (2 kappa) - ln((c / 4 + kappa)^2 / c) >= 0.4 - ln(sqrt(R beta d ln(1 / delta)) / (n epsilon)).
+        """
+        c, ratio = self.clip_norm, self._unit(1.0) / self.clip_norm
+        left = c / (2.0 * tail) - math.log((c / 4.0 + tail) ** 2 / c)
+        return c >= 4.0 * tail * math.log(10.0) and left >= 0.4 - math.log(ratio)
+
     def dpsgd(self, *, printed: bool = False) -> float:
         """Theorem B.1: the mean of min(9/20 ||grad||^2, c/20 ||grad||) over the steps of clipped DP-SGD.
 

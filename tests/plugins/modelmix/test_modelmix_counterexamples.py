@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
-from scipy import integrate
 
 from dpspec.accounting.pld import PrivacyLoss
-from dpspec_modelmix import density, laplace, printed, theory, truth, utility
+from dpspec_modelmix import density, printed, theory, truth
 from dpspec_modelmix.theory import Segment
 
 
@@ -93,85 +91,6 @@ def test_plain_noise_of_the_same_variance_always_has_the_smaller_epsilon() -> No
                     matched = theory.variance_matched(mixed)
                     plain = theory.step_rdp(orders, matched[0])
                     assert np.all(plain <= theory.step_rdp(orders, mixed[0]) * (1 + 1e-9))
-
-
-def test_laplace() -> None:
-    one, as_printed = laplace.moments(1.0, 0.05, 200.0), laplace.moments(1.0, 0.05, 200.0, printed=True)
-    assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
-    assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
-    assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
-    assert laplace.total_epsilon(1000, one, 1e-5) == pytest.approx(2.1822067, rel=6e-8)
-    assert laplace.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large = laplace.moments(1.0, 1.0, 100.0)
-    assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
-    assert laplace.moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
-    with pytest.raises(ValueError, match="the lemma needs"):
-        laplace.moments(1.0, 1.0, 3.0)
-
-
-@pytest.mark.parametrize(
-    ("shift", "width", "mean", "second"),
-    [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)],
-)
-def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
-    def loss(o: float) -> tuple[float, float]:
-        there, here = (float(laplace.log_density(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
-        return math.exp(there), there - here
-
-    knots = [-40.0, -5.0, 0.0, shift, 8.0, width - 8.0, width, width + shift, width + 8.0, width + 40.0]
-    for power, value in ((1, mean), (2, second)):
-        parts = [
-            integrate.quad(lambda o, n=power: loss(o)[0] * loss(o)[1] ** n, a, b, epsabs=1e-13, limit=200)[0]
-            for a, b in itertools.pairwise(knots)
-        ]
-        assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
-        assert math.fsum(parts) <= laplace.moments(1.0, shift, width)[power - 1]
-
-
-def test_utility_constants() -> None:
-    setting = {
-        "distance": 1.0,
-        "dimension": 10,
-        "thresholds": 0.01,
-        "steps": 100,
-        "gamma": 0.5,
-        "lipschitz": 1.0,
-        "rate": 0.1,
-        "records": 1000,
-        "noise_square": 40.0,
-        "smoothness": 1.0,
-    }
-    assert utility.convex(**setting) == pytest.approx(5.6698603, rel=6e-8)
-    assert utility.convex(**setting, enforcement="literal") > utility.convex(**setting)
-    bias = utility.clipping_bias(12.0, 1.0)
-    assert bias == pytest.approx((0.47510647, 0.043924944, 1.3029810), rel=6e-8)
-    c = 4.0 * math.log(10.0)
-    assert utility.clipping_bias(c, 1.0) == pytest.approx((0.45, 0.13465516, c / 20.0), rel=6e-8)
-    with pytest.raises(ValueError, match="parts"):
-        utility.clipping_bias(1.0, 1.0, 2.0)
-
-
-def test_rederived_utility_theorems() -> None:
-    case = utility.NonConvex(
-        dimension=100,
-        records=10_000,
-        rate=0.1,
-        clip_norm=2.0,
-        epsilon=1.0,
-        delta=1e-5,
-        smoothness=1.0,
-        span=1.0,
-        noise=4.0,
-    )
-    leak = 100.0 * math.log(1e5)
-    assert case.steps == pytest.approx(1e8 / leak)
-    unit = 2.0 * math.sqrt(leak) / 1e4
-    assert case.dpsgd() == pytest.approx((15.0 + 1.0 + 0.05) * unit)
-    assert case.dpsgd(printed=True) == pytest.approx(4.5 * unit)
-    assert case.modelmix(0.0, 0.0) == pytest.approx((20.0 + 1.0 + 0.05) * unit * math.sqrt(101 / 12))
-    # The third term with its root put back is smaller by sqrt(d ln(1 / delta)).
-    ours, theirs = (case.modelmix(12.0, 0.0, printed=p) - case.modelmix(0.0, 0.0, printed=p) for p in (False, True))
-    assert theirs / ours == pytest.approx(math.sqrt(leak))
 
 
 def test_clipping_can_fail() -> None:

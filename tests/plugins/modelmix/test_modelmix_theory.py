@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpspec_modelmix import density, theory, truth
+from dpspec_modelmix import density, theory
 from dpspec_modelmix.theory import Segment
 
 
@@ -174,53 +174,6 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
     assert found == pytest.approx(exact, rel=1e-9)
     if order == int(order):
         assert theory.step_rdp([int(order)], Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
-
-
-def test_the_truth_lies_at_or_below_the_bound_in_many_settings() -> None:
-    count = 0
-    for q, s, t, p in itertools.product((0.02, 0.2, 1.0), (0.4, 1.5), (0.0, 3.0, 40.0), (1, 9)):
-        segments = [Segment(20, q, s, t, p)]
-        bound = theory.epsilon(segments, 1e-5).epsilon
-        improved = theory.epsilon(segments, 1e-5, "improved").epsilon
-        assert truth.epsilon(segments, 1e-5) <= improved * (1 + 1e-6)
-        assert improved <= bound * (1 + 1e-9)
-        count += 1
-    assert count >= 30
-
-
-@pytest.mark.parametrize(
-    ("ratio", "p", "value"), [(0.075, 1, 48.073), (0.15, 1, 33.829), (0.3, 1, 25.001), (0.075, 25, 13.959)]
-)
-def test_the_truth_of_the_figure(ratio: float, p: int, value: float) -> None:
-    # The reference values of this column are themselves exact to about half a percent.
-    assert truth.epsilon([FIGURE[ratio, p]], 1e-5) == pytest.approx(value, rel=5e-3)
-
-
-def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
-    from dpspec.accounting.pld import PrivacyLoss
-
-    noise = 0.3675 / math.sqrt(density.fisher_information(FIGURE[0.3, 100].gap))
-    limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
-    values = [truth.epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
-    assert values[0] == pytest.approx(3.932, abs=2e-3)
-    assert values[1] == pytest.approx(limit.upper, rel=1e-3)
-    assert (
-        limit.lower * (1 - 1e-4) < values[1] < values[0] < theory.epsilon([FIGURE[0.3, 100]], 1e-5, "improved").epsilon
-    )
-
-
-def test_the_truth_of_a_gap_that_changes() -> None:
-    transfer = [mixed(1024 / 5e4, 500, 2.3733, r, 1024, 0.1) for r in (0.0075, 0.005, 0.0025)]
-    assert truth.epsilon(transfer, 1e-5) == pytest.approx(0.401, abs=6e-4)
-
-
-def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:
-    from dpspec.accounting.pld import PrivacyLoss
-
-    for rate, noise, steps, delta in ((0.02, 0.3675, 5000, 1e-5), (1.0, 1.0, 1, 1e-2), (0.1, 1.2, 50, 1e-6)):
-        interval = PrivacyLoss.gaussian(noise, 1.0, rate, "present-first").compose(steps).epsilon(delta, width=1e-6)
-        found = truth.epsilon([Segment(steps, rate, 1.0 / noise, 0.0)], delta)
-        assert found == pytest.approx(0.5 * (interval.lower + interval.upper), rel=2e-5)
 
 
 def test_a_wider_gap_and_more_sparsity_never_hurt() -> None:

@@ -202,7 +202,7 @@ def test_scores_of_absent_canaries_are_a_martingale_and_present_ones_rise(kind: 
     for seed in range(6):
         owned = Owned(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        reader = Reader(job, rule, owned)
+        reader = Reader(job, rule, owned, Planted(owned, torch.ones(100, dtype=torch.bool), 600, 10.0))
         planted = replace(job, canaries=Planted(owned, torch.from_numpy(coin == 1), 600, 10.0), seed=seed)
         run(replace(parts_of(planted), update=MixingUpdate(rule, seed, "cpu")), seed, observers=(reader,))
         scores.append(reader.scores.numpy())

@@ -1,0 +1,321 @@
+"""Laplace noise: the corrected lemma and its total, against quadrature and certified privacy losses; and its trials."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+
+from dpspec.accounting.pld import PrivacyLoss
+from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
+from dpspec.engine.prepare import check
+from dpspec.engine.result import AuditResult
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.registry.loader import load_catalog
+from dpspec.spec.load import load_specs
+from dpspec.training import flat
+from dpspec_modelmix import laplace, theory, truth
+from dpspec_modelmix.canaries import Owned, Planted
+from dpspec_modelmix.clips import Absolute
+from dpspec_modelmix.mixing import rules_of
+from dpspec_modelmix.options import Attack
+from dpspec_modelmix.reading import Reader, log_laplace_density
+from dpspec_modelmix.running import train
+from dpspec_modelmix.theory import Segment
+
+ROOT_2 = math.sqrt(2.0)
+
+
+def segment(steps: int, loss: float, width: float, rate: float = 1.0) -> Segment:
+    """epsilon_0 and the width of the uniform, in scales of the noise."""
+    return Segment(steps, rate, loss / ROOT_2, width / ROOT_2, noise="laplace")
+
+
+def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> PrivacyLoss:
+    """The pair's privacy loss, by another accountant."""
+
+    def absent(o: np.ndarray) -> np.ndarray:
+        return laplace.log_density(o, 1.0, width)
+
+    def present(o: np.ndarray) -> np.ndarray:
+        shifted = laplace.log_density(o - loss, 1.0, width)
+        return shifted if rate == 1.0 else np.logaddexp(math.log1p(-rate) + absent(o), math.log(rate) + shifted)
+
+    knots = sorted({-45.0, 0.0, loss, width, width + loss, width + loss + 45.0})
+    return PrivacyLoss.from_densities(present, absent, knots).compose(steps)
+
+
+def test_laplace() -> None:
+    one, as_printed = laplace.moments(1.0, 0.05, 200.0), laplace.moments(1.0, 0.05, 200.0, printed=True)
+    assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
+    assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
+    assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
+    assert laplace.total_epsilon([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
+    assert laplace.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large = laplace.moments(1.0, 1.0, 100.0)
+    assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
+    assert laplace.moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
+    with pytest.raises(ValueError, match="the lemma needs"):
+        laplace.moments(1.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("shift", "width", "mean", "second"),
+    [(0.05, 200.0, 8.6635660e-6, 1.7330149e-5), (1.0, 100.0, 0.0067839925, 0.014447134)],
+)
+def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
+    def loss(o: float) -> tuple[float, float]:
+        there, here = (float(laplace.log_density(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
+        return math.exp(there), there - here
+
+    knots = [-40.0, -5.0, 0.0, shift, 8.0, width - 8.0, width, width + shift, width + 8.0, width + 40.0]
+    for power, value in ((1, mean), (2, second)):
+        parts = [
+            integrate.quad(lambda o, n=power: loss(o)[0] * loss(o)[1] ** n, a, b, epsabs=1e-13, limit=200)[0]
+            for a, b in itertools.pairwise(knots)
+        ]
+        assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
+        assert math.fsum(parts) <= laplace.moments(1.0, shift, width)[power - 1]
+
+
+@pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
+@pytest.mark.parametrize(("loss", "width"), [(0.05, 50.0), (1.0, 50.0), (3.0, 60.0)])
+def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
+    if 2.0 * cut + loss >= width:
+        with pytest.raises(ValueError, match="below the width"):
+            laplace.cut_moments(loss, width, cut)
+        return
+    bound = laplace.cut_moments(loss, width, cut)
+
+    def density(o: float) -> float:
+        return float(laplace.log_density(np.array([o]), 1.0, width)[0])
+
+    knots = [-40.0, 0.0, loss, 8.0, width - 8.0, width, width + loss, width + 40.0]
+    for power in (1, 2):
+        parts = [
+            integrate.quad(
+                lambda o, n=power: math.exp(density(o)) * (density(o) - density(o - loss)) ** n, a, b, limit=200
+            )[0]
+            for a, b in itertools.pairwise(knots)
+        ]
+        assert math.fsum(parts) <= bound[power - 1]
+
+
+def test_the_lemma_has_one_of_the_cuts() -> None:
+    own = laplace.moments(2.0, 0.5, 30.0)
+    assert laplace.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
+
+
+def test_bounds_rise_relative_to_the_shift() -> None:
+    """So that a gradient of l1 norm c has no larger sum of them than the one-hot one: what the total rests on."""
+    for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
+        rows = [laplace.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
+        for which in (0, 1):
+            relative = [row[which] / row.largest for row in rows]
+            assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(relative))
+
+
+@pytest.mark.parametrize(
+    ("steps", "loss", "width"),
+    [(1000, 0.05, 200.0), (100, 0.3, 40.0), (20, 1.0, 100.0), (500, 0.5, 1e4), (3, 2.0, 5.0)],
+)
+def test_the_total_lies_above_what_is_certified_of_the_pair(steps: int, loss: float, width: float) -> None:
+    bound = laplace.epsilon([segment(steps, loss, width)], 1e-5)
+    exact = certified(steps, loss, width).epsilon(1e-5)
+    assert exact.upper <= bound
+    assert bound <= steps * loss * (1 + 1e-12)
+    assert truth.epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
+
+
+def test_the_truth_of_the_reference() -> None:
+    assert truth.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
+    sampled = segment(200, 0.5, 20.0, rate=0.1)
+    exact = certified(200, 0.5, 20.0, 0.1).epsilon(1e-5)
+    assert truth.epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
+    assert exact.upper <= laplace.epsilon([sampled], 1e-5)
+
+
+def test_a_better_cut_and_the_printed_total() -> None:
+    one = laplace.moments(1.0, 0.05, 200.0)
+    assert laplace.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
+    assert laplace.total_epsilon([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
+    # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
+    assert laplace.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
+    assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
+
+
+def test_segments_add_up_and_units_do_not_matter() -> None:
+    halves = [segment(500, 0.05, 200.0), segment(500, 0.05, 200.0)]
+    whole = laplace.epsilon([segment(1000, 0.05, 200.0)], 1e-5)
+    assert laplace.epsilon(halves, 1e-5) == pytest.approx(whole, rel=1e-12)
+    wider = [segment(500, 0.05, 200.0), segment(500, 0.05, 400.0)]
+    assert laplace.epsilon(wider, 1e-5) < whole
+    # No cut: what is left is epsilon_0 of every step.
+    assert laplace.epsilon([segment(10, 0.5, 0.4)], 1e-5) == pytest.approx(5.0)
+
+
+def test_gaussian_moments_refuse_laplace_noise() -> None:
+    with pytest.raises(ValueError, match="Gaussian"):
+        theory.step_rdp([2], segment(1, 1.0, 5.0))
+
+
+def test_the_density_that_scores() -> None:
+    o = np.linspace(-30.0, 30.0, 301)
+    for width in (0.5, 7.0, 20.0):
+        ours = log_laplace_density(torch.tensor(o), torch.full((301,), width, dtype=torch.float64)).numpy()
+        assert ours == pytest.approx(laplace.log_density(o + width / 2.0, 1.0, width), rel=1e-9, abs=1e-9)
+    plain = log_laplace_density(torch.tensor(o), torch.zeros(301, dtype=torch.float64)).numpy()
+    assert plain == pytest.approx(-np.abs(o) - math.log(2.0), rel=1e-12)
+
+
+def test_clipping_to_an_l1_norm() -> None:
+    rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    rows[3, 5] = math.inf
+    clipped, lengths = Absolute()(rows, 20.0)
+    norms = rows.double().abs().sum(1)
+    assert torch.allclose(clipped[0].double(), rows[0].double() * min(1.0, 20.0 / float(norms[0])), rtol=1e-5)
+    assert float(clipped.double().abs().sum(1).max()) <= 20.0
+    assert float(lengths.max()) <= 20.0
+    assert float(lengths[3]) == 0.0
+    assert torch.all(clipped[3] == 0.0)
+    assert int((norms > 20.0).sum()) > 10
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "spread"])
+def test_scores_are_likelihood_ratios(kind: str) -> None:
+    model = torch.nn.Linear(60, 10, bias=False)
+    phase = FrozenMap(
+        {
+            "steps": 6,
+            "noise": "laplace",
+            "noise_multiplier": 2.0,
+            "clip_norm": 1.0,
+            "sampling": {"scheme": "poisson", "rate": 0.5},
+            "mixing": {"threshold": 6.0},
+            "reduction": "sum",
+        }
+    )
+    options = FrozenMap({"learning_rate": 0.3, "reduction": "sum"})
+    scores, coins = [], []
+    for seed in range(6):
+        job = TrainingJob(
+            x=np.zeros((1, 60), dtype=np.float32),
+            y=np.zeros(1, dtype=np.int64),
+            model=model,
+            phases=(phase,),
+            options=options,
+            expected_batch_size=1.0,
+            device="cpu",
+            seed=seed,
+        )
+        rules = rules_of(job.phases, options, 1.0, flat.Layout.of(model), "cpu")
+        owned = Owned(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
+        coin = np.random.default_rng(seed).integers(0, 2, 100)
+        everyone = Planted(owned, torch.ones(100, dtype=torch.bool), 600, 10.0)
+        reader = Reader(job, rules, owned, everyone, Absolute())
+        planted = Planted(owned, torch.from_numpy(coin == 1), 600, 10.0)
+        train(replace(job, canaries=planted, observers=(reader,)), Absolute(), rules)
+        scores.append(reader.scores.numpy())
+        coins.append(coin)
+    score, coin = np.concatenate(scores), np.concatenate(coins)
+    for ratio in (np.exp(score[coin == 0]), np.exp(-score[coin == 1])):
+        assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / math.sqrt(len(ratio)))
+    if kind == "one-hot":
+        assert score[coin == 1].mean() > score[coin == 0].mean() + 0.1
+
+
+TEXT = """\
+dpspec: 1
+name: laplace
+mechanism:
+  kind: modelmix
+  noise: laplace
+  noise_multiplier: 14.142135623730951
+  clip_norm: 0.1
+  mixing: {threshold: 2.0}
+  sampling: {scheme: full}
+  steps: 20
+data: {kind: synthetic, records: 60, features: 10, classes: 4, seed: 2, split: {test: 0.2}}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+claims:
+  - {id: mixed, kind: approx-dp, epsilon: 1.5, delta: 1e-5}
+audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 40}, twins: {}, seed: 3}
+"""
+
+
+def audit_of(tmp_path: Path, *overrides: str) -> AuditResult:
+    path = tmp_path / "laplace.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    (audit,) = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
+    return audit
+
+
+def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path)
+    findings = [f for f in audit.findings if isinstance(f, Finding)]
+    uppers = {f.method: f for f in findings if f.quantity == "epsilon" and f.bound == "upper" and f.at["delta"] == 1e-5}
+    mixed = uppers["Freedman, corrected Lemma D.2, any cut"]
+    # 48 records at 2.0 learning rates: a gap of 96 scales, which are 1; epsilon_0 is 0.1.
+    assert mixed.value == pytest.approx(laplace.epsilon([segment(20, 0.1, 96.0)], 1e-5), rel=1e-12)
+    assert not {a.status for a in mixed.assumptions} & {"unchecked", "false"}
+    assert uppers["without mixing, pld/connect-the-dots"].value > mixed.value
+    assert audit.verdicts[0].verdict == "proved"
+    (lower,) = [f for f in findings if f.quantity == "epsilon" and f.bound == "lower"]
+    assert lower.value <= mixed.value
+    assert {f.quantity for f in findings} >= {"amplification", "epsilon-without-mixing", "epsilon-of-the-pair"}
+    printed = [f for f in findings if f.printed is not None]
+    assert [f.method for f in printed] == ["Lemma D.2 and its total, in units of the spec"]
+    assert all(f.printed is not None and f.printed.refuted for f in printed)
+    assert {s.name for s in audit.series if isinstance(s, Series)} >= {"epsilon-by-threshold", "epsilon-by-steps"}
+    assert audit.conformance.status == "conforms-within"
+
+
+def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
+    methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
+    assert all(method.startswith("without mixing, pld") for method in methods)
+    (claimed,) = [f for f in audit.findings if f.method == "Lemma D.2 as if nothing failed"]
+    assert claimed.printed is not None
+    assert claimed.printed.refuted
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path", "severity"),
+    [
+        (["mechanism.linf_truncation=4"], "unsupported", "mechanism.linf_truncation", "error"),
+        (["mechanism.mixing.threshold=0.001"], "bad-value", "mechanism.mixing.threshold", "error"),
+        (["mechanism.mixing.threshold=0.01"], "bad-value", "mechanism.mixing.threshold", "warning"),
+        (["mechanism.mixing.threshold=0"], "unsupported", "mechanism.mixing.threshold", "warning"),
+        (
+            ["mechanism.embedding={form: residual-only, dimension: 2, clip_norm: 1, noise_multiplier: 1}"],
+            "unsupported",
+            "mechanism.embedding",
+            "error",
+        ),
+        (["mechanism.noise=cauchy"], "bad-choice", "mechanism.noise", "error"),
+        (["mechanism.utility={smoothness: 1, distance: 1}"], "unsupported", "mechanism.utility", "error"),
+        (
+            ["mechanism.steps=null", "mechanism.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"],
+            "unsupported",
+            "mechanism.phases.1.noise",
+            "error",
+        ),
+    ],
+)
+def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
+    file = tmp_path / "laplace.yaml"
+    file.write_text(TEXT, encoding="utf-8")
+    loaded = load_specs([file], load_catalog(), overrides)
+    found = [*loaded.diagnostics, *(d for spec in loaded.specs for d in check(spec, load_catalog()))]
+    assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
+    assert all(d.span is not None for d in found)
