@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from dpspec.cli.keys import Key, keys
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generator import commands, python, spec
+from generator.markdown import table, tidy
+
 from dpspec.contract import Catalog
 from dpspec.errors import ExitCode
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.bundle import reference
 from dpspec.spec.codes import CODES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -33,11 +37,15 @@ EXIT_CODES = {
 
 def pages() -> dict[str, str]:
     """The generated pages by file name."""
-    return {
-        "spec.md": spec_page(own(load_catalog())),
+    written = {
+        "spec.md": spec.page(own(load_catalog())),
         "diagnostics.md": diagnostics_page(),
         "exit-codes.md": exit_codes_page(),
+        "commands.md": commands.page(),
+        "python.md": python.public_page(),
+        "plugins.md": python.plugin_page(),
     }
+    return {name: NOTE + text for name, text in written.items()}
 
 
 def own(catalog: Catalog) -> Catalog:
@@ -54,32 +62,6 @@ def own(catalog: Catalog) -> Catalog:
     )
 
 
-def spec_page(catalog: Catalog) -> str:
-    """Every key of a spec, by block and kind."""
-    lines = [
-        "# The spec: every key\n",
-        "`dpspec explain KEY` says the same of one key, and covers the plugins that you have installed; "
-        "`dpspec schema` prints the JSON Schema for editors.\n",
-    ]
-    previous = ""
-    known = list(keys(reference(catalog)))
-    tops = list(dict.fromkeys(key.path.split(".")[0] for key in known))
-    for key in sorted(known, key=lambda k: tops.index(k.path.split(".")[0])):
-        top = key.path.split(".")[0]
-        section = f"## `{top}`" if "." in key.path or key.conditions else ""
-        if "." not in key.path and not key.conditions:
-            lines += [f"\n## `{key.path}`\n", f"{_text(key.description)} ({_text(key.type)})\n"]
-            previous = ""
-            continue
-        heading = f"{section}\n\n### when {' and '.join(key.conditions)}" if key.conditions else section
-        if heading != previous:
-            lines.append(f"\n### When {_text(' and '.join(key.conditions))}\n" if key.conditions else "")
-            lines += ["| key | value | |", "|---|---|---|"]
-            previous = heading
-        lines.append(_row(key))
-    return NOTE + _tidy("\n".join(lines))
-
-
 def diagnostics_page() -> str:
     """Every diagnostic code."""
     lines = ["# Diagnostics\n", "`dpspec explain CODE` prints one of these.\n"]
@@ -87,30 +69,15 @@ def diagnostics_page() -> str:
         example = code.example.strip("\n")
         lines += [f"## `{code.name}`\n", f"*{code.summary}*\n", f"{code.meaning}\n"]
         lines += [f"```text\n{example}\n```\n", f"{code.mend}\n"]
-    return NOTE + _tidy("\n".join(lines))
+    return tidy("\n".join(lines))
 
 
 def exit_codes_page() -> str:
     """Every exit code."""
-    lines = ["# Exit codes\n", "A finding and a crash never share a code.\n", "| code | |", "|---|---|"]
-    lines += [f"| {code.value} | {EXIT_CODES[code]} |" for code in ExitCode]
-    return NOTE + _tidy("\n".join(lines))
-
-
-def _row(key: Key) -> str:
-    return f"| `{key.path}` | {_text(key.type)} | {_text(key.description)} |"
-
-
-def _text(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def _tidy(text: str) -> str:
-    kept: list[str] = []
-    for line in text.splitlines():
-        if line or (kept and kept[-1]):
-            kept.append(line.rstrip())
-    return "\n".join(kept).rstrip() + "\n"
+    rows = [(str(code.value), EXIT_CODES[code]) for code in ExitCode]
+    return tidy(
+        "\n".join(["# Exit codes\n", "A finding and a crash never share a code.\n", *table(("code", ""), rows)])
+    )
 
 
 def _write() -> Iterator[Path]:

@@ -1,9 +1,8 @@
 """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec.
 
     >>> import dpspec
-    >>> catalog = dpspec.load_catalog()
-    >>> loaded = dpspec.load_specs([Path("specs/quickstart.yaml")], catalog)        # doctest: +SKIP
-    >>> result = dpspec.run(loaded.specs, catalog, store=dpspec.Store(Path(".dpspec/store")))  # doctest: +SKIP
+    >>> result = dpspec.run("specs/quickstart.yaml")  # doctest: +SKIP
+    >>> result.to_frame()  # doctest: +SKIP
 
 Names are imported when they are first asked for: ``import dpspec`` alone imports neither numpy, scipy nor torch.
 Plugins import :mod:`dpspec.contract` instead.
@@ -12,14 +11,15 @@ Plugins import :mod:`dpspec.contract` instead.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as typing's: importing that takes longer than all of this, and Ctrl-C may come early
 if TYPE_CHECKING:
+    from typing import Any
+
+    from dpspec.api import load, run
     from dpspec.contract import Claim, Diagnostic, Finding, Spec
-    from dpspec.engine.codec import dump, load
+    from dpspec.engine.codec import dump
     from dpspec.engine.diff import diff
     from dpspec.engine.result import Result, Verdict
-    from dpspec.engine.runner import run
     from dpspec.engine.store import Store
     from dpspec.engine.verify import verify
     from dpspec.registry.loader import load_catalog
@@ -37,10 +37,10 @@ _HOME = {
     "Verdict": "dpspec.engine.result",
     "diff": "dpspec.engine.diff",
     "dump": "dpspec.engine.codec",
-    "load": "dpspec.engine.codec",
+    "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.spec.load",
-    "run": "dpspec.engine.runner",
+    "run": "dpspec.api",
     "verify": "dpspec.engine.verify",
 }
 

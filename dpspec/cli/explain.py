@@ -49,6 +49,7 @@ def explain(
     ],
 ) -> int:
     """Explain a diagnostic code, a key of a spec, a kind and its keys, a choice or a verdict."""
+    from dpspec.cli.cases import alike
     from dpspec.cli.keys import choices, find, keys
     from dpspec.registry.loader import load_catalog
     from dpspec.spec.bundle import reference
@@ -71,9 +72,9 @@ def explain(
     claims = _of_kind("claim", what, known)
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
-    blocks += [_key(key, known) for key in find(what, known)]
+    blocks += [_key(cases, known) for cases in alike(find(what, known))]
     if not blocks:
-        blocks += [_key(key, ()) for key in _choosing(what, known)]
+        blocks += [_key([key], ()) for key in _choosing(what, known)]
     if not blocks:
         kinds = [kind for name, _ in _FAMILIES for kind in getattr(catalog, name)]
         paths = [key.path for key in known]
@@ -137,13 +138,16 @@ def _listed(keys: Sequence[Key]) -> str:
     return "\n".join(lines)
 
 
-def _key(key: Key, known: Sequence[Key]) -> str:
+def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
+    """A key, in all the cases in which it says the same, and what stands below it."""
+    from dpspec.cli.cases import when
+
+    key = cases[0]
     lines = [key.path, _folded(key.type)]
     if key.description:
         lines.append(_folded(key.description))
-    if key.conditions:
-        lines.append(_folded(f"where {' and '.join(key.conditions)}"))
-    below = {k.path: k for k in known if k.path.rpartition(".")[0] == key.path and _along(key, k)}
+    lines += [_folded(f"where {' and '.join(conditions)}") for conditions in when(cases, known) if conditions]
+    below = {k.path: k for k in known if k.path.rpartition(".")[0] == key.path and any(_along(c, k) for c in cases)}
     if below:
         lines.append(f"\n{_listed(list(below.values()))}")
     return "\n".join(lines)

@@ -105,12 +105,16 @@ class Csv(Table):
                         if line
                     ),
                 )
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not a readable CSV file: not UTF-8 text, save it as UTF-8: {error}") from error
+        except (OSError, csv.Error) as error:
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
 
     def _layout(self, path: Path, header: list[str]) -> _Layout:
         if not header:
             raise DataError(f"{path}: is empty: its first line must name the columns")
+        if len(header) == 1 and (found := [mark for mark in (";", "\t", "|") if mark in header[0]]):
+            raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}")
         columns = self.columns(header, path)
         return _Layout(
             file=path,
@@ -134,6 +138,17 @@ def _one_hot(text: str, name: str, known: Mapping[str, int], where: str) -> list
     return [float(place == known[text]) for place in range(len(known))]
 
 
+def _hint(text: str) -> str:
+    """What to do about a value that is no number."""
+    if not text.strip():
+        return "; leave the column out (columns), or declare how missing values are written (missing)"
+    return "" if _like_a_number(text) else "; declare the values of a column of words (categories), or leave it out"
+
+
+def _like_a_number(text: str) -> bool:
+    return text.strip().lower().lstrip("+-")[:3] in ("nan", "inf") or any(c.isdigit() for c in text)
+
+
 def _number(text: str, where: str) -> float:
     """A finite number in Python's notation, without its underscores."""
     try:
@@ -141,5 +156,5 @@ def _number(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{where}: {text!r} is not a finite number")
+        raise DataError(f"{where}: {text!r} is not a finite number{_hint(text)}")
     return value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from difflib import get_close_matches
+from itertools import islice
 from math import prod
 from pathlib import Path
 
@@ -15,25 +17,41 @@ MAX_BYTES = 2**30
 MAX_VALUES = 2**28
 
 
-def locate(directory: Path, name: str, otherwise: str = "") -> Path:
+def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
     """The regular file ``name``, relative to ``directory``; raises ``DataError`` when it is absent or too large.
 
-    ``otherwise``: what to append to the name where no file has it as it is.
+    otherwise: what to append to the name where no file has it as it is.
+    key: the key of ``data`` that names the file.
     """
     path = directory / name
     try:
         regular, size = path.is_file(), path.stat().st_size
     except FileNotFoundError:
         if otherwise and os.path.exists(directory / (name + otherwise)):
-            return locate(directory, name + otherwise)
-        raise DataError(f"{path}: no such file") from None
+            return locate(directory, name + otherwise, key=key)
+        raise DataError(f"{path}: no such file{meant(path.name, _beside(path))}", key) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be opened: {error}") from error
+        raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
-        raise DataError(f"{path}: not a regular file")
+        raise DataError(f"{path}: not a regular file", key)
     if size > MAX_BYTES:
-        raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read")
+        raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read", key)
     return path
+
+
+def meant(word: str, candidates: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` where a candidate is near ``word``, to end a message with; else nothing."""
+    near = get_close_matches(word, candidates, 1, 0.7)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _beside(path: Path) -> list[str]:
+    """Names in a file's folder, a thousand at most; none where it cannot be read."""
+    try:
+        with os.scandir(path.parent) as entries:
+            return [entry.name for entry in islice(entries, 1000)]
+    except OSError:
+        return []
 
 
 def sha256(path: Path) -> str:

@@ -92,7 +92,10 @@ class Idx(Source):
         for key in (key for pair in named for key in pair):
             if key not in self.options:
                 raise DataError(f"idx data with test records needs both test_images and test_labels; no {key} given")
-        return [tuple(locate(self._folder, self.options[key], otherwise=".gz") for key in pair) for pair in named]  # type: ignore[misc]
+        return [(self._file(images), self._file(labels)) for images, labels in named]
+
+    def _file(self, key: str) -> Path:
+        return locate(self._folder, self.options[key], otherwise=".gz", key=key)
 
 
 def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:

@@ -14,11 +14,16 @@ COMMON: dict[str, Json] = {
         "description": "Holds some records back for testing. For sources that bring no test records of their own.",
         "properties": {
             "test": {
-                "type": "number",
+                "type": ["number", "array"],
                 "exclusiveMinimum": 0,
-                "description": "How many records to hold back: below 1 a fraction of all records, otherwise a count.",
+                "minItems": 1,
+                "maxItems": 100_000,
+                "uniqueItems": True,
+                "items": {"type": "integer", "minimum": 0, "description": "A record, by its place, counted from 0."},
+                "description": "How many records to hold back: below 1 a fraction of all records, otherwise a count. "
+                "Or a list of those records, to repeat a published split.",
             },
-            "seed": {**_SEED, "description": "Decides which records are held back."},
+            "seed": {**_SEED, "description": "Decides which records are held back, where test says how many."},
         },
         "required": ["test"],
         "additionalProperties": False,

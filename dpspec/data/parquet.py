@@ -68,7 +68,9 @@ class Parquet(Table):
 
     def _files(self) -> list[Path]:
         """The table of training records and, where the spec names it, that of test records."""
-        return [locate(self.directory, self.options[key]) for key in ("path", "test_path") if key in self.options]
+        return [
+            locate(self.directory, self.options[key], key=key) for key in ("path", "test_path") if key in self.options
+        ]
 
     def _described(self, path: Path) -> tuple[int, Columns]:
         """How many records a file holds, and its columns; refused where all of it would not fit in memory."""

@@ -23,9 +23,14 @@ def generator(seed: int, purpose: int) -> np.random.RandomState:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """``split`` and ``size`` of a data block, resolved to counts. Keys that change no row are None."""
+    """``split`` and ``size`` of a data block, resolved to counts. Keys that change no row are None.
+
+    test: how many records are held back. held: which ones, ascending, where the spec lists them; else ``test_seed``
+        draws them.
+    """
 
     test: int | None
+    held: tuple[int, ...] | None
     test_seed: int
     size: int | None
     size_seed: int
@@ -34,17 +39,20 @@ class Selection:
     def of(cls, options: FrozenMap, whole: Facts) -> Selection:
         """Resolve the options against the whole source; raises ``DataError`` where they do not fit it."""
         split, rest = options.get("split"), whole.records
-        test = None
+        test = held = None
         if split is not None:
             if whole.test_records:
                 raise DataError("split: this source has test records of its own")
-            test = _count(float(split["test"]), whole.records)
+            asked = split["test"]
+            held = _listed(asked, whole.records) if isinstance(asked, tuple) else None
+            test = _count(float(asked), whole.records) if held is None else len(held)
             rest -= test
         size = options.get("size")
         if size is not None and size > rest:
             raise DataError(f"size is {size}, but there are only {rest} training records")
         return cls(
             test=test,
+            held=held,
             test_seed=0 if split is None else int(split.get("seed", 0)),
             size=None if size == rest else size,
             size_seed=int(options.get("seed", 0)),
@@ -52,7 +60,8 @@ class Selection:
 
     def key(self) -> dict[str, Json]:
         """What of the selection decides the rows."""
-        split = None if self.test is None else [self.test, self.test_seed]
+        drawn = None if self.test is None else [self.test, self.test_seed]
+        split = drawn if self.held is None else {"held": list(self.held)}
         return {"split": split, "size": None if self.size is None else [self.size, self.size_seed]}
 
     def facts(self, whole: Facts) -> Facts:
@@ -66,7 +75,7 @@ class Selection:
         """The selected rows, in the source's own order."""
         x, y, test_x, test_y = whole.train_x, whole.train_y, whole.test_x, whole.test_y
         if self.test is not None:
-            held = _draw(len(y), self.test, self.test_seed, SPLIT)
+            held = _mask(len(y), self.held) if self.held else _draw(len(y), self.test, self.test_seed, SPLIT)
             x, y, test_x, test_y = x[~held], y[~held], x[held], y[held]
         if self.size is not None:
             kept = _draw(len(y), self.size, self.size_seed, SIZE)
@@ -82,6 +91,25 @@ def _count(test: float, records: int) -> int:
     if not 1 <= count < records:
         raise DataError(f"split.test holds back {count} of {records} records; at least one must test and one train")
     return count
+
+
+def _listed(asked: tuple[Json, ...], records: int) -> tuple[int, ...]:
+    """The listed places, ascending; at least one record is left to train on."""
+    held = tuple(sorted(int(place) for place in asked))
+    if held[-1] >= records:
+        raise DataError(f"split.test holds back record {held[-1]}, but there are {records} records, counted from 0")
+    if len(held) == records:
+        raise DataError(f"split.test holds back all {records} records; at least one must train")
+    return held
+
+
+def _mask(records: int, places: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A mask (records,) that is true at ``places``."""
+    import numpy as np
+
+    mask = np.zeros(records, dtype=bool)
+    mask[list(places)] = True
+    return mask
 
 
 def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import DataError, Json
+from dpspec.data.files import meant
 from dpspec.data.options import CLASSES
 from dpspec.data.source import Source
 
@@ -79,17 +80,19 @@ class Table(Source):
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                raise DataError(f"{where}: column {name!r} stands there twice")
+                raise DataError(f"{where}: column {name!r} stands there twice among the names of columns")
         features = tuple(self.options.get("columns") or (name for name in header if name != label))
         categories = self.options.get("categories") or {}
         for name in (label, *features, *categories):
             if name not in position:
-                raise DataError(f"{where}: has no column {name!r} (its columns: {listed(header)})")
+                key = "label" if name == label else "columns" if name in features else "categories"
+                near = meant(name, header)
+                raise DataError(f"{where}: has no column {name!r}{near} (its columns: {listed(header)})", key)
         if label in features:
-            raise DataError(f"{where}: column {label!r} is the label and cannot be a feature")
+            raise DataError(f"{where}: column {label!r} is the label and cannot be a feature", "columns")
         for name in categories:
             if name not in features:
-                raise DataError(f"{where}: categories names column {name!r}, which is not a feature")
+                raise DataError(f"{where}: categories names column {name!r}, which is not a feature", "categories")
         return Columns(label, features, {name: places(values) for name, values in categories.items()})
 
     def classes(self) -> dict[str, int]:
@@ -101,7 +104,8 @@ class Table(Source):
         """The error of a label that is not among the classes; with what to declare where labels may be words."""
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
         return DataError(
-            f"{where}: label {label!r} is not one of the declared classes ({listed([*self.classes()])}){hint}"
+            f"{where}: label {label!r} is not one of the declared classes ({listed([*self.classes()])}){hint}",
+            "classes",
         )
 
     def table_key(self) -> dict[str, Json]:
@@ -121,4 +125,6 @@ def places(names: Sequence[str]) -> dict[str, int]:
 
 def no_category(value: str, name: str, known: Mapping[str, int], where: object) -> DataError:
     """The error of a value that is not among the categories of column ``name``."""
-    return DataError(f"{where}: {value!r} is not one of the categories of column {name!r} ({listed([*known])})")
+    hint = "" if value else '; write "" among them for missing values'
+    said = f"{where}: {value!r} is not one of the categories of column {name!r} ({listed([*known])}){hint}"
+    return DataError(said, "categories")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
 from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, Span
+from dpspec.spec.words import did_you_mean, quoted
 
 MAX_BYTES = 128 * 1024
 
@@ -32,13 +34,25 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return _whole(file, "unreadable", "no such file")
+        beside = _specs_beside(path)
+        near = did_you_mean(path.stem, beside)
+        return _whole(file, "unreadable", "no such file" + (f"; did you mean {quoted(beside[near])}?" if near else ""))
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return _whole(file, "unreadable", f"cannot be read: {reason}")
     if len(raw) > MAX_BYTES:
         return _too_large(file, len(raw))
     return decode(raw, file)
+
+
+def _specs_beside(path: FilePath) -> dict[str, str]:
+    """YAML files in a file's folder, name by stem; none where it cannot be read."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
+    except (OSError, ValueError):
+        return {}
+    return {name.stem: name.name for name in names if name.suffix in (".yaml", ".yml")}
 
 
 def decode(raw: bytes, file: str) -> str | Diagnostic:

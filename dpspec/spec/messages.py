@@ -88,6 +88,13 @@ def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 
 
+def missing_one(p: Problem, keys: Sequence[str]) -> Iterator[Diagnostic]:
+    """What to tell where one of several keys has to stand: nothing where a misspelt one is told anyway."""
+    if not {near for _, near in _meant(p.schema, p.value)} & set(keys):
+        message = f"one of {listed(keys)} must stand in {p.place}"
+        yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
+
+
 def _description(schema: Json, key: str) -> str | None:
     found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
     text = found.get("description") if isinstance(found, dict) else None
@@ -127,8 +134,8 @@ def _type_help(value: Json, kinds: list[str], numeric: bool) -> str | None:
         return f"write {'true' if value.lower() in ('yes', 'on', 'true') else 'false'}"
     if "string" in kinds and isinstance(value, bool | int | float):
         return "write it in quotes"
-    if "array" in kinds and not isinstance(value, dict):
-        return "write it in brackets: [...]"
+    if "array" in kinds:
+        return "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from dpspec.contract import Diagnostic, Path, Span
 from dpspec.spec.places import PlaceError, put, resolve
 from dpspec.spec.source import read_yaml
 from dpspec.spec.tree import Node
+from dpspec.spec.words import visible
 
 #: What stands for the file's name in the spans of values that the command line gave.
 FILE = "--set"
@@ -48,12 +50,20 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
         source = read_yaml(" " * (len(place) + 1) + value, FILE, line=line)
         empty = [d.code for d in source.diagnostics] == ["empty-file"]
         if source.diagnostics and not empty:
-            diagnostics += source.diagnostics
+            diagnostics += [_with_quotes(d, place, value) for d in source.diagnostics]
             continue
         column = len(place) + 2
         node = source.root or Node(None, Span(FILE, line, column, line, column + len(value)))
         parsed.append(Override(place=place.strip(), value=node, line=line))
     return parsed, diagnostics
+
+
+def _with_quotes(diagnostic: Diagnostic, place: str, value: str) -> Diagnostic:
+    """What most often cuts a list or a map short: a space that the shell took for the end of the argument."""
+    cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
+    if diagnostic.code != "syntax" or diagnostic.help or not cut:
+        return diagnostic
+    return dataclasses.replace(diagnostic, help=f"where it has spaces, quote the whole: --set '{visible(place)}=...'")
 
 
 def apply(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnostic]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Path
 from dpspec.spec.blocks import Plain
-from dpspec.spec.messages import TEXTS, Problem, otherwise
+from dpspec.spec.messages import TEXTS, Problem, missing_one, otherwise
 from dpspec.spec.normalise import validator_class
 
 
@@ -57,6 +57,9 @@ def _tell(error: Any, root: Plain, path: Path) -> Iterator[Diagnostic]:
 
 def _best_branch(p: Problem, path: Path) -> Iterator[Diagnostic]:
     """Of several alternatives that all fail, the one that the value was most likely meant to be."""
+    if p.branches and all(error.validator == "required" for error in p.branches):
+        yield from missing_one(p, [key for error in p.branches for key in error.validator_value])
+        return
     branches: dict[int, list[Any]] = {}
     for error in p.branches:
         branches.setdefault(error.schema_path[0], []).append(error)

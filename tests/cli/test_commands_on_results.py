@@ -90,28 +90,57 @@ def keys(tmp_path):
     names = ["a" * 64, "ab" + "c" * 62]
     for index, key in enumerate(names):
         arrays = {"scores": np.zeros(1000)} if index else {}
-        store.put(key, Trial(index=index, evidence=FrozenMap({"n": index}), arrays=arrays), FrozenMap())
+        recorded = FrozenMap({"spec": "coin", "kind": "counting", "made": "2026-01-02T03:04:05"} if index else {})
+        store.put(key, Trial(index=index, evidence=FrozenMap({"n": index}), arrays=arrays), recorded)
     return names
 
 
-def test_cache_lists_sizes(dpspec, keys):
+def test_cache_lists_what_trials_are(dpspec, keys):
     ended = dpspec("cache", "ls")
     assert ended.code == 0
-    lines = ended.out.splitlines()
+    heads, unknown, coin, total = (line.split() for line in ended.out.splitlines())
+    assert heads == ["kind", "spec", "trials", "size", "made"]
+    assert unknown[0] == "?"
+    assert coin[:3] == ["counting", "coin", "1"]
+    assert coin[-2:] == ["KiB", "2026-01-02"]
+    assert total[:2] == ["2", "trials,"]
+
+
+def test_cache_lists_every_key(dpspec, keys):
+    lines = dpspec("cache", "ls", "--keys").out.splitlines()
     assert [line.split()[0] for line in lines[:2]] == sorted(keys)
-    assert lines[1].endswith("KiB")
+    assert lines[1].split()[1:] == [*lines[1].split()[1:3], "2026-01-02T03:04:05", "counting", "coin"]
     assert lines[2].startswith("2 trials, ")
 
 
-def test_cache_removes_by_first_digits(dpspec, keys):
-    assert dpspec("cache", "rm", "ab").out.startswith("removed 1 trial, ")
-    assert dpspec("cache", "ls").out.splitlines()[0].startswith(keys[0])
+@pytest.mark.parametrize("name", ["ab", "coin"])
+def test_cache_removes_by_first_digits_and_by_spec(dpspec, keys, name):
+    assert dpspec("cache", "rm", name).out.startswith("removed 1 trial, ")
+    assert dpspec("cache", "ls", "--keys").out.splitlines()[0].startswith(keys[0])
+
+
+def test_cache_verifies_every_record(dpspec, keys, tmp_path):
+    ended = dpspec("cache", "verify")
+    assert (ended.code, ended.out) == (0, "2 trials in .dpspec/store: every one as it was written\n")
+    (array,) = tmp_path.glob(".dpspec/store/trials/*/*/scores.npy")
+    array.write_bytes(array.read_bytes()[:-8])
+    ended = dpspec("cache", "verify")
+    assert ended.code == 1
+    assert ended.out.startswith(f"{keys[1]}  stored trial {keys[1][:12]} is damaged (array scores does not match")
+    assert ended.out.endswith("1 of 2 trials in .dpspec/store is not as written: set aside\n")
+    assert dpspec("cache", "verify").out.startswith("1 trial in ")
+
+
+def test_a_store_that_nobody_knows_is_a_usage_error(dpspec, counting):
+    for command in (("run", counting), ("cache", "ls"), ("cache", "verify")):
+        ended = dpspec(*command, "--store", "nonsense://x")
+        assert (ended.code, ended.out) == (2, "")
+        assert "error: cannot use the store nonsense://x" in ended.err
 
 
 @pytest.mark.parametrize("arguments", [["a"], ["nothing"], [], ["--all", "ab"]])
 def test_cache_removes_nothing_by_accident(dpspec, keys, arguments):
     assert dpspec("cache", "rm", *arguments).code == 2
-    assert dpspec("cache", "ls").out.startswith(keys[0])
     assert "2 trials" in dpspec("cache", "ls").out
 
 

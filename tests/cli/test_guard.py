@@ -55,6 +55,25 @@ def test_every_error_has_its_code_and_says_something_on_stderr(error, code, caps
     assert "Traceback" not in err
 
 
+def out_of_memory() -> list[Exception]:
+    import torch
+
+    return [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ]
+
+
+@pytest.mark.parametrize("error", out_of_memory(), ids=lambda e: type(e).__name__)
+def test_memory_that_runs_out_is_no_bug(error, capsys):
+    assert guarded(raising(error), []) == 6
+    err = capsys.readouterr().err
+    assert err.startswith("error: out of memory: ")
+    assert "running the same command again resumes" in err
+    assert str(error)[:30] in err
+
+
 @pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.UNEXPECTED, ExitCode.INCOMPLETE])
 def test_a_command_returns_its_own_code(code):
     assert guarded(lambda: code, []) == code
@@ -81,7 +100,7 @@ def reports_in(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("error", [RuntimeError("the reason"), SystemExit(0), MemoryError(), BrokenPipeError(32, "x")])
+@pytest.mark.parametrize("error", [RuntimeError("the reason"), SystemExit(0), BrokenPipeError(32, "x")])
 def test_anything_else_is_a_bug_with_a_report(error, reports_in, capsys, monkeypatch):
     monkeypatch.setenv("A_SECRET", "hunter2-in-the-environment")
     assert guarded(raising(error), ["run", "a b.yaml"]) == 70
@@ -182,3 +201,21 @@ def test_a_closed_stream_changes_nothing_about_the_outcome(closed, arguments, co
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_a_bug_of_a_plugin_is_told_to_be_its_authors(reports_in, capsys, monkeypatch):
+    from types import ModuleType, SimpleNamespace
+
+    from dpspec.registry import loader
+
+    theirs = ModuleType("their_audit")
+    exec("def check(ask):\n    return ask() / 0", theirs.__dict__)
+    plugins = [("dpspec:builtin", SimpleNamespace(__name__="dpspec.registry.builtin")), ("dpspec-theirs:x", theirs)]
+    manager = SimpleNamespace(list_name_plugin=lambda: plugins)
+    monkeypatch.setattr(loader, "load_registry", lambda: SimpleNamespace(manager=manager))
+    assert guarded(lambda: theirs.check(lambda: 1), []) == 70
+    err = capsys.readouterr().err
+    assert err.startswith("error: this is a bug in plugin dpspec-theirs: ZeroDivisionError: ")
+    assert "send it to the authors of dpspec-theirs" in err
+    guarded(lambda: {}["x"], [])
+    assert "this is a bug in dpspec: KeyError" in capsys.readouterr().err

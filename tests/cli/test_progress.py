@@ -111,3 +111,16 @@ def test_a_stream_that_fails_stops_nothing():
             raise BrokenPipeError
 
     assert play(Gone()) == ""
+
+
+def test_what_many_audits_train_is_one_line() -> None:
+    names = tuple(f"cell-{number}" for number in range(20))
+    stream = io.StringIO()
+    with Progress(stream) as progress:
+        progress(RunStarted(audits=names))
+        for name in names:
+            progress(TrialsPlanned(audit=name, total=3, stored=1, seconds=30.0))
+        for name in names:
+            progress(StageStarted(audit=name, stage="trials"))
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (about 10 min 00 s for all of them)")

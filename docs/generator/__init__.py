@@ -1,0 +1,1 @@
+"""What the generated pages of docs/reference are made with; ``docs/generate.py`` writes them."""

@@ -1,0 +1,72 @@
+"""The page of the command line, read from the declarations of the commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from dpspec.cli.app import app
+from generator.markdown import cell, table, tidy
+
+
+def page() -> str:
+    """Every command with its arguments and options."""
+    lines = [
+        "# The command line\n",
+        "`dpspec COMMAND --help` says the same. Results go to standard output, all else to standard error; "
+        "colours are left out where the output is no terminal or `NO_COLOR` is set, and `COLUMNS` sets the width. "
+        "[Exit codes](exit-codes.md) tell a finding from a crash.\n",
+    ]
+    for name, callback in _commands(app, "dpspec"):
+        lines += _command(name, callback)
+    return tidy("\n".join(lines))
+
+
+def _commands(group: typer.Typer, prefix: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield f"{prefix} {command.name or command.callback.__name__}", command.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from _commands(inner.typer_instance, f"{prefix} {inner.name}")
+
+
+def _command(name: str, callback: Callable[..., Any]) -> list[str]:
+    hints = get_type_hints(callback, include_extras=True)
+    usage, rows = [name], []
+    for parameter in inspect.signature(callback).parameters.values():
+        kind, info = _info(hints[parameter.name])
+        if isinstance(info, typer.models.ArgumentInfo):
+            shown = info.metavar or parameter.name.upper()
+            optional = parameter.default is not parameter.empty
+            usage.append((f"[{shown}]" if optional else shown) + ("..." if get_origin(kind) is list else ""))
+        else:
+            shown = _option(parameter, kind, info)
+        rows.append((f"`{cell(shown)}`", f"{cell(info.help or '')}{_default(parameter, info)}"))
+    return [
+        f"\n## `{name}`\n",
+        f"```text\n{' '.join(usage)} [OPTIONS]\n```\n",
+        inspect.cleandoc(callback.__doc__ or "") + "\n",
+        *table(("", ""), rows),
+    ]
+
+
+def _info(hint: Any) -> tuple[Any, Any]:
+    assert get_origin(hint) is Annotated
+    kind, info = get_args(hint)[:2]
+    return kind, info
+
+
+def _option(parameter: inspect.Parameter, kind: Any, info: Any) -> str:
+    # In an annotation the first name stands where the default would.
+    declared = [text for text in (info.default, *(info.param_decls or ())) if str(text).startswith("-")]
+    names = ", ".join(declared) or f"--{parameter.name.replace('_', '-')}"
+    return names if kind is bool else f"{names} {info.metavar or parameter.name.upper()}"
+
+
+def _default(parameter: inspect.Parameter, info: Any) -> str:
+    told = info.show_default and parameter.default not in (parameter.empty, None, False, [], "")
+    return f" Default: `{cell(str(parameter.default))}`." if told else ""

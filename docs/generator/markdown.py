@@ -1,0 +1,123 @@
+"""Docstrings, signatures and tables as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
+_TERM = re.compile(r"^(`*[a-z_][\w.*]*`*(?:, `*[a-z_][\w.*]*`*)*): (.*)$")
+
+
+def cell(text: str) -> str:
+    """Text inside a table."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table with its rule; no lines where there are no rows."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines] if lines else []
+
+
+def tidy(text: str) -> str:
+    """One empty line between blocks, none at the ends of lines."""
+    kept: list[str] = []
+    for line in text.splitlines():
+        if line or (kept and kept[-1]):
+            kept.append(line.rstrip())
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def prose(docstring: str | None) -> list[str]:
+    """A docstring's paragraphs; lines of the form ``name: text`` become a list."""
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(docstring or "").split("\n\n"):
+        if paragraph.startswith("    "):
+            lines += ["```text", inspect.cleandoc(paragraph), "```", ""]
+            continue
+        rows = _items(paragraph)
+        lines += [_inline(row) for row in rows] + [""]
+    return lines
+
+
+def _items(paragraph: str) -> list[str]:
+    found = [_TERM.match(line) for line in paragraph.splitlines()]
+    if found[0] is None or not paragraph:
+        return [" ".join(paragraph.split())]
+    rows: list[str] = []
+    for line, term in zip(paragraph.splitlines(), found, strict=True):
+        if term is not None:
+            names = ", ".join(f"`{name.strip(' `')}`" for name in term[1].split(","))
+            rows.append(f"- {names}: {term[2]}")
+        else:
+            rows[-1] += f" {line.strip()}"
+    return rows
+
+
+def _inline(text: str) -> str:
+    return _ROLE.sub(r"`\1`", text).replace("``", "`").replace("<", "&lt;")
+
+
+def signature(name: str, thing: Any) -> str:
+    """A function's or a dataclass' signature, one parameter a line where it is long."""
+    return _signature(name, thing).replace("'", '"')
+
+
+def _signature(name: str, thing: Any) -> str:
+    if inspect.isclass(thing):
+        if not dataclasses.is_dataclass(thing):
+            return f"class {name}"
+        parts = [_field(f) for f in dataclasses.fields(thing)]
+        return f"class {name}:\n" + "\n".join(f"    {part}" for part in parts)
+    about = inspect.signature(thing)
+    parts, starred = [], False
+    for parameter in about.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            parts, starred = [*parts, "*"], True
+        if parameter.name != "self":
+            parts.append(_parameter(parameter))
+    back = "" if about.return_annotation is about.empty else f" -> {about.return_annotation}"
+    line = f"{name}({', '.join(parts)}){back}"
+    return line if len(line) <= 100 else f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){back}"
+
+
+def _field(f: dataclasses.Field[Any]) -> str:
+    if f.default is not dataclasses.MISSING:
+        return f"{f.name}: {f.type} = {f.default!r}"
+    return f"{f.name}: {f.type}" + (" = ..." if f.default_factory is not dataclasses.MISSING else "")
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    text = parameter.name if parameter.annotation is parameter.empty else f"{parameter.name}: {parameter.annotation}"
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+
+
+def described(name: str, thing: Any, heading: str = "##") -> list[str]:
+    """A class or a function: heading, signature, docstring, and a class' own public methods and properties."""
+    lines = [f"{heading} `{name}`", "", "```python", signature(name, thing), "```", "", *_own_prose(thing)]
+    if inspect.isclass(thing):
+        rows = [_member(attribute, vars(thing)[attribute]) for attribute in vars(thing) if _is_method(thing, attribute)]
+        lines += ["", *table(("member", ""), rows)]
+    return [*lines, ""]
+
+
+def _own_prose(thing: Any) -> list[str]:
+    text = thing.__doc__ or ""
+    return [] if text.startswith(f"{getattr(thing, '__name__', '')}(") else prose(text)
+
+
+def _is_method(thing: type, name: str) -> bool:
+    value = vars(thing)[name]
+    return not name.startswith("_") and bool(
+        (inspect.isfunction(value) or isinstance(value, property)) and inspect.getdoc(value)
+    )
+
+
+def _member(name: str, value: Any) -> tuple[str, str]:
+    shown = name if isinstance(value, property) else signature(name, value).replace("\n", " ")
+    text = " ".join(line for line in prose(inspect.getdoc(value)) if line)
+    return f"`{cell(shown).replace('&lt;', '<')}`", text.replace("|", "\\|")

@@ -1,0 +1,94 @@
+"""The pages of the Python interfaces: what users import, and what plugins import."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import dpspec
+import dpspec.contract as contract
+from dpspec.contract import DpspecHooks
+from generator.markdown import described, prose, tidy
+
+_PLUGIN = (
+    ("What hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Backend", "Reporter")),
+    ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
+    ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
+    ("What an audit finds", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
+    ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
+    ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
+    ("Events", ("Event", "RunStarted", "StageStarted", "TrialsPlanned", "TrialFinished", "Progressed", "Noticed")),
+    ("", ("RunFinished",)),
+    ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),
+    ("", ("phases_of", "in_phase", "other_adjacencies", "untrainable")),
+    (
+        "Where audits run",
+        ("Executor", "Demand", "Pool", "Place", "Needs", "Task", "Message", "Said", "Yielded", "Ended"),
+    ),
+    ("", ("Failed", "Lost", "MissingArrayError")),
+    ("What is installed", ("Catalog", "Offered", "BrokenPlugin", "DpspecHooks")),
+)
+
+#: What is neither a class nor a function, and shows nothing of itself.
+_WORDS = {
+    "hookimpl": "The decorator that makes a function of a plugin's module one of the hooks.",
+    "hookspec": "The decorator by which dpspec itself declares hooks; plugins need it not.",
+}
+
+
+def public_page() -> str:
+    """The names of ``dpspec`` itself."""
+    lines = [
+        "# Python\n",
+        "`import dpspec` is light; a name is imported when it is first asked for. These are all public names. "
+        "[In a notebook](../how-to/notebook.md) shows them at work; plugins import "
+        "[`dpspec.contract`](plugins.md) instead.\n",
+    ]
+    for name in sorted(dpspec.__all__, key=lambda name: (name.startswith("_"), name[0].isupper(), name)):
+        if name == "__version__":
+            lines += ["## `__version__`\n", "The version of the distribution, as text.\n"]
+        else:
+            lines += described(name, getattr(dpspec, name))
+    return tidy("\n".join(lines))
+
+
+def plugin_page() -> str:
+    """The hooks, and every name of ``dpspec.contract``."""
+    lines = [
+        "# Hooks and the plugin contract\n",
+        "A plugin is a module that an entry point of the group `dpspec` names and that states "
+        f"`DPSPEC_API = {contract.HOOK_API}`. It marks its hooks with `dpspec.contract.hookimpl`. "
+        "[How to write a plugin](../how-to/write-a-plugin.md) begins with one that works.\n",
+        "## Hooks\n",
+    ]
+    for name, hook in vars(DpspecHooks).items():
+        if name.startswith("dpspec_"):
+            lines += [f"### `{name}`\n", f"```python\n{_hook(name, hook)}\n```\n", *prose(hook.__doc__)]
+    placed = {name for _, names in _PLUGIN for name in names}
+    rest = tuple(sorted(set(contract.__all__) - placed))
+    for heading, names in (*_PLUGIN, *([("Further names", rest)] if rest else [])):
+        lines += [f"## {heading}\n"] if heading else []
+        for name in names:
+            lines += _named(name) if name in contract.__all__ else []
+    return tidy("\n".join(lines))
+
+
+def _hook(name: str, hook: object) -> str:
+    about = inspect.signature(hook)  # type: ignore[arg-type]
+    given = [f"{p.name}: {p.annotation}" for p in about.parameters.values() if p.name != "self"]
+    return f"@hookimpl\ndef {name}({', '.join(given)}) -> {about.return_annotation}"
+
+
+def _named(name: str) -> list[str]:
+    thing = getattr(contract, name)
+    if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
+        return described(name, thing, "###")
+    if name in _WORDS:
+        return [f"### `{name}`\n", f"{_WORDS[name]}\n"]
+    if isinstance(thing, frozenset):
+        return [f"### `{name}`\n", f"One of {', '.join(f'`{one}`' for one in sorted(thing))}.\n"]
+    return [f"### `{name}`\n", f"```python\n{name} = {_shown(thing)}\n```\n"]
+
+
+def _shown(thing: object) -> str:
+    return re.sub(r"\b(?:typing|dpspec\.contract\.\w+)\.", "", str(thing))

@@ -1,0 +1,136 @@
+"""What people get wrong first, with a table of their own, is answered with the place and with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SPEC = """\
+dpspec: 1
+name: patients
+mechanism: {kind: group, noise_multiplier: 1.5, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 5}
+data:
+  kind: csv
+  path: patients.csv
+  label: readmitted
+  classes: [no, yes]
+model: {kind: mlp, hidden: [8]}
+training: {learning_rate: 0.5}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 5, delta: 1e-5}
+audit: {method: one-run, canary: {count: 8}, seed: 1}
+"""
+TABLE = "age,smoker,visits,readmitted\n51,yes,3,no\n,no,0,yes\n40,,2,no\n" + "33,no,1,yes\n" * 40
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    (tmp_path / "patients.csv").write_text(TABLE, encoding="utf-8")
+    path = tmp_path / "patients.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place", "says"),
+    [
+        (["data.path=patient.csv"], "--set:1:11", "no such file; did you mean 'patients.csv'?"),
+        (["data.label=readmited"], "--set:1:12", "no column 'readmited'; did you mean 'readmitted'?"),
+        (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
+        (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
+        (["data.columns=[smoker]"], "patients.yaml:5:3", "'yes' is not a finite number; declare the values of a colum"),
+        (["data.columns=[age]"], "patients.yaml:5:3", "'' is not a finite number; leave the column out (columns), or"),
+        (
+            ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
+            "--set:2:17",
+            "not one of the categories of column 'smoker' (yes, no); write \"\" among them for missing values",
+        ),
+        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not one of the declared"),
+        (["data.classes=[no,"], "--set:1:18", "where it has spaces, quote the whole: --set 'data.classes=...'"),
+        (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
+        (["threat_model.unit=person"], "--set:1:19", "the numbers of 'group' speak of one record, not of one 'person'"),
+    ],
+)
+def test_a_table_of_one_s_own(
+    dpspec: Callable[..., object], table: Path, overrides: list[str], place: str, says: str
+) -> None:
+    ended = dpspec("run", table.name, *(word for text in overrides for word in ("--set", text)))
+    assert ended.code == 3
+    assert f"{place}: error[" in ended.err
+    assert says in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TABLE.replace(",", ";").encode(), "columns are separated by commas, its first line has ';'"),
+        (TABLE.replace("age,smoker", "no,no").encode(), "column 'no' stands there twice among the names of columns"),
+        (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not UTF-8 text, save it as UTF-8"),
+    ],
+)
+def test_files_that_are_not_what_they_should_be(
+    dpspec: Callable[..., object], table: Path, text: bytes, says: str
+) -> None:
+    (table.parent / "patients.csv").write_bytes(text)
+    assert says in dpspec("validate", table.name).out
+
+
+def test_the_mended_spec_runs(dpspec: Callable[..., object], table: Path) -> None:
+    chosen = ["data.columns=[smoker, visits]", 'data.categories={smoker: [yes, no, ""]}']
+    ended = dpspec("run", table.name, *(word for text in chosen for word in ("--set", text)))
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("patients.yml", "patients.yaml"), ("patient.yaml", "patients.yaml"), ("zebra.yaml", "")]
+)
+def test_a_misspelt_file(dpspec: Callable[..., object], table: Path, name: str, meant: str) -> None:
+    ended = dpspec("validate", name)
+    assert ended.code == 3
+    told = f"; did you mean '{meant}'?" if meant else ""
+    assert ended.out.strip() == f"{name}:1:1: error[unreadable]: no such file{told}"
+
+
+def test_a_spec_is_no_result(dpspec: Callable[..., object], table: Path) -> None:
+    ended = dpspec("verify", table.name)
+    assert ended.code == 2
+    assert "of a spec, `dpspec run SPEC --report json=RESULT` makes a result" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "codes"),
+    [
+        ("[{imput: mean}]", ["unknown-key"]),
+        ("[{trim: 1}]", ["missing-key"]),
+        ("{impute: mean}", ["wrong-type"]),
+    ],
+)
+def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pipeline: str, codes: list[str]) -> None:
+    dpspec("new", "spec", "mine", "--mechanism", "preprocessing")
+    ended = dpspec("validate", "mine.yaml", "--set", f"mechanism.pipeline={pipeline}")
+    assert [line.split("error[")[1].split("]")[0] for line in ended.out.splitlines() if "error[" in line] == codes
+    if codes == ["missing-key"]:
+        assert "one of impute, deduplicate, quantise, pca, scale must stand in mechanism.pipeline[0]" in ended.out
+    if codes == ["wrong-type"]:
+        assert "write it in brackets: [{...}]" in ended.out
+
+
+def test_a_key_of_many_kinds_is_explained_once(dpspec: Callable[..., object]) -> None:
+    assert dpspec("explain", "claims.over").out.count("claims.over\n") == 1
+    assert "where mechanism.kind is group, modelmix or per-instance" in dpspec("explain", "noise_multiplier").out
+    assert "where claims.kind is renyi-dp" in dpspec("explain", "claims.epsilon").out
+
+
+@pytest.mark.parametrize(
+    ("kind", "override"),
+    [("modelmix", "mechanism.clip_norm=1e-300"), ("preprocessing", "mechanism.private.lipschitz=1e300")],
+)
+def test_numbers_beyond_floating_point_are_an_error_of_the_spec(
+    dpspec: Callable[..., object], kind: str, override: str
+) -> None:
+    dpspec("new", "spec", "mine", "--mechanism", kind)
+    ended = dpspec("run", "mine.yaml", "--bounds-only", "--set", override)
+    assert (ended.code, ended.out) == (3, "")
+    assert "error[out-of-range]: bounds cannot be computed in floating point" in ended.err

@@ -1,0 +1,80 @@
+"""Ctrl-C ends a command the same way whatever it falls into: an import, its conversion into another error, the end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dpspec.cli import interrupt
+from dpspec.cli.guard import guarded
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch):
+    """As in a process of dpspec's own, and afterwards as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt.listen()
+    yield
+    monkeypatch.setattr(interrupt, "_heard", False)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_what_ctrl_c_turned_into_is_an_interruption(listening, capsys):
+    def importing() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy could not be imported") from None
+
+    assert guarded(importing, []) == 130
+    assert "running the same command again resumes" in capsys.readouterr().err
+
+
+def test_without_it_an_error_is_what_it_is(listening, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def importing() -> None:
+        raise ImportError("numpy could not be imported")
+
+    assert guarded(importing, []) == 70
+
+
+def test_what_was_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupt.listen()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        interrupt.leave()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_at_the_end_the_system_decides(listening):
+    interrupt.leave()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+PRESS = """
+import signal, sys
+class Press:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Press())
+sys.argv = ["dpspec", "validate", "no-such-file.yaml"]
+from dpspec.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["dpspec.cli.app", "typer", "dpspec.spec.load", "yaml"])
+def test_no_import_is_too_early(module, tmp_path):
+    script = PRESS.format(module=module)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 130
