@@ -41,12 +41,30 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> str:
     """
     report = bug_report(error, arguments)
     summary = "".join(traceback.format_exception_only(error)).strip().split("\n")[0]
-    told = f"error: this is a bug in dpspec: {summary}"
+    plugin = _plugin(error)
+    told = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
     try:
         place = _write(report)
     except OSError:
         return f"{told}\n\n{report}"
-    return f"{told}\nA report is in {place}: please look it over and send it to {TRACKER}."
+    readers = f"the authors of {plugin}" if plugin else TRACKER
+    return f"{told}\nA report is in {place}: please look it over and send it to {readers}."
+
+
+def _plugin(error: BaseException) -> str:
+    """The distribution of the plugin whose code an error came out of; empty where that is dpspec's own."""
+    from dpspec.registry.loader import load_registry
+
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [str(name).partition(".")[0] for name in modules]
+    if "dpspec" not in packages:
+        return ""
+    offering: dict[str, str] = {}
+    for name, plugin in load_registry().manager.list_name_plugin():
+        module = getattr(plugin, "__name__", type(plugin).__module__)
+        offering[module.partition(".")[0]] = name.partition(":")[0]
+    deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
+    return "" if deepest == "dpspec" else deepest
 
 
 def _write(report: str) -> Path:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 import typer
 
+from dpspec.cli import interrupt
 from dpspec.cli.bug import leave_report
 from dpspec.cli.output import flush, note, silence, wants_color
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 
 #: What the system refuses for reasons of its own: rights, and room on a disk.
-_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
@@ -31,7 +32,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str]) -> int:
 
 def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     try:
-        answer = command()
+        answer = _heeded(command)
     except (SpecError, PluginError) as error:
         tell(error)
         return error.exit_code
@@ -56,9 +57,23 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         told = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         note(f"error: {_shown(told)}")
         return told.exit_code
+    except Exception as error:
+        if not _ran_out(error):
+            raise
+        return _starved(error)
     if answer == ExitCode.INTERRUPTED:
         return _interrupted()
     return answer if isinstance(answer, int) else ExitCode.OK
+
+
+def _heeded(command: Callable[[], object]) -> object:
+    """Run a command; whatever it raises once Ctrl-C was pressed is an interruption."""
+    try:
+        return command()
+    except BaseException as error:
+        if interrupt.heard():
+            raise KeyboardInterrupt from error
+        raise
 
 
 def tell(error: SpecError | PluginError) -> None:
@@ -74,6 +89,27 @@ def tell(error: SpecError | PluginError) -> None:
 def _interrupted() -> int:
     note("\nInterrupted. Trials that ended are stored: running the same command again resumes from there.")
     return ExitCode.INTERRUPTED
+
+
+def _ran_out(error: Exception) -> bool:
+    """Whether an error says that there is not enough memory, of this machine or of a GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from dpspec.training.memory import ran_out
+
+    return ran_out(error)
+
+
+def _starved(error: Exception) -> ExitCode:
+    said = _shown(error).splitlines()[0]
+    note(
+        f"error: out of memory: {said}\n"
+        "Trials that ended are stored: running the same command again resumes from there. Fewer --workers, another "
+        "--device or a smaller model take less."
+    )
+    return ExitCode.INCOMPLETE
 
 
 def _show_usage(error: typer.TyperException) -> None:

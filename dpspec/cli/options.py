@@ -25,8 +25,14 @@ Overrides: TypeAlias = Annotated[
     ),
 ]
 
-StoreFolder: TypeAlias = Annotated[
-    Path, typer.Option("--store", metavar="DIR", help="Where trials are kept between runs.", show_default=True)
+StorePlace: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        metavar="PATH|URL",
+        help="Where trials are kept between runs: a folder, or s3://, gs://, ... (any that fsspec knows).",
+        show_default=True,
+    ),
 ]
 
 Internal: TypeAlias = Annotated[
@@ -37,4 +43,4 @@ Internal: TypeAlias = Annotated[
     ),
 ]
 
-DEFAULT_STORE = Path(".dpspec/store")
+DEFAULT_STORE = ".dpspec/store"

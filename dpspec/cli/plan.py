@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dpspec.cli.options import Overrides, SpecFiles
 from dpspec.cli.output import emit, page_width
@@ -11,6 +13,7 @@ from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
     from dpspec.contract import Spec
+    from dpspec.engine.forecast import Forecast
     from dpspec.reporters.layout import Page
 
 
@@ -18,8 +21,24 @@ if TYPE_CHECKING:
 NOTHING = Plan(chunks=(), seconds=0.0, memory_bytes=0)
 
 
-def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
-    """Say how many trials specs need, what they cost and what they could show; nothing is trained."""
+def plan(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Make short trials of each spec here, and foretell time and memory.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Where to measure: auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Foretell for N tasks at once.", show_default=False)
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="X", help="What an hour of one worker costs, with --measure.", show_default=False),
+    ] = None,
+) -> int:
+    """Say how many trials specs need, what they cost and what they could show; nothing is trained, or little."""
     from dpspec.cli.specs import loaded_specs, stop_at_errors
     from dpspec.engine.numbers import duration
     from dpspec.engine.prepare import check
@@ -39,13 +58,37 @@ def plan(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - ty
     if len(plans) > 1:
         trials = count(sum(p.trials for p in plans), "trial")
         page.heading(f"Together: {trials}, about {duration(sum(p.seconds for p in plans))}")
+    if measure and any(p.chunks for p in plans):
+        from dpspec.engine.forecast import forecast
+        from dpspec.engine.means import Means
+
+        _foretell(page, forecast(loaded, plans, catalog, Means(device=device, workers=workers)), price)
     emit(page.text())
     return ExitCode.OK
 
 
+def _foretell(page: Page, told: Forecast, price: float | None) -> None:
+    from dpspec.engine.numbers import duration, nearest, size
+    from dpspec.reporters.words import count
+
+    page.heading(f"Measured here: about {duration(told.wall_seconds)}, {told.at_once} at once")
+    for name, found in told.measured.items():
+        first, second = found.steps
+        how = f"trials of {first} and {second} steps" if second > first else "a whole trial"
+        page.item(
+            f"{name}: {duration(found.chunk_seconds)} for its first chunk of trials on {found.device}, from {how}; "
+            f"{duration(found.other_seconds)} for bounds and conclusions"
+        )
+    page.item(f"all of it: {count(told.trials, 'trial')}, {duration(told.seconds)} of one worker")
+    device = f", {size(told.device_bytes)} of its GPU" if told.device_bytes else ""
+    page.item(f"each worker takes {size(told.memory_bytes)} of memory{device}")
+    if price is not None:
+        page.item(f"at {nearest(price)} an hour of a worker: {nearest(told.seconds / 3600.0 * price)}")
+
+
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
     from dpspec.engine import numbers
-    from dpspec.reporters import words
+    from dpspec.reporters import checks, words
 
     page.heading(spec.name)
     claims = words.count(len(spec.claims), "claim")
@@ -63,6 +106,6 @@ def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
         remark = f"; {power.note}" if power.note else ""
         page.item(f"could show epsilon up to {numbers.lower(power.epsilon)}{at} ({power.method}{remark})")
     for check in its_plan.checks:
-        page.item(words.foreseen(check))
+        page.item(checks.foreseen(check))
     for remark in its_plan.notes:
         page.item(remark)

@@ -11,13 +11,25 @@ from dpspec.contract import BrokenPlugin, Catalog, Offered
 from dpspec.errors import ExitCode
 
 #: The families of providers, in the order in which a spec names them.
-FAMILIES = ("mechanisms", "datasets", "models", "backends", "reporters")
+FAMILIES = ("mechanisms", "datasets", "models", "backends", "reporters", "executors")
 
 
 def plugins(
     json_: Annotated[bool, typer.Option("--json", help="For programs: one JSON document.")] = False,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Try whether a plugin keeps the promises of the contract; a mechanism's example is run three times.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
-    """List what the installed plugins offer; broken ones with the reason."""
+    """List what the installed plugins offer, broken ones with the reason; or try one of them."""
+    if check is not None:
+        from dpspec.cli.promises import check as check_plugin
+
+        return check_plugin(check)
     from dpspec.registry.loader import load_catalog
 
     catalog = load_catalog()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from dpspec.contract import (
     Noticed,
     Progressed,
     RunFinished,
+    RunStarted,
     StageStarted,
     TrialFinished,
     TrialsPlanned,
@@ -27,6 +29,9 @@ PATIENCE = 2.0
 
 #: Seconds between two lines in a log.
 LINE_EVERY = 15.0
+
+#: Of more audits than this, what is to be trained is told in one line.
+MANY = 8
 
 
 class Progress:
@@ -49,6 +54,33 @@ class Progress:
         self._view.end()
 
 
+class _Plans:
+    """What there is to train: a line for each of a few audits, one line for many."""
+
+    def __init__(self) -> None:
+        self._audits = 0
+        self._sum: TrialsPlanned | None = None
+
+    def see(self, event: Event) -> str | None:
+        """Take note of an event; what to say of it, if anything."""
+        if isinstance(event, RunStarted):
+            self._audits = len(event.audits)
+        elif isinstance(event, TrialsPlanned) and self._audits > MANY:
+            before = self._sum or TrialsPlanned(audit=f"{self._audits} audits", total=0, stored=0, seconds=0.0)
+            self._sum = replace(
+                before,
+                total=before.total + event.total,
+                stored=before.stored + event.stored,
+                seconds=before.seconds + event.seconds,
+            )
+        elif isinstance(event, TrialsPlanned):
+            return planned(event) if event.total > event.stored else None
+        elif isinstance(event, StageStarted) and event.stage == "trials" and self._sum is not None:
+            whole, self._sum = self._sum, None
+            return planned(whole)
+        return None
+
+
 class _Lines:
     """Plain lines: what was planned, what was noticed, and now and then how far it is."""
 
@@ -57,6 +89,7 @@ class _Lines:
         self._began = self._told = time.monotonic()
         self._pace = Pace()
         self._trials: dict[str, tuple[int, int]] = {}
+        self._plans = _Plans()
 
     def begin(self) -> None:
         self._began = self._told = time.monotonic()
@@ -65,11 +98,11 @@ class _Lines:
         """There is nothing to clear away."""
 
     def see(self, event: Event) -> None:
+        if (plan := self._plans.see(event)) is not None:
+            self._say(plan)
         match event:
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
-                if event.total > event.stored:
-                    self._say(planned(event))
             case TrialFinished():
                 done, total = self._trials.get(event.audit, (0, 0))
                 self._trials[event.audit] = (done + 1, total)
@@ -110,6 +143,7 @@ class _Bar:
         self._trials: dict[str, tuple[int, int]] = {}
         self._audit, self._what, self._done, self._total = "", "starting", 0, 0
         self._pace, self._paced = Pace(), ""
+        self._plans = _Plans()
 
     def begin(self) -> None:
         self._timer = threading.Timer(PATIENCE, self._show)
@@ -126,14 +160,14 @@ class _Bar:
                 self._bars = None
 
     def see(self, event: Event) -> None:
+        if (plan := self._plans.see(event)) is not None:
+            self._say(plan)
         match event:
             case StageStarted():
                 self._audit, self._what, self._done, self._total = event.audit, event.stage, 0, 0
                 self._paced = ""
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
-                if event.total > event.stored:
-                    self._say(planned(event))
             case TrialFinished():
                 done, total = self._trials.get(event.audit, (0, 0))
                 self._trials[event.audit] = (done + 1, total)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import sys
 import tempfile
@@ -18,6 +18,9 @@ from dpspec.errors import UsageError
 
 if TYPE_CHECKING:
     from dpspec.engine.result import Result
+
+#: What a disk says that has no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 #: The path that means stdout.
 STDOUT = "-"
@@ -90,9 +93,12 @@ def write_file(path: Path, text: str) -> None:
     """
     content = text if text.endswith("\n") else f"{text}\n"
     if path.is_file() or not path.exists():  # a device or a pipe cannot be replaced
-        with contextlib.suppress(OSError):  # nor can a file that is mounted by itself
+        try:
             _replace(path, content)
             return
+        except OSError as error:  # nor can a file that is mounted by itself; but where there is no room, there is none
+            if error.errno in _FULL:
+                raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     try:
         path.write_text(content, encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from dpspec.engine.result import Result
 
 
+def page_at(path: Path) -> str | None:
+    """The text of a report in HTML that :func:`read_result` has read; None for any other file."""
+    from dpspec.reporters.html.embed import is_page
+
+    text = path.read_text(encoding="utf-8")
+    return text if is_page(text) else None
+
+
 def read_result(path: Path) -> Result:
     """The result in a file, or inside a report in HTML; raises ``ResultError`` naming the file where there is none."""
     from dpspec.engine.codec import MAX_BYTES, load
@@ -27,4 +35,6 @@ def read_result(path: Path) -> Result:
     try:
         return load(extract(text) if is_page(text) else text)
     except ResultError as error:
-        raise ResultError(f"{path}: {error}") from None
+        spec = path.suffix in (".yaml", ".yml")
+        hint = "; of a spec, `dpspec run SPEC --report json=RESULT` makes a result" if spec else ""
+        raise ResultError(f"{path}: {error}{hint}") from None

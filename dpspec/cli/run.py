@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import sys
 import time
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.options import DEFAULT_STORE, Internal, Overrides, SpecFiles, StoreFolder
+from dpspec.cli.options import DEFAULT_STORE, Internal, Overrides, SpecFiles, StorePlace
 from dpspec.cli.output import note
 from dpspec.contract import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dpspec.engine.result import Result
+    from dpspec.engine.store import Store
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
 
@@ -27,11 +27,41 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps")
 def run(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
-    store: StoreFolder = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_STORE,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
     max_minutes: Annotated[
         float | None,
         typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes.", show_default=False),
+    ] = None,
+    max_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Train about N trials at most, those of open claims first; a re-run resumes.",
+            show_default=False,
+        ),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Run N tasks at once; as many as cores, GPUs and memory allow.", show_default=False
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="CPU threads of each trial; one where trials are short.", show_default=False
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT.", show_default=False
+        ),
     ] = None,
     bounds_only: Annotated[
         bool, typer.Option("--bounds-only", help="Train nothing: judge the claims by theory alone.")
@@ -57,6 +87,7 @@ def run(
     from dpspec.cli.results import read_result
     from dpspec.cli.specs import loaded_specs
     from dpspec.engine import runner
+    from dpspec.engine.means import Means
     from dpspec.engine.store import Store
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.words import tally
@@ -67,17 +98,28 @@ def run(
     catalog = load_catalog()
     wanted = parse_reports(reports, catalog)
     known = None if baseline is None else read_result(baseline)
+    if executor not in catalog.executors:
+        raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+    kept = Store(store)
+    means = Means(
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        address=address,
+        device=device,
+        deadline=deadline,
+        max_trials=max_trials,
+    )
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
         result = runner.run(
             loaded,
             catalog,
-            store=Store(store),
-            device=device,
-            listeners=(_store_check(store), progress, notify),
-            deadline=deadline,
+            store=kept,
+            means=means,
+            listeners=(_store_check(kept), progress, notify),
             train=not bounds_only,
         )
-    result = _with_command(result, specs, overrides, device, bounds_only)
+    result = _with_command(result, specs, overrides, device, threads, bounds_only)
     if not any(report.to_stdout for report in wanted):
         show_on_terminal(result, internal=internal)
     write_reports(wanted, result, internal=internal)
@@ -101,28 +143,29 @@ def _against(baseline: Result, result: Result) -> ExitCode:
     return ExitCode.UNEXPECTED if worse else ExitCode.OK
 
 
-def _store_check(store: Path) -> Callable[[Event], None]:
+def _store_check(store: Store) -> Callable[[Event], None]:
     """A listener that refuses to train what could not be kept: better now than after the first trial."""
 
     def heard(event: Event) -> None:
         if not isinstance(event, TrialsPlanned) or event.total == event.stored:
             return
-        place = next(place for place in (store, *store.absolute().parents) if os.path.exists(place))
-        if not os.path.isdir(place):
-            raise UsageError(f"cannot keep trials in {store}: {place} is not a folder")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise UsageError(f"cannot keep trials in {store}: permission denied; --store names another folder")
+        if (refusal := store.refusal()) is not None:
+            raise UsageError(f"cannot keep trials in {store.location}: {refusal}")
 
     return heard
 
 
-def _with_command(result: Result, specs: list[Path], overrides: list[str], device: str, bounds_only: bool) -> Result:
+def _with_command(
+    result: Result, specs: list[Path], overrides: list[str], device: str, threads: int | None, bounds_only: bool
+) -> Result:
     """Record the options that numbers depend on, for those who want to reproduce them."""
     command = ["dpspec", "run", *(str(path) for path in specs)]
     for override in overrides:
         command += ["--set", override]
     if device != "auto":
         command += ["--device", device]
+    if threads is not None:
+        command += ["--threads", str(threads)]
     if bounds_only:
         command.append("--bounds-only")
     return dataclasses.replace(result, environment=type(result.environment)({**result.environment, "command": command}))

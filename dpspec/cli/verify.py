@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli.options import DEFAULT_STORE, ResultFile, StoreFolder
+from dpspec.cli.options import DEFAULT_STORE, ResultFile, StorePlace
 from dpspec.cli.output import emit
 from dpspec.errors import ExitCode
 
 
 def verify(
     result: ResultFile,
-    store: StoreFolder = DEFAULT_STORE,
+    store: StorePlace = DEFAULT_STORE,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -24,28 +24,39 @@ def verify(
     ] = None,
 ) -> int:
     """Recompute bounds, conclusions and verdicts of a result from its own evidence and compare; nothing is trained."""
-    from dpspec.cli.results import read_result
+    from dpspec.cli.results import page_at, read_result
 
     stored = read_result(result)
+    page = page_at(result)
 
     from dpspec.engine.redact import LEFT_OUT_REASON
     from dpspec.engine.store import Store
     from dpspec.engine.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.escape import plain
+    from dpspec.reporters.html.edited import comparable, edited
+    from dpspec.reporters.places import place
     from dpspec.reporters.words import count
 
-    kept = Store(store) if store.is_dir() else None
+    kept = Store(store)
     folder = None if directory is None else str(directory)
-    mismatches = recompute(stored, load_catalog(), directory=folder, store=kept)
+    mismatches = recompute(stored, load_catalog(), directory=folder, store=kept if kept.exists() else None)
     for mismatch in mismatches:
-        place = plain(f"{mismatch.audit}: {mismatch.what}" if mismatch.audit else mismatch.what)
+        where = plain(place(stored, mismatch.audit, mismatch.what))
         recorded, recomputed = plain(mismatch.recorded), plain(mismatch.recomputed)
         if mismatch.differs:
-            emit(f"{place}\n    recorded:   {recorded}\n    recomputed: {recomputed}")
+            emit(f"{where}\n    recorded:   {recorded}\n    recomputed: {recomputed}")
         else:
-            emit(f"{place} ({recorded}) was not recomputed: {recomputed}")
+            emit(f"{where} ({recorded}) was not recomputed: {recomputed}")
     differing = sum(mismatch.differs for mismatch in mismatches)
+    if page is not None and not comparable(page):
+        emit("the text of the page was not compared: another version of dpspec wrote it")
+    for change in edited(page, stored) if page is not None and comparable(page) else ():
+        differing += 1
+        emit(
+            f"the page shows what its result does not say, under {plain(change.under)!r}\n"
+            f"    shown:       {plain(change.shown)}\n    its result:  {plain(change.expected)}"
+        )
     if differing:
         emit(f"{count(differing, 'value')} of {plain(str(result))} did not come out again")
         return ExitCode.UNEXPECTED

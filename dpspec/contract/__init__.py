@@ -1,6 +1,9 @@
 """What a plugin imports: values and interfaces, without logic and without numpy, scipy or torch."""
 
+from typing import Any
+
 from dpspec.contract.audit import Audit, Context, Facts, Outcome, Plan, Power, Trial
+from dpspec.contract.deprecated import replaced
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
 from dpspec.contract.events import (
     Event,
@@ -11,6 +14,20 @@ from dpspec.contract.events import (
     StageStarted,
     TrialFinished,
     TrialsPlanned,
+)
+from dpspec.contract.executors import (
+    Demand,
+    Ended,
+    Executor,
+    Failed,
+    Lost,
+    Message,
+    Needs,
+    Place,
+    Pool,
+    Said,
+    Task,
+    Yielded,
 )
 from dpspec.contract.findings import Assumption, Check, Evidence, Finding, Printed, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
@@ -27,6 +44,7 @@ from dpspec.contract.providers import (
     GradientCanaries,
     LoadedData,
     Mechanism,
+    MissingArrayError,
     Model,
     ModelFactory,
     Observer,
@@ -37,7 +55,7 @@ from dpspec.contract.providers import (
     Trainer,
     TrainingJob,
 )
-from dpspec.contract.refusing import in_phase, other_adjacencies
+from dpspec.contract.refusing import in_phase, other_adjacencies, untrainable
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, phases_of
 
 __all__ = [
@@ -56,25 +74,35 @@ __all__ = [
     "DataError",
     "DataSource",
     "Dataset",
+    "Demand",
     "Diagnostic",
     "DpspecHooks",
+    "Ended",
     "Event",
     "Evidence",
+    "Executor",
     "Facts",
+    "Failed",
     "Finding",
     "FrozenMap",
     "GradientCanaries",
     "Json",
     "LoadedData",
+    "Lost",
     "Mechanism",
+    "Message",
+    "MissingArrayError",
     "Model",
     "ModelFactory",
+    "Needs",
     "Noticed",
     "Observer",
     "Offered",
     "Outcome",
     "Path",
+    "Place",
     "Plan",
+    "Pool",
     "Power",
     "Printed",
     "Progressed",
@@ -82,6 +110,7 @@ __all__ = [
     "Resumable",
     "RunFinished",
     "RunStarted",
+    "Said",
     "Schemas",
     "Scope",
     "Section",
@@ -89,12 +118,14 @@ __all__ = [
     "Span",
     "Spec",
     "StageStarted",
+    "Task",
     "ThreatModel",
     "Trainer",
     "TrainingJob",
     "Trial",
     "TrialFinished",
     "TrialsPlanned",
+    "Yielded",
     "format_path",
     "freeze",
     "hookimpl",
@@ -103,4 +134,10 @@ __all__ = [
     "other_adjacencies",
     "phases_of",
     "thaw",
+    "untrainable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names that will go; see :mod:`dpspec.contract.deprecated`."""
+    return replaced(name, globals())

@@ -97,7 +97,13 @@ class Series:
 
     plot: how a figure is drawn of it, nothing for a table only. ``x``: a column; ``y``: a list of columns, a line each;
         ``by``: a column whose every value gets lines of its own; ``log``: the axes (``x``, ``y``) that are logarithmic;
-        ``identity``: true where the diagonal y = x means something.
+        ``identity``: true where the diagonal y = x means something; ``band``: two columns, the edges of an area about
+        each line. ``kind``: ``lines``, or ``dots`` (``x`` holds names, the values of ``y`` are dots beside them), or
+        ``sorted`` (no ``x``: the values of ``y`` in ascending order, of all rows and of each value of ``by``), or
+        ``pictures`` (the cells of ``y`` are bytes in base64, ``shape`` [height, width, 1 or 3]; the column ``frame``
+        says which of a row's pictures is framed, counted from 0).
+        A series of ``delta`` against ``epsilon`` that is certified, or a theorem, holds upper bounds on the mechanism
+        as declared in the directions that its findings are of.
     """
 
     name: str

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import pluggy
 
 from dpspec.contract.events import Event
+from dpspec.contract.executors import Executor
 from dpspec.contract.providers import Backend, Dataset, Mechanism, Model, Reporter
 
 HOOK_API = 1
@@ -49,6 +50,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_reporters(self) -> Iterable[Reporter]:  # type: ignore[empty-body]
         """Called when the catalog is built: formats that ``--report FORMAT=PATH`` can then name."""
+
+    @hookspec
+    def dpspec_executors(self) -> Iterable[Executor]:  # type: ignore[empty-body]
+        """Called when the catalog is built: where trials can run, for ``--executor`` to name."""
 
     @hookspec
     def dpspec_event(self, event: Event) -> None:

@@ -50,6 +50,7 @@ class Mechanism:
     trial_revision: part of every trial's cache key: raise it when trials change.
     steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
     missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
+    units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Mechanism:
     trial_revision: int = 1
     steps: bool = True
     missing: bool = False
+    units: frozenset[str] = frozenset({"record"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +246,19 @@ class Cancelled(Exception):  # noqa: N818 - a signal, not an error
     """Raised by a trainer that was asked to stop."""
 
 
+class MissingArrayError(ValueError):
+    """What follows from trials needs an array of theirs that is not at hand: a result carries their evidence alone."""
+
+
 class DataError(Exception):
-    """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which."""
+    """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which.
+
+    key: the key of the spec's ``data`` that is at fault, where one is.
+    """
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,4 +291,5 @@ class Catalog:
     models: Mapping[str, Offered] = field(default_factory=dict)
     backends: Mapping[str, Offered] = field(default_factory=dict)
     reporters: Mapping[str, Offered] = field(default_factory=dict)
+    executors: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

@@ -1,13 +1,14 @@
-"""What several mechanisms refuse alike, located in the spec: an adjacency, and values inside phases."""
+"""What several mechanisms refuse alike, located in the spec: an adjacency, values inside phases, what cannot train."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dpspec.contract.diagnostics import Diagnostic, Path
 
 if TYPE_CHECKING:
+    from dpspec.contract.audit import Facts
     from dpspec.contract.spec import Spec
 
 
@@ -30,3 +31,23 @@ def in_phase(spec: Spec, number: int, *keys: str) -> Path:
     phases = spec.mechanism.get("phases")
     here = phases is not None and keys[0] in phases[number]
     return ("mechanism", "phases", number, *keys) if here else ("mechanism", *keys)
+
+
+def untrainable(spec: Spec, facts: Facts, needs: Iterable[str] = ()) -> Iterator[Diagnostic]:
+    """Why an audit of ``spec`` has nothing to train: no rows, no model, or a backend that lacks what it ``needs``."""
+    if facts.digest is None:
+        yield Diagnostic(
+            code="data-not-at-hand",
+            message="data that is only declared can be bounded, not trained on",
+            path=("audit",),
+            help="leave audit out, or name the data",
+        )
+    if facts.parameters is None:
+        yield Diagnostic(code="no-model", message="an audit trains a model, and the spec names none", path=("audit",))
+    for need in needs:
+        if need not in facts.capabilities:
+            yield Diagnostic(
+                code="missing-capability",
+                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
+                path=("training", "backend"),
+            )

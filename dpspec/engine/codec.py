@@ -15,10 +15,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dpspec.contract import FrozenMap, Json, freeze
 from dpspec.engine.result import SCHEMA, Result
+from dpspec.engine.sound import require_sound
 from dpspec.errors import ResultError
 
 #: A result larger than this is refused: trials embed at most 1 MiB each.
 MAX_BYTES = 1 << 30
+
+#: Whole numbers from here on are no floats.
+_BEYOND = 2**1023
 
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
@@ -32,12 +36,13 @@ def load(text: str) -> Result:
     """Read a result. Raises ``ResultError`` saying where the text is not one."""
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise ResultError(f"not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
-    result: Result = _decode(Result, data, "result")
+    result: Result = decode(Result, data, "result")
+    require_sound(result)
     return result
 
 
@@ -58,8 +63,8 @@ def encode(value: Any) -> Json:
     raise TypeError(f"a result cannot hold a {type(value).__name__}")
 
 
-def _decode(hint: Any, data: Json, where: str) -> Any:
-    """Read ``data`` as a value of type ``hint``; ``where`` names its place in error texts."""
+def decode(hint: Any, data: Json, where: str) -> Any:
+    """Read ``data`` as a value of type ``hint``; ``where`` names its place in error texts. Raises ``ResultError``."""
     origin = get_origin(hint)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
@@ -69,12 +74,13 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
         return _require(data in get_args(hint), data, where, f"must be one of {', '.join(map(str, get_args(hint)))}")
     if origin is tuple:
         _require(isinstance(data, list), data, where, "must be a list")
-        return tuple(_decode(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+        return tuple(decode(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if hint is FrozenMap:
         return freeze(_require(isinstance(data, dict), data, where, "must be a mapping"))
     if hint is float:
         number = _INFINITE.get(data, data) if isinstance(data, str) else data
-        ok = isinstance(number, int | float) and not isinstance(number, bool)
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        ok = isinstance(number, float) or (whole and abs(number) < _BEYOND)
         return float(_require(ok, number, where, "must be a number"))
     if hint is int:
         return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")
@@ -93,7 +99,7 @@ def _decode_union(members: tuple[Any, ...], data: Json, where: str) -> Any:
         if member is type(None):
             continue
         try:
-            return _decode(member, data, where)
+            return decode(member, data, where)
         except ResultError as e:
             error = error or e
     raise error or ResultError(f"{where}: unexpected value")
@@ -108,7 +114,7 @@ def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
     values = {}
     for f in dataclasses.fields(cls):
         if f.name in data:
-            values[f.name] = _decode(hints[f.name], data[f.name], f"{where}.{f.name}")
+            values[f.name] = decode(hints[f.name], data[f.name], f"{where}.{f.name}")
         elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ResultError(f"{where}: missing key {f.name!r}")
     return cls(**values)

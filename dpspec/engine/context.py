@@ -12,6 +12,7 @@ from typing import Any
 from dpspec.contract import (
     Cancelled,
     Catalog,
+    DataError,
     Event,
     Facts,
     FrozenMap,
@@ -40,46 +41,57 @@ class RunContext:
         device: str = "auto",
         emit: Callable[[Event], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        like: RunContext | None = None,
     ) -> None:
-        self._prepared = prepared
+        """``like``: a context whose rows are taken over where they are loaded and the same."""
+        self.prepared = prepared
+        self.inputs = inputs
+        self.wanted_device = device
         self._catalog = catalog
-        self._inputs = inputs
-        self._wanted_device = device
         self._emit = emit
         self._stop = stop
         self._told = 0.0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
-        self.kept: Callable[[int], Path] | None = None
+        self.kept: Callable[[int], Path | None] | None = None
+        if like is not None and "data" in like.__dict__ and same_rows(like.prepared, prepared):
+            self.__dict__["data"] = like.data
+
+    def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
+        """From now on, tell events to ``emit``, and ask ``stop`` whether to stop."""
+        self._emit, self._stop = emit, stop
 
     @property
     def facts(self) -> Facts:
         """The public facts of data and model."""
-        return self._prepared.facts
+        return self.prepared.facts
 
     @cached_property
     def data(self) -> LoadedData:
-        """The rows. Raises ``DataError`` where the files do not hold what their headers promised."""
-        return self._prepared.source.load()
+        """The rows. Raises ``DataError`` where the files do not hold what their headers promised, or not any more."""
+        rows = self.prepared.source.load()
+        if self.prepared.source.facts().digest != self.prepared.facts.digest:
+            raise DataError("the data are not those that the run began with: a file was changed meanwhile")
+        return rows
 
     @property
     def model(self) -> ModelFactory:
         """Builds the spec's model. Raises ``ValueError`` where the spec has none."""
-        if self._prepared.model is None:
-            raise ValueError(f"spec {self._prepared.spec.name!r} has no model")
-        return self._prepared.model
+        if self.prepared.model is None:
+            raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
+        return self.prepared.model
 
     @cached_property
     def trainer(self) -> Trainer:
         """Trains, by the backend that the spec names."""
-        return self._prepared.trainer(self._catalog)
+        return self.prepared.trainer(self._catalog)
 
     @cached_property
     def device(self) -> str:
         """The torch device; asking for it imports torch."""
         from dpspec.training.device import resolve_device
 
-        return resolve_device(self._wanted_device)
+        return resolve_device(self.wanted_device)
 
     @property
     def device_used(self) -> str | None:
@@ -96,18 +108,19 @@ class RunContext:
 
     def seed(self, index: int, *purpose: str) -> int:
         """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
-        return trial_seed(self._inputs, index, *purpose)
+        return trial_seed(self.inputs, index, *purpose)
 
     def resumable(self, index: int) -> Resumable | None:
         """Where the runs of trial ``index`` may keep their state, which the store removes once it has the trial."""
-        return Resumable(folder=self.kept(index)) if self.kept is not None else None
+        folder = self.kept(index) if self.kept is not None else None
+        return None if folder is None else Resumable(folder=folder)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
         """Emit a progress event, unless the last one was a moment ago."""
         now = time.monotonic()
         if self._emit is not None and (done >= total or now - self._told >= _EVERY):
             self._told = now
-            name = self._prepared.spec.name
+            name = self.prepared.spec.name
             self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
 
     def cancelled(self) -> bool:
@@ -126,3 +139,9 @@ class RunContext:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def same_rows(one: Prepared, other: Prepared) -> bool:
+    """Whether two audits read the same rows in the same way."""
+    known = one.facts.digest is not None and one.facts.digest == other.facts.digest
+    return known and one.spec.data == other.spec.data and one.spec.directory == other.spec.directory

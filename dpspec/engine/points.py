@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dpspec.contract import Catalog, DataError, Diagnostic, Event, Finding, Progressed, Spec, StageStarted
+from dpspec.contract import Catalog, DataError, Event, Finding, Progressed, Spec, StageStarted
 from dpspec.engine.context import RunContext
 from dpspec.engine.judge import Unjudged, judge
-from dpspec.engine.prepare import Prepared, prepare
+from dpspec.engine.prepare import Prepared, prepare, unreadable
 from dpspec.engine.result import Verdict
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
@@ -131,13 +131,9 @@ class Bench:
         try:
             return tuple(o for o in prepared.audit.bound(prepared.spec, context) if isinstance(o, Finding))
         except DataError as error:
-            raise SpecError([self._unreadable(error)]) from error
+            raise SpecError([unreadable(error, self.spec)]) from error
         finally:
             context.close()
-
-    def _unreadable(self, error: DataError) -> Diagnostic:
-        diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
-        return locate(diagnostic, self.spec.origin)
 
     def _tell(self, event: Event) -> None:
         if self._emit is not None:

@@ -73,8 +73,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         source = resolve(dataset.provider.source)(spec.data.options, Path(spec.directory))  # type: ignore[operator]
         facts = _facts(source, recorded)
     except DataError as error:
-        diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
-        raise SpecError([locate(diagnostic, spec.origin)]) from None
+        raise SpecError([unreadable(error, spec)]) from None
     facts = dataclasses.replace(facts, capabilities=tuple(sorted(backend.provider.capabilities)))
     model: ModelFactory | None = None
     if spec.model is not None:
@@ -87,7 +86,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
             raise SpecError([locate(diagnostic, spec.origin)]) from None
     audit = cast(Audit, resolve(mechanism.provider.audit)())  # type: ignore[operator]
-    found = [*_missing(spec, mechanism), *audit.check(spec, facts)]
+    found = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *audit.check(spec, facts)]
     diagnostics = tuple(locate(d, spec.origin) for d in found)
     return Prepared(
         spec=spec,
@@ -115,6 +114,33 @@ def plan(spec: Spec, catalog: Catalog) -> Plan:
     if errors:
         raise SpecError(errors)
     return prepared.plan()
+
+
+def unreadable(error: DataError, spec: Spec) -> Diagnostic:
+    """What a data error says, at the key of ``data`` that is at fault."""
+    path = ("data", error.key) if error.key else ("data",)
+    return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
+
+
+def beyond(error: ArithmeticError, spec: Spec) -> Diagnostic:
+    """What to tell where a mechanism's numbers are too large or too small to compute bounds with."""
+    what = error.args[-1] if error.args else type(error).__name__
+    message = f"bounds cannot be computed in floating point: {what}"
+    hint = "some number of the mechanism, or of its rate, noise or limits, is far too large or too small"
+    return locate(Diagnostic(code="out-of-range", message=message, path=("mechanism",), help=hint), spec.origin)
+
+
+def _other_unit(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
+    """A claim about persons would have no number on either side where all of them speak of records."""
+    unit, known = spec.threat_model.unit, sorted(mechanism.provider.units)
+    if unit not in known:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"the numbers of {spec.mechanism.kind!r} speak of one {' or '.join(known)}, not of one {unit!r}",
+            path=("threat_model", "unit"),
+            help="where one record is one of them, leave unit out; what somebody with several records loses, "
+            "group_size asks",
+        )
 
 
 def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:

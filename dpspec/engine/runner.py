@@ -2,63 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dpspec.contract import (
     Catalog,
-    Check,
-    DataError,
     Diagnostic,
     Event,
-    Evidence,
-    Finding,
     FrozenMap,
     Noticed,
-    Outcome,
     Plan,
     RunFinished,
     RunStarted,
-    Series,
     Spec,
-    StageStarted,
-    Trial,
 )
-from dpspec.engine.context import RunContext
+from dpspec.engine.campaign import Campaign
 from dpspec.engine.environment import environment
 from dpspec.engine.judge import Unjudged, judge
+from dpspec.engine.means import Means
+from dpspec.engine.outcomes import Outcomes
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.store import Store
-from dpspec.engine.trials import Listener, make_trials
+from dpspec.engine.trials import Listener
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.spec.tree import locate
-
-
-@dataclass
-class Outcomes:
-    """What an audit's steps yielded, sorted by type."""
-
-    findings: list[Finding] = field(default_factory=list)
-    series: list[Series] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    evidence: list[Evidence] = field(default_factory=list)
-
-    def add(self, outcome: Outcome) -> None:
-        """File one outcome; raises ``TypeError`` on anything that is none."""
-        match outcome:
-            case Finding():
-                self.findings.append(outcome)
-            case Series():
-                self.series.append(outcome)
-            case Check():
-                self.checks.append(outcome)
-            case Evidence():
-                self.evidence.append(outcome)
-            case _:
-                raise TypeError(f"an audit yielded {type(outcome).__name__}, which is no outcome")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +50,14 @@ def run(
     listeners: Sequence[Listener] = (),
     deadline: float | None = None,
     train: bool = True,
+    means: Means | None = None,
 ) -> Result:
     """Audit every spec and judge all claims as one family.
 
     device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
     deadline: a ``time.monotonic()`` after which no training goes on; the result is then incomplete.
     train: whether trials may be made; without, bounds are computed and claims judged by them alone.
+    means: with what; ``device`` and ``deadline`` are then those that it says.
 
     Raises ``SpecError`` with every diagnostic of every spec before any work begins, ``PluginError`` when a kind is
     not installed, ``NothingToRunError`` without specs.
@@ -103,8 +74,18 @@ def run(
     for p in prepared:
         for warning in p.diagnostics:
             emit(Noticed(audit=p.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
+    campaign = Campaign(
+        prepared, catalog, store=store, means=means or Means(device=device, deadline=deadline), emit=emit
+    )
     audited = [
-        _audit(p, catalog, store=store, device=device, emit=emit, deadline=deadline, train=train) for p in prepared
+        Audited(
+            prepared=audit.prepared,
+            plan=audit.plan,
+            outcomes=audit.outcomes,
+            trials=tuple(stored.record for stored in audit.trials.sorted),
+            seconds=audit.seconds,
+        )
+        for audit in campaign.run(train=train)
     ]
     result = assemble(audited, catalog)
     emit(RunFinished(complete=result.complete))
@@ -128,17 +109,6 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
     if errors:
         raise SpecError(errors)
     return ready
-
-
-def conclude(prepared: Prepared, bounds: Sequence[Finding | Series], trials: Sequence[Trial]) -> Outcomes:
-    """Everything that the audit stands behind: its bounds, and what follows from the trials."""
-    outcomes = Outcomes()
-    for bound in bounds:
-        outcomes.add(bound)
-    if trials:
-        for outcome in prepared.audit.conclude(prepared.spec, trials):
-            outcomes.add(outcome)
-    return outcomes
 
 
 def assemble(audited: Sequence[Audited], catalog: Catalog) -> Result:
@@ -183,47 +153,6 @@ def assemble(audited: Sequence[Audited], catalog: Catalog) -> Result:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=environment(catalog),
         notes=_notes(audits),
-    )
-
-
-def _audit(
-    prepared: Prepared,
-    catalog: Catalog,
-    *,
-    store: Store,
-    device: str,
-    emit: Listener,
-    deadline: float | None,
-    train: bool,
-) -> Audited:
-    spec, started = prepared.spec, time.monotonic()
-    inputs = prepared.audit.trial_inputs(spec)
-
-    def stop() -> bool:
-        return deadline is not None and time.monotonic() > deadline
-
-    context = RunContext(prepared, catalog, inputs, device=device, emit=emit, stop=stop)
-    try:
-        emit(StageStarted(audit=spec.name, stage="bound"))
-        bounds = list(prepared.audit.bound(spec, context))
-        plan = prepared.plan() if train else Plan(chunks=(), seconds=0.0, memory_bytes=0)
-        trials: list[Trial] = []
-        records: list[TrialRecord] = []
-        if plan.chunks:
-            trials, records = make_trials(prepared, plan, inputs, context, store, emit)
-        emit(StageStarted(audit=spec.name, stage="conclude"))
-        outcomes = conclude(prepared, bounds, trials)
-    except DataError as error:
-        diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=("data",))
-        raise SpecError([locate(diagnostic, spec.origin)]) from error
-    finally:
-        context.close()
-    return Audited(
-        prepared=prepared,
-        plan=plan,
-        outcomes=outcomes,
-        trials=tuple(records),
-        seconds=time.monotonic() - started,
     )
 
 

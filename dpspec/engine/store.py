@@ -1,9 +1,7 @@
 """The trial store: content-addressed, write-once, checked on reading.
 
-A record is a folder ``trials/ab/abcd.../`` with ``record.json`` and one ``.npy`` file per array. It is written
-beside its place and renamed into it, so that a reader sees all of it or nothing, and a killed run leaves at most a
-folder under ``tmp/``. What does not match its own digests is moved to ``damaged/`` and counts as absent. What a trial
-in work needs to go on after it was killed is under ``unfinished/``, until the trial is stored.
+A record is ``record.json`` and one ``.npy`` file per array, on whatever shelf the store has (``dpspec.stores``). What
+does not match its own digests is set aside and counts as absent: it is reported and made again, never believed.
 """
 
 from __future__ import annotations
@@ -12,16 +10,17 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
 from dpspec.contract.canonical import canonical_json, digest
 from dpspec.engine.result import TrialRecord
+from dpspec.errors import UsageError
+from dpspec.stores.shelf import RECORD, open_shelf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +28,16 @@ if TYPE_CHECKING:
 SCHEMA = "dpspec/trial/v1"
 MAX_EVIDENCE_BYTES = 1 << 20
 
+#: Another process may take away as damaged what was put a moment ago; so often it is put again.
+_ATTEMPTS = 3
+
 
 class _DamageError(Exception):
     """A record that must not be believed; the text says why."""
+
+
+#: What reading a record that is not one may raise.
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, _DamageError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,22 +48,46 @@ class StoredTrial:
     record: TrialRecord
 
 
-class Store:
-    """A folder of trials. Safe for several processes: records are never changed, only added or removed whole."""
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A record as a list shows it. ``spec``, ``kind`` and ``made`` are what it says of itself, empty where nothing."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    key: str
+    size: int
+    spec: str = ""
+    kind: str = ""
+    made: str = ""
+
+
+class Store:
+    """Trials by their keys. Safe for several writers: records are never changed, only added or removed whole."""
+
+    def __init__(self, location: str | Path) -> None:
+        """``location``: a folder, or a URL that fsspec knows; raises ``UsageError`` where it does not."""
+        self._shelf = open_shelf(location)
+
+    @property
+    def location(self) -> str:
+        """The path or URL that names it."""
+        return self._shelf.location
+
+    def exists(self) -> bool:
+        """Whether there is anything at its place yet."""
+        return self._shelf.exists()
+
+    def refusal(self) -> str | None:
+        """Why no trial could be kept here, in words; None where one could."""
+        return self._shelf.refusal()
 
     def get(self, key: str, on_damage: Callable[[str], None] | None = None) -> StoredTrial | None:
         """The trial stored under ``key``, or None. A damaged record is set aside, reported, and counts as absent."""
-        folder = self._folder(key)
-        if not folder.is_dir():
+        if not self._shelf.holds(key):
             return None
         try:
-            return self._read(folder, key)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, _DamageError) as error:
+            return self._read(key)
+        except _UNREADABLE as error:
             with suppress(OSError):  # where another process was faster, or the store cannot be written to
-                self._set_aside(folder)
+                self._shelf.set_aside(key)
             if on_damage is not None:
                 on_damage(f"stored trial {key[:12]} is damaged ({error or type(error).__name__}): it is made again")
             return None
@@ -67,89 +97,84 @@ class Store:
 
         Raises ``ValueError`` when the evidence is not finite JSON or larger than 1 MiB.
         """
-        evidence = canonical_json(trial.evidence)
+        try:
+            evidence = canonical_json(trial.evidence)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"trial {trial.index}: its evidence cannot be kept: {error}") from None
         if len(evidence) > MAX_EVIDENCE_BYTES:
             raise ValueError(
                 f"trial {trial.index}: its evidence takes {len(evidence)} bytes, more than the {MAX_EVIDENCE_BYTES} "
                 "allowed; put large things into arrays"
             )
-        scratch = self.root / "tmp" / uuid.uuid4().hex
-        scratch.mkdir(parents=True)
-        try:
-            arrays = {name: _write_array(scratch / f"{name}.npy", array) for name, array in trial.arrays.items()}
-            body: dict[str, Json] = {
-                "schema": SCHEMA,
-                "key": key,
-                "index": trial.index,
-                "evidence": json.loads(evidence),
-                "arrays": arrays,
-                "recorded": thaw(recorded),
-            }
-            body["digest"] = digest(body)
-            _write_synced(scratch / "record.json", canonical_json(body).encode("ascii"))
-            folder = self._folder(key)
-            folder.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(_ATTEMPTS):
+            scratch = self._shelf.scratch()
             try:
-                scratch.rename(folder)
-            except OSError:
-                kept = self.get(key)  # of another process that made the same trial; a damaged one is set aside
-                if kept is not None:
+                _write_record(scratch, key, trial, json.loads(evidence), recorded)
+                self._shelf.commit(key, scratch)  # where it does not, another process has made the same trial
+                if (kept := self.get(key)) is not None:
                     return kept
-                scratch.rename(folder)
-            _sync_folder(folder.parent)
-            return self._read(folder, key)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            if self._folder(key).is_dir():
-                shutil.rmtree(self.unfinished(key), ignore_errors=True)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: {why}") from error
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+                self._forget_unfinished(key)
+        raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: it is damaged whenever it is read back")
 
-    def unfinished(self, key: str) -> Path:
-        """A folder for the state of a trial in work, which may not exist; it is removed once the trial is stored."""
-        return self.root / "unfinished" / self._folder(key).name
+    def unfinished(self, key: str) -> Path | None:
+        """A folder for the state of a trial in work, which may not exist; it is removed once the trial is stored.
+
+        None where the store has no folder on this machine.
+        """
+        return self._shelf.unfinished(key)
 
     def sweep(self) -> int:
         """Remove the state of all trials that were not finished; the number of bytes that it took."""
-        folder = self.root / "unfinished"
-        freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        shutil.rmtree(folder, ignore_errors=True)
-        return freed
+        return self._shelf.sweep()
 
     def keys(self) -> Iterator[str]:
         """The keys of all stored trials, sorted."""
-        yield from sorted(path.parent.name for path in self.root.glob("trials/*/*/record.json"))
+        yield from sorted(self._shelf.keys())
+
+    def entries(self) -> Iterator[Entry]:
+        """All stored trials by their keys, with what each says of itself; arrays are not looked at."""
+        for key in self.keys():
+            size = self.size(key)
+            try:
+                recorded = self._body(key)["recorded"]
+                told = {name: str(recorded.get(name) or "") for name in ("spec", "kind", "made")}
+            except _UNREADABLE:
+                told = {}
+            yield Entry(key=key, size=size, **told)
 
     def size(self, key: str) -> int:
         """The bytes that one trial takes."""
-        return sum(path.stat().st_size for path in self._folder(key).iterdir())
+        return self._shelf.size(key)
 
     def remove(self, key: str) -> None:
         """Remove one trial; an absent one is no error."""
-        folder = self._folder(key)
-        if folder.is_dir():
-            self._set_aside(folder)
-        shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
+        self._shelf.remove(key)
 
-    def _folder(self, key: str) -> Path:
-        if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
-            raise ValueError(f"not a trial key: {key!r}")
-        return self.root / "trials" / key[:2] / key
+    def _forget_unfinished(self, key: str) -> None:
+        folder = self._shelf.unfinished(key)
+        if folder is not None and self._shelf.holds(key):
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def _set_aside(self, folder: Path) -> None:
-        place = self.root / "damaged" / folder.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(place, ignore_errors=True)
-        folder.rename(place)
-
-    def _read(self, folder: Path, key: str) -> StoredTrial:
-        import numpy as np
-
-        body = json.loads((folder / "record.json").read_bytes())
+    def _body(self, key: str) -> dict[str, Any]:
+        """What ``record.json`` says, once it is known to be what was written under this key."""
+        body: dict[str, Any] = json.loads(self._shelf.file(key, RECORD).read_bytes())
         claimed = body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise _DamageError("its digest does not match")
+        return body
+
+    def _read(self, key: str) -> StoredTrial:
+        import numpy as np
+
+        body = self._body(key)
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
-            file = folder / f"{name}.npy"
+            file = self._shelf.file(key, _array_file(name), about["digest"])
             if _file_digest(file) != about["digest"]:
                 raise _DamageError(f"array {name} does not match its digest")
             arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -163,34 +188,41 @@ class Store:
         return StoredTrial(trial=Trial(index=record.index, evidence=record.evidence, arrays=arrays), record=record)
 
 
+def _write_record(folder: Path, key: str, trial: Trial, evidence: Json, recorded: FrozenMap) -> None:
+    arrays = {name: _write_array(folder / _array_file(name), array) for name, array in trial.arrays.items()}
+    body: dict[str, Json] = {
+        "schema": SCHEMA,
+        "key": key,
+        "index": trial.index,
+        "evidence": evidence,
+        "arrays": arrays,
+        "recorded": thaw(recorded),
+    }
+    body["digest"] = digest(body)
+    with (folder / RECORD).open("xb") as out:
+        out.write(canonical_json(body).encode("ascii"))
+        out.flush()
+        os.fsync(out.fileno())
+
+
 def _write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
     import numpy as np
 
-    if not file.stem.isidentifier():
-        raise ValueError(f"array name {file.stem!r} is not an identifier")
+    array = np.ascontiguousarray(array)
+    if array.dtype.hasobject:
+        raise ValueError(f"array {file.stem!r} holds Python objects; arrays of trials hold numbers")
     with file.open("xb") as out:
-        np.save(out, np.ascontiguousarray(array), allow_pickle=False)
+        np.save(out, array, allow_pickle=False)
         out.flush()
         os.fsync(out.fileno())
     return {"digest": _file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
 
 
-def _write_synced(file: Path, content: bytes) -> None:
-    with file.open("xb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable where the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _array_file(name: str) -> str:
+    """The file of an array; a name that is no identifier could lead out of the record."""
+    if not name.isidentifier():
+        raise ValueError(f"array name {name!r} is not an identifier")
+    return f"{name}.npy"
 
 
 def _file_digest(file: Path) -> str:

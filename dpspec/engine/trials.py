@@ -1,83 +1,95 @@
-"""The trials that an audit needs: from the store where they are there, trained and stored where they are not."""
+"""The trials of one audit: which the store has, which are still to be made, and keeping those that are."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
 
-from dpspec.contract import (
-    Cancelled,
-    Event,
-    FrozenMap,
-    Noticed,
-    Plan,
-    StageStarted,
-    Trial,
-    TrialFinished,
-    TrialsPlanned,
-)
-from dpspec.engine.context import RunContext
-from dpspec.engine.environment import environment
+from dpspec.contract import Event, Noticed, Plan, TrialFinished
 from dpspec.engine.keys import trial_key
 from dpspec.engine.prepare import Prepared
 from dpspec.engine.result import TrialRecord
-from dpspec.engine.store import Store
+from dpspec.engine.store import Store, StoredTrial
+from dpspec.engine.work import Made
 
 Listener = Callable[[Event], None]
 
+#: Records that are asked for at once: a store may be far away.
+_AT_ONCE = 16
 
-def make_trials(
-    prepared: Prepared, plan: Plan, inputs: FrozenMap, context: RunContext, store: Store, emit: Listener
-) -> tuple[list[Trial], list[TrialRecord]]:
-    """Every planned trial: from the store where it is there, trained and stored where it is not."""
-    name = prepared.spec.name
 
-    def key(chunk: Sequence[int], index: int) -> str:
-        return trial_key(inputs, prepared.facts, prepared.revisions, chunk, index)
+class Trials:
+    """The planned trials of one audit in one store; ``found`` are those that are there, by their indices."""
 
-    places = {index: store.unfinished(key(chunk, index)) for chunk in plan.chunks for index in chunk}
-    context.kept = places.__getitem__
+    def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
+        self.plan = plan
+        self.found: dict[int, StoredTrial] = {}
+        self._name = prepared.spec.name
+        self._store = store
+        self._emit = emit
+        inputs = prepared.audit.trial_inputs(prepared.spec)
+        self._keys = {
+            index: trial_key(inputs, prepared.facts, prepared.revisions, chunk, index)
+            for chunk in plan.chunks
+            for index in chunk
+        }
 
-    def on_damage(message: str) -> None:
-        emit(Noticed(audit=name, message=message))
+    def look(self) -> None:
+        """Take from the store what it has; a damaged record is told, and counts as absent."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            stored = pool.map(lambda key: self._store.get(key, self._notice), self._keys.values())
+            self.found = {index: trial for index, trial in zip(self._keys, stored, strict=True) if trial is not None}
 
-    found = {
-        index: stored
-        for chunk in plan.chunks
-        for index in chunk
-        if (stored := store.get(key(chunk, index), on_damage)) is not None
-    }
-    emit(TrialsPlanned(audit=name, total=plan.trials, stored=len(found), seconds=plan.seconds))
-    if len(found) < plan.trials:
-        emit(StageStarted(audit=name, stage="trials"))
-    for chunk in plan.chunks:
-        missing = [index for index in chunk if index not in found]
-        if not missing:
-            continue
-        try:
-            if context.cancelled():
-                raise Cancelled
-            began = time.monotonic()
-            for trial in prepared.audit.trials(inputs, context, missing):
-                seconds = time.monotonic() - began
-                recorded = FrozenMap({**environment(None), "device": context.device_used, "seconds": round(seconds, 3)})
-                found[trial.index] = store.put(key(chunk, trial.index), trial, recorded)
-                emit(TrialFinished(audit=name, index=trial.index, seconds=seconds))
-                began = time.monotonic()
-        except Cancelled:
-            emit(Noticed(audit=name, message="stopped at the time limit; running the same command again continues"))
-            break
-    made = [found[index] for index in sorted(found)]
-    for notice in _mixtures([stored.record for stored in made]):
-        emit(Noticed(audit=name, message=notice))
-    return [stored.trial for stored in made], [stored.record for stored in made]
+    def missing(self) -> Iterator[list[int]]:
+        """What is still to be made, chunk by chunk."""
+        for chunk in self.plan.chunks:
+            if rest := [index for index in chunk if index not in self.found]:
+                yield rest
+
+    @property
+    def share_missing(self) -> float:
+        """The share of the planned trials that are still to be made."""
+        return 1.0 - len(self.found) / self.plan.trials if self.plan.trials else 0.0
+
+    def folders(self, indices: Sequence[int], *, made: bool) -> dict[int, Path | None]:
+        """Where trials in work may keep their state; ``made``: as folders that are there, for others to find."""
+        folders = {index: self._store.unfinished(self._keys[index]) for index in indices}
+        for folder in folders.values():
+            if made and folder is not None:
+                with suppress(OSError):  # without one, a trial that is lost begins anew
+                    folder.mkdir(parents=True, exist_ok=True)
+        return folders
+
+    def keep(self, made: Made) -> None:
+        """Store a trial that has just been made."""
+        self.found[made.index] = self._store.put(self._keys[made.index], made.value, made.recorded)
+        self._emit(TrialFinished(audit=self._name, index=made.index, seconds=made.seconds))
+
+    @cached_property
+    def sorted(self) -> list[StoredTrial]:
+        """All that are there, once no more are made; tells where they were made in different ways."""
+        trials = [self.found[index] for index in sorted(self.found)]
+        for notice in _mixtures([stored.record for stored in trials]):
+            self._notice(notice)
+        return trials
+
+    @property
+    def array_bytes(self) -> int:
+        """What the arrays of all that are there take."""
+        return sum(array.nbytes for stored in self.sorted for array in stored.trial.arrays.values())
+
+    def _notice(self, message: str) -> None:
+        self._emit(Noticed(audit=self._name, message=message))
 
 
 def _mixtures(records: Sequence[TrialRecord]) -> list[str]:
     """Say where the trials of one audit were made on different devices or by different versions."""
     notices = []
     for what in ("device", "dpspec", "torch"):
-        values = sorted({str(record.recorded.get(what)) for record in records})
+        values = sorted({str(record.recorded.get(what)).partition(":")[0] for record in records})
         if len(values) > 1:
             notices.append(f"its trials were made with different {what}: {', '.join(values)}")
     return notices

@@ -11,15 +11,17 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
-from dpspec.contract import Assumption, Catalog, Check, DataError, Json, Plan, Spec, Trial, thaw
+from dpspec.contract import Assumption, Catalog, Check, DataError, Json, MissingArrayError, Plan, Spec, Trial, thaw
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
 from dpspec.engine.judge import as_expected
 from dpspec.engine.keys import trial_key
+from dpspec.engine.outcomes import conclude
 from dpspec.engine.prepare import Prepared, prepare
+from dpspec.engine.recorded import as_recorded
 from dpspec.engine.redact import INTERNAL, LEFT_OUT_REASON, redact_audit
 from dpspec.engine.result import AuditResult, Result, TrialRecord
-from dpspec.engine.runner import Audited, assemble, conclude
+from dpspec.engine.runner import Audited, assemble
 from dpspec.engine.store import Store, StoredTrial
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
@@ -128,7 +130,19 @@ def _recompute(
     for record, stored in zip(audit.trials, held, strict=True):
         mismatches.extend(_altered(audit.name, record, stored))
     trials = [_trial(record, stored) for record, stored in zip(audit.trials, held, strict=True)]
-    outcomes = conclude(prepared, bounds, trials)
+    try:
+        outcomes = conclude(prepared, bounds, trials)
+    except MissingArrayError as error:
+        outcomes = as_recorded(audit, bounds)
+        mismatches.append(
+            Mismatch(
+                audit=audit.name,
+                what="what follows from the trials",
+                recorded=f"{len(trials)} trials",
+                recomputed=f"taken as recorded: {error}",
+                differs=False,
+            )
+        )
     again = Audited(prepared=prepared, plan=plan, outcomes=outcomes, trials=audit.trials, seconds=audit.seconds)
     return again, mismatches
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dpspec.contract import HOOK_API, Backend, Dataset, Model, Reporter, hookimpl
+from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Model, Reporter, hookimpl
 from dpspec.data.providers import DATASETS
+from dpspec.executors.providers import EXECUTORS
 from dpspec.models.providers import MODELS
 from dpspec.training.providers import BACKENDS
 
@@ -47,6 +48,12 @@ REPORTERS = (
         summary="The privacy statement as JSON",
         render="dpspec.reporters.statement:render_json",
         suffix=".json",
+    ),
+    Reporter(
+        format="registry",
+        summary="YAML for the OpenDP Differential Privacy Deployments Registry, to be completed by hand",
+        render="dpspec.reporters.registry:render",
+        suffix=".yaml",
     ),
     Reporter(
         format="junit",
@@ -97,3 +104,9 @@ def dpspec_backends() -> Iterable[Backend]:
 def dpspec_reporters() -> Iterable[Reporter]:
     """The formats that need no plugin."""
     return REPORTERS
+
+
+@hookimpl
+def dpspec_executors() -> Iterable[Executor]:
+    """``local`` and ``ray``."""
+    return EXECUTORS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Mechanism, Model, Reporter
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Mechanism, Model, Reporter
 from dpspec.registry.fragments import Flaw, flaws
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -28,7 +28,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One of the five families of providers: its hook, its descriptor and where the catalog keeps it."""
+    """One of the six families of providers: its hook, its descriptor and where the catalog keeps it."""
 
     name: str
     hook: str
@@ -125,12 +125,16 @@ def _reporter(r: Reporter) -> Iterator[str]:
         yield f"suffix must look like '.json', got {r.suffix!r}"
 
 
+def _executor(e: Executor) -> Iterator[str]:
+    yield from _reference(e.pool, "pool")
+
+
 def fragments(provider: Any) -> dict[str, Any]:
     """The schema fragments of any descriptor, by a name that says where each stands."""
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
 
 
 def all_flaws(provider: Any) -> list[Flaw]:
@@ -138,11 +142,12 @@ def all_flaws(provider: Any) -> list[Flaw]:
     return [flaw for name, fragment in fragments(provider).items() for flaw in flaws(fragment, name)]
 
 
-#: The five families, in the order in which plugins are asked.
+#: The six families, in the order in which plugins are asked.
 FAMILIES: tuple[Family, ...] = (
     Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, key=lambda p: p.kind, check=_mechanism),
     Family(name="dataset", hook="dpspec_datasets", type=Dataset, key=lambda p: p.kind, check=_dataset),
     Family(name="model", hook="dpspec_models", type=Model, key=lambda p: p.kind, check=_model),
     Family(name="backend", hook="dpspec_backends", type=Backend, key=lambda p: p.kind, check=_backend),
     Family(name="reporter", hook="dpspec_reporters", type=Reporter, key=lambda p: p.format, check=_reporter),
+    Family(name="executor", hook="dpspec_executors", type=Executor, key=lambda p: p.kind, check=_executor),
 )

@@ -26,10 +26,16 @@ def check(assumption: str, found: Measurement, observed: Observed, note: str) ->
     )
 
 
-def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
-    """The most surprising of several measurements of one kind, Bonferroni over their number."""
+def worst(
+    assumption: str, found: Sequence[Measurement], observed: Observed, note: str, among: int | None = None
+) -> Check:
+    """The most surprising of several measurements of one kind, Bonferroni over their number.
+
+    among: how many there are, where ``found`` holds only those that may be the most surprising.
+    """
     worst = min(found, key=lambda m: m.p_value)
-    return check(assumption, replace(worst, p_value=min(1.0, len(found) * worst.p_value)), observed, note)
+    tried = len(found) if among is None else among
+    return check(assumption, replace(worst, p_value=min(1.0, tried * worst.p_value)), observed, note)
 
 
 def exact(

@@ -7,10 +7,14 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.stats import checking, freshness, martingale, noise
 from dpspec.stats.measurement import Measurement
+
+#: Rows that are compared with all earlier ones at once.
+_BLOCK = 256
 
 
 def noise_scale(found: Sequence[FrozenMap]) -> Iterator[Check]:
@@ -52,9 +56,11 @@ def residuals(found: Sequence[FrozenMap]) -> Iterator[Check]:
             _along(o["pair"], o["pair"], o["steps"] * (o["steps"] - 1) // 2, "residuals of two steps") for o in several
         ]
         yield checking.worst("fresh-noise", pairs, "measured", "every two steps")
-    tested = [_two_runs(one["first"], other["first"]) for one, other in combinations(found, 2)]
-    if tested:
-        yield checking.worst("fresh-noise", tested, "measured", "first steps of different trials")
+    if len(found) > 1:
+        firsts = [one["first"] for one in found]
+        tested = [_two_runs(firsts[i], firsts[j]) for i, j in _suspects([first["row"] for first in firsts], unit=True)]
+        among = len(found) * (len(found) - 1) // 2
+        yield checking.worst("fresh-noise", tested, "measured", "first steps of different trials", among)
 
 
 def _drift(found: Sequence[FrozenMap]) -> Measurement:
@@ -129,8 +135,30 @@ def _again(logs: Sequence[FrozenMap]) -> Iterator[Check]:
     widths = {len(first) for first in firsts}
     if len(firsts) > 1 and len(widths) == 1:
         width = widths.pop()
-        across = [_pair(float(a @ b), width, 1) for a, b in combinations(firsts, 2)]
-        yield checking.worst("fresh-noise", across, "reported", "first steps of different trials")
+        across = [_pair(float(firsts[i] @ firsts[j]), width, 1) for i, j in _suspects(firsts, unit=False)]
+        among = len(firsts) * (len(firsts) - 1) // 2
+        yield checking.worst("fresh-noise", across, "reported", "first steps of different trials", among)
+
+
+def _suspects(rows: Sequence[npt.ArrayLike], *, unit: bool) -> list[tuple[int, int]]:
+    """The pairs of rows (i before j) of which one is the most alike: the first pair, and for each j the i whose product
+    with it is the largest, over the length of i where ``unit`` says so.
+
+    A test of two rows grows with the size of that product and depends on nothing else but j, so that of all pairs,
+    which may be millions, no other can be the worst.
+    """
+    if len({np.shape(row) for row in rows}) > 1:
+        return list(combinations(range(len(rows)), 2))
+    known = np.stack([np.asarray(row, dtype=np.float64) for row in rows])
+    lengths = np.linalg.norm(known, axis=1) if unit else np.ones(len(known))
+    units = known / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    found = {(0, 1)}
+    for start in range(1, len(known), _BLOCK):
+        block = known[start : start + _BLOCK]
+        size = np.abs(units[: start + len(block)] @ block.T)
+        size[np.arange(len(size))[:, None] >= start + np.arange(len(block))[None, :]] = -1.0
+        found |= {(int(i), start + j) for j, i in enumerate(np.argmax(size, axis=0))}
+    return sorted(found)
 
 
 def _lag(log: FrozenMap) -> Measurement:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from dpspec.contract import Evidence, FrozenMap
@@ -26,6 +27,9 @@ from dpspec.stats import binomial, ladder, manyrun, onerun, onerun_curve, thresh
 from dpspec.stats.curves import Point
 
 _BINOMIAL = ("successes", "trials")
+
+#: No attack counts more.
+_MOST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,46 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
         return binomial.at_most(successes, trials, min(1.0, max(0.0, at_least)))
     assert at_most is not None
     return binomial.at_least(successes, trials, min(1.0, max(0.0, at_most)))
+
+
+def require_counts(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless the statistics of a known kind are counts that can be: no more right than guessed.
+
+    For evidence that was read, before anything is computed from it. Kinds that are not known test nothing here.
+    """
+    if evidence.kind in _KINDS:
+        values = _statistics(evidence, _KINDS[evidence.kind].statistics)
+    elif evidence.kind == "binomial":
+        values = _statistics(evidence, dict.fromkeys(_BINOMIAL, int))
+    else:
+        return
+    for value in values:
+        if isinstance(value, str):
+            if len(value) > _MOST or set(value) - {"0", "1"}:
+                raise ValueError(f"evidence {evidence.id!r}: outcomes must be a text of 0 and 1")
+        elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
+            raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
+    if not _possible(evidence.kind, values):
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
+
+
+def _possible(kind: str, values: tuple[Any, ...]) -> bool:
+    """Whether counts fit each other."""
+    if kind == "binomial":
+        return bool(values[0] <= values[1])
+    if kind == "one-run":
+        canaries, guesses, correct = values
+        return bool(correct <= guesses <= canaries)
+    if kind == "one-run-ladder":
+        canaries, counts, right = values
+        rising = all(a < b for a, b in pairwise(counts))
+        return (
+            rising and len(counts) == len(right) and all(r <= g <= canaries for r, g in zip(right, counts, strict=True))
+        )
+    if kind == "many-run":
+        present, absent, true, false = values
+        return bool(true <= present and false <= absent)
+    return True
 
 
 @lru_cache(maxsize=4096)

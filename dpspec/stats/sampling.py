@@ -150,9 +150,10 @@ def _detectable_variance(steps: int, variance: float, rate: float) -> float | No
     inflation = 1.0 + 0.5 * (1.0 - 6.0 * rate * (1.0 - rate)) / variance
     half = 0.5 * steps / max(inflation, 0.5)
     low, high = float(special.gammaincinv(half, level)), float(special.gammainccinv(half, level))
-    down = 1.0 - low / float(special.gammaincinv(half, POWER))
-    up = high / float(special.gammaincinv(half, 1.0 - POWER)) - 1.0
-    return max(down, up) if down < 1.0 else None
+    likely, seldom = float(special.gammaincinv(half, POWER)), float(special.gammaincinv(half, 1.0 - POWER))
+    if not (low > 0.0 and seldom > 0.0):  # hardly any batch is drawn: no variance is too small to be this one
+        return None
+    return max(1.0 - low / likely, high / seldom - 1.0)
 
 
 def _tails(trials: int, rate: float, level: float) -> tuple[int, int]:
@@ -163,6 +164,7 @@ def _tails(trials: int, rate: float, level: float) -> tuple[int, int]:
     return low, high
 
 
+@lru_cache(maxsize=1024)  # a plan asks the same of every run
 def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     """An upper bound on the probability that S lies as far from its mean, on the same side, as ``statistic``.
 

@@ -9,13 +9,24 @@ A whole test file of a plugin that audits the mechanism ``demo``::
         monotone = {"mechanism.scale": decreasing(0.5, 1.0, 2.0)}
 
 The plugin must be installed. Every test of a suite says in its docstring what it demands, and its failure says
-what was found. pytest is part of the extra ``dpspec[test]``.
+what was found. :class:`ProviderSuite` alone, with its ``family``, is for a backend that does not train by DP-SGD, such
+as one that releases counts. pytest is part of the extra ``dpspec[test]``.
 """
 
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.dataset import DatasetSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.model import ModelSuite
+from dpspec.testing.provider import ProviderSuite
 from dpspec.testing.trends import Trend, decreasing, increasing
 
-__all__ = ["BackendSuite", "DatasetSuite", "MechanismSuite", "ModelSuite", "Trend", "decreasing", "increasing"]
+__all__ = [
+    "BackendSuite",
+    "DatasetSuite",
+    "MechanismSuite",
+    "ModelSuite",
+    "ProviderSuite",
+    "Trend",
+    "decreasing",
+    "increasing",
+]

@@ -145,6 +145,6 @@ class ConformanceItem(_Item):
         if not audit.complete:
             raise NotAsExpected(words.missing_trials(audit))
         if not found.expected:
-            raise NotAsExpected(plain(words.conformance_line(found)))
+            raise NotAsExpected(plain(words.conformance_line(audit)))
         if found.status == "not-run":
             pytest.skip(plain(found.reason))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import shutil
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpspec.contract import Catalog, Event, Spec, TrialFinished
+from dpspec.engine import prepare
 from dpspec.engine.result import Result
 from dpspec.engine.runner import run
 from dpspec.engine.store import Store
+from dpspec.registry.guard import describe
 from dpspec.spec.load import load_specs
 from dpspec.spec.render import render
 
@@ -36,6 +39,8 @@ class Laboratory:
     catalog: Catalog
     overrides: tuple[str, ...] = ()
     folder: Path = field(default_factory=lambda: _temporary())
+    _first: Executed | None = None
+    _failed: bool = False
 
     def load(self, *overrides: str) -> tuple[Spec, ...]:
         """The example's specs, one per cell; an assertion fails with every diagnostic where there is an error."""
@@ -56,13 +61,42 @@ class Laboratory:
             if isinstance(event, TrialFinished):
                 trained.append(event)
 
-        result = run(specs, self.catalog, store=store, device="cpu", listeners=[listen], train=train)
+        with in_words("the run"):
+            result = run(specs, self.catalog, store=store, device="cpu", listeners=[listen], train=train)
         return Executed(tuple(specs), result, store, len(trained))
 
-    @functools.cached_property
+    @property
     def first(self) -> Executed:
-        """The first run of the whole example; the tests of a suite share it."""
-        return self.run(self.load())
+        """The first run of the whole example; the tests of a suite share it, and only the first tells why it fails."""
+        if self._failed:
+            raise AssertionError("the example does not run to its end: another test of this suite says why")
+        if self._first is None:
+            self._failed = True
+            self._first = self.run(self.load())
+            self._failed = False
+        return self._first
+
+
+@contextmanager
+def in_words(step: str) -> Iterator[None]:
+    """Make an assertion of whatever is raised inside: which step of the audit it was, what it says, and where.
+
+    step: how it is called where the traceback names no step.
+    """
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception as error:
+        names = [f.name for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent not in _OURS]
+        step = next((name for name in names if name in _STEPS), step)
+        raise AssertionError(f"{step} raises {describe(error)}") from error
+
+
+_STEPS = ("check", "bound", "plan", "trial_inputs", "trials", "conclude")
+
+#: Whose functions are called like steps, and are none.
+_OURS = (Path(__file__).parent, Path(prepare.__file__).parent)
 
 
 def _temporary() -> Path:

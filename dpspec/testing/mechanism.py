@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import unittest
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Spec, Trial
+from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
 from dpspec.contract.canonical import canonical_json
 from dpspec.engine import codec
 from dpspec.engine.prepare import check
@@ -16,7 +17,8 @@ from dpspec.engine.store import MAX_EVIDENCE_BYTES
 from dpspec.engine.verify import verify
 from dpspec.spec.render import render
 from dpspec.testing.fresh import imported_by
-from dpspec.testing.laboratory import Executed, Laboratory
+from dpspec.testing.laboratory import Executed, Laboratory, in_words
+from dpspec.testing.outcomes import flaws, unanswered
 from dpspec.testing.provider import ProviderSuite, require
 from dpspec.testing.purity import impurities, stir
 from dpspec.testing.trends import Trend
@@ -29,11 +31,13 @@ class MechanismSuite(ProviderSuite):
 
     overrides: applied to the example in all tests, as ``--set`` would: make it small enough to be run three times.
     monotone: for keys of the spec, how every upper bound moves when only that key changes.
+    quantities: whose upper bounds ``monotone`` speaks of; all where it is empty.
     """
 
     family: ClassVar[str] = "mechanism"
     overrides: ClassVar[Sequence[str]] = ()
     monotone: ClassVar[Mapping[str, Trend]] = {}
+    quantities: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def laboratory(cls) -> Laboratory:
@@ -53,7 +57,8 @@ class MechanismSuite(ProviderSuite):
         """The example is a valid spec of this kind, and ``check`` finds no error in it."""
         for spec in self.laboratory().load():
             require(spec.mechanism.kind == self.kind, f"the example audits kind {spec.mechanism.kind!r}")
-            errors = [d for d in check(spec, self.catalog()) if d.severity == "error"]
+            with in_words("check"):
+                errors = [d for d in check(spec, self.catalog()) if d.severity == "error"]
             require(not errors, f"check refuses the example:\n{render(errors)}")
 
     def test_checking_a_spec_imports_neither_torch_nor_scipy(self) -> None:
@@ -76,6 +81,13 @@ class MechanismSuite(ProviderSuite):
         heavy = imported_by(statements, ("torch", "scipy"))
         require(not heavy, f"checking a spec imports {', '.join(heavy)}; import them inside bound, trials or conclude")
 
+    def test_outcomes_are_well_formed(self) -> None:
+        """Findings, series, checks and evidence are complete and make sense, and every claim has a bound to go by."""
+        for spec, audit in zip(self.laboratory().first.specs, self.laboratory().first.result.audits, strict=True):
+            outcomes = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
+            found = [*flaws(outcomes, "the audit"), *unanswered(spec, audit.findings)]
+            require(not found, "\n".join(dict.fromkeys(found)))
+
     def test_example_runs_as_expected(self) -> None:
         """The example runs to the end, and every claim comes out as the example expects."""
         result = self.laboratory().first.result
@@ -91,7 +103,8 @@ class MechanismSuite(ProviderSuite):
         from jsonschema import Draft202012Validator
 
         result = self.laboratory().first.result
-        text = codec.dump(result)
+        with in_words("writing the result"):
+            text = codec.dump(result)
         errors = list(Draft202012Validator(result_schema()).iter_errors(json.loads(text)))
         require(not errors, "\n".join(f"{e.json_path}: {e.message}" for e in errors[:20]))
         require(codec.load(text) == result, "the result does not read back equal to what was written")
@@ -100,14 +113,19 @@ class MechanismSuite(ProviderSuite):
         """Bounds, conclusions and verdicts recomputed from the result's own trials are the same."""
         first = self.laboratory().first
         directory = str(self.laboratory().folder)
-        mismatches = verify(first.result, self.catalog(), directory=directory, store=first.store)
+        with in_words("verifying the result"):
+            mismatches = verify(first.result, self.catalog(), directory=directory, store=first.store)
         require(not mismatches, "\n".join(f"{m.what}: {m.recorded}, again {m.recomputed}" for m in mismatches))
 
     def test_trials_are_reproducible_by_seed(self) -> None:
         """The same spec in an empty store gives the same bytes; another ``audit.seed`` gives others."""
         bench, first = self.laboratory(), self._first_with_trials()
         again = bench.run(bench.load())
-        require(_trials(again) == _trials(first), "two runs of the same spec gave different trials")
+        require(
+            _trials(again) == _trials(first),
+            "two runs of the same spec gave different trials: all randomness must come from context.seed(index, ...)"
+            f"\n{next(_differences(_trials(first), _trials(again), 'trials'), '')}",
+        )
         seeds = {spec.audit.seed for spec in first.specs if spec.audit is not None}
         other = bench.run(bench.load(f"audit.seed={max(seeds) + 1}"))
         require(_trials(other) != _trials(first), "the trials do not depend on audit.seed")
@@ -128,9 +146,10 @@ class MechanismSuite(ProviderSuite):
     def test_trial_inputs_hold_nothing_that_trials_may_not_read(self) -> None:
         """Name, claims, confidence and the number of runs leave the trial inputs as they are; the seed does not."""
         for spec in self.laboratory().load():
-            inputs = self.audit().trial_inputs(spec)
-            canonical_json(inputs)
-            changed = self.audit().trial_inputs(_with_other_claims(spec))
+            with in_words("trial_inputs"):
+                inputs = self.audit().trial_inputs(spec)
+                canonical_json(inputs)
+                changed = self.audit().trial_inputs(_with_other_claims(spec))
             require(
                 canonical_json(changed) == canonical_json(inputs),
                 "trial_inputs change with the claims, the confidence, the number of runs or the name: "
@@ -154,37 +173,58 @@ class MechanismSuite(ProviderSuite):
 
     def test_bounds_are_monotone_where_declared(self) -> None:
         """Every upper bound moves as ``monotone`` declares, and moves at all."""
+        if not self.monotone:
+            raise unittest.SkipTest("monotone names no key")
         bench = self.laboratory()
         for key, trend in self.monotone.items():
             specs = [bench.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
             audits = [bench.run([spec], train=False).result.audits[0] for spec in specs]
-            tables = [{_conditions(f): f.value for f in a.findings if f.bound == "upper"} for a in audits]
+            uppers = [[f for f in a.findings if f.bound == "upper"] for a in audits]
+            spoken = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
+            tables = [{_conditions(f): f.value for f in found} for found in spoken]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
             require(common, f"{key}: no upper bound is found at all of {trend.values}")
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
             require(not any(p for _, p in problems), "\n".join(f"{key}: the bound {c} {p}" for c, p in problems if p))
 
     def _first_with_trials(self) -> Executed:
-        import pytest
-
         first = self.laboratory().first
         if not any(audit.trials for audit in first.result.audits):
-            pytest.skip("the example has no trials")
+            raise unittest.SkipTest("the example has no trials")
         return first
 
     def _conclude(self, spec: Spec, trials: Sequence[Trial]) -> list[Outcome]:
-        return list(self.audit().conclude(spec, trials))
+        with in_words("conclude"):
+            return list(self.audit().conclude(spec, trials))
 
 
 def _trials(run: Executed) -> list[Any]:
     """Everything of a run's trials that must be reproducible."""
-    return [(audit.name, t.index, t.evidence, t.arrays) for audit in run.result.audits for t in audit.trials]
+    return [
+        {"audit": audit.name, "index": t.index, "evidence": t.evidence, "arrays": t.arrays}
+        for audit in run.result.audits
+        for t in audit.trials
+    ]
+
+
+def _differences(first: Any, again: Any, place: str) -> Iterator[str]:
+    """Where two values differ, in words."""
+    if isinstance(first, Mapping) and isinstance(again, Mapping) and first.keys() == again.keys():
+        for key in first:
+            yield from _differences(first[key], again[key], f"{place}.{key}")
+    elif isinstance(first, list | tuple) and isinstance(again, list | tuple) and len(first) == len(again):
+        for i, (one, other) in enumerate(zip(first, again, strict=True)):
+            yield from _differences(one, other, f"{place}[{i}]")
+    elif first != again:
+        yield f"{place}: {str(first)[:80]} first, {str(again)[:80]} then"
 
 
 def _conditions(finding: Finding) -> str:
     """What makes two findings the same number under different values of one key."""
-    scope = dataclasses.astuple(finding.scope)
-    return f"{finding.quantity} by {finding.method} at {dict(finding.at)} in {scope}"
+    at = ", ".join(f"{key} {value}" for key, value in finding.at.items())
+    usual = dataclasses.asdict(Scope())
+    scope = [f"{key} {value}" for key, value in dataclasses.asdict(finding.scope).items() if value != usual[key]]
+    return f"on {finding.quantity} by {finding.method}" + f" at {at}" * bool(at) + "".join(f", {s}" for s in scope)
 
 
 def _changed(spec: Spec, **audit: Any) -> Spec:

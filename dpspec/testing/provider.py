@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -63,7 +64,7 @@ class ProviderSuite:
     def code(cls) -> Any:
         """What the descriptor names: an audit, a source, a factory or a trainer class."""
         provider = cls.provider()
-        for field in ("audit", "source", "factory", "trainer"):
+        for field in ("audit", "source", "factory", "trainer", "render", "pool"):
             if hasattr(provider, field):
                 return resolve(getattr(provider, field))
         raise AssertionError(f"a {cls.family} names no code")
@@ -108,6 +109,15 @@ class ProviderSuite:
                 errors = Draft202012Validator(schema).iter_errors(schema["default"])
                 found.extend(f"{place}: its default {schema['default']!r} is invalid: {e.message}" for e in errors)
         require(not found, "\n".join(found))
+
+    def test_the_descriptor_can_travel(self) -> None:
+        """Trials run in other processes, and on other machines: the descriptor can be pickled."""
+        try:
+            pickle.dumps(self.provider())
+        except Exception as error:
+            raise AssertionError(
+                f"{self.family} {self.kind!r} cannot be pickled, which other processes need: {error}"
+            ) from error
 
     def test_the_code_it_names_exists(self) -> None:
         """The reference in the descriptor can be imported and called."""

@@ -35,3 +35,13 @@ def resolve_device(name: str) -> str:
         names = ", ".join(f"cuda:{i}" for i in range(present))
         raise UsageError(f"device {wanted!r} does not exist here (valid: cpu, {names})")
     return wanted
+
+
+def devices(name: str) -> tuple[str, ...]:
+    """Every device of this machine that ``name`` can mean: several only for ``auto`` and ``cuda`` among several GPUs.
+
+    Raises ``UsageError`` as :func:`resolve_device` does.
+    """
+    one = resolve_device(name)
+    count = torch.cuda.device_count() if one == "cuda" else 1
+    return tuple(f"cuda:{i}" for i in range(count)) if count > 1 else (one,)

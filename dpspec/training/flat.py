@@ -67,6 +67,12 @@ def places(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def trained(model: nn.Module) -> dict[str, str]:
+    """The places of everything that is trained, each with its name in the layout; a tied parameter has several."""
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    return {place: names[id(value)] for place, value in places(model).items() if id(value) in names}
+
+
 def flatten(model: nn.Module) -> Tensor:
     """A copy of the model's trainable parameters as one vector (P,)."""
     layout = Layout.of(model)

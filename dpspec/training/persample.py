@@ -68,10 +68,9 @@ class FlatModel:
         self._examples: PerExample | None = None
         self._sizes: dict[bool, int] = {}
         self._most: int | None = None
-        places, names = flat.places(model), {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-        self._trained = {place: names[id(t)] for place, t in places.items() if id(t) in names}
+        self._trained = flat.trained(model)
         self._constants = {
-            place: t.detach().to(self.device) for place, t in places.items() if place not in self._trained
+            place: t.detach().to(self.device) for place, t in flat.places(model).items() if place not in self._trained
         }
 
     def initial(self) -> Tensor:

@@ -44,10 +44,11 @@ class StackedModel:
         self.layout = flat.Layout.of(module)
         self._module = module
         self._device = x.device
+        self._trained = flat.trained(module)
         self._constants = {
-            name: value.detach().to(x.device)
-            for name, value in (*module.named_parameters(), *module.named_buffers())
-            if name not in self.layout.names
+            place: value.detach().to(x.device)
+            for place, value in flat.places(module).items()
+            if place not in self._trained
         }
         self._dense = self._find_dense(x[0], y[0]) if len(x) else ()
         covered = {name for layer in self._dense for name in (layer.weight, layer.bias)}
@@ -93,6 +94,25 @@ class StackedModel:
                 totals[layer.bias].add_(torch.bmm(weights[layer.bias].unsqueeze(1), d).squeeze(1))
         return torch.where(counted, norms.view(inside.shape), 0.0)
 
+    def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Inner products with ``directions`` (R, P), and squared norms, of gradients that are not clipped.
+
+        Both (R, c) in float64, for records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P).
+        """
+        parameters, towards = self._named(states), self._named(directions)
+        taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
+        others = {name: parameters[name] for name in self._others}
+        (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
+        products = torch.zeros(y.shape, dtype=torch.float64, device=states.device)
+        for name, rows in written.items():
+            products += torch.bmm(rows.flatten(2), towards[name].flatten(1).unsqueeze(2)).squeeze(2)
+        for layer in self._dense:
+            d, moved = outputs[layer.weight], torch.bmm(inputs[layer.weight], towards[layer.weight].transpose(1, 2))
+            if layer.bias is not None:
+                moved = moved + towards[layer.bias].unsqueeze(1)
+            products += (d * moved).sum(2)
+        return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
+
     def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
         """The squared norm (R, c) in float64 of each parameter's gradients."""
         found = {name: _squares_of(rows) for name, rows in written.items()}
@@ -120,7 +140,8 @@ class StackedModel:
         return loss, mode.inputs
 
     def _loss(self, parameters: Named, x: Tensor, y: Tensor) -> Tensor:
-        outputs = functional_call(self._module, {**self._constants, **parameters}, (x.unsqueeze(0),))
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        outputs = functional_call(self._module, {**self._constants, **trained}, (x.unsqueeze(0),), tie_weights=False)
         return nn.functional.cross_entropy(outputs, y.unsqueeze(0))
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:

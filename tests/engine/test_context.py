@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from support import counting
 
-from dpspec.contract import Event, FrozenMap, Progressed, Resumable
+from dpspec.contract import DataError, Event, Facts, FrozenMap, Progressed, Resumable
 from dpspec.engine.context import RunContext
 from dpspec.engine.prepare import prepare
 from dpspec.spec.load import load_specs
@@ -42,3 +43,21 @@ def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context:
     context.kept = lambda index: tmp_path / str(index)
     assert context.resumable(3) == Resumable(folder=tmp_path / "3")
     assert not (tmp_path / "3").exists()
+
+
+def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "coin.yaml"
+    path.write_text(counting.EXAMPLE, encoding="utf-8")
+    catalog = counting.catalog()
+    (spec,) = load_specs([path], catalog).specs
+    digests = iter(["before", "before", "before", "after"])
+    rows = object()
+    monkeypatch.setattr(counting.Nothing, "load", lambda self: rows)
+    facts = Facts(records=10, features=1, classes=2, shape=(1,))
+    monkeypatch.setattr(counting.Nothing, "facts", lambda self: dataclasses.replace(facts, digest=next(digests)))
+    first, second = (RunContext(prepare(spec, catalog), catalog, FrozenMap()) for _ in range(2))
+    assert first.data is rows
+    with pytest.raises(DataError, match="not those that the run began with: a file was changed meanwhile"):
+        second.data  # noqa: B018

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import results as factory
 
+import dpspec
+import dpspec.errors
 from dpspec.reporters.html.embed import extract, is_page
 
 
@@ -42,3 +45,57 @@ def test_neither_is_loaded_before_it_is_asked_for() -> None:
     code = "import dpspec, sys; dpspec.Result; print(sorted({'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)))"
     ended: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+SPEC = """\
+dpspec: 1
+name: notebook
+mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+data: {kind: declared, records: 100}
+claims: [{id: one, kind: approx-dp, epsilon: 3, delta: 1e-5}]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "notebook.yaml"
+    path.write_text(SPEC, encoding="utf-8")
+    return path
+
+
+def test_one_call_audits_a_file_and_one_reads_what_it_left(spec: Path, tmp_path: Path) -> None:
+    result = dpspec.run("notebook.yaml", store=tmp_path / "store")
+    assert [v.verdict for v in result.audits[0].verdicts] == ["proved"]
+    saved = tmp_path / "result.json"
+    saved.write_text(dpspec.dump(result), encoding="utf-8")
+    assert dpspec.load(saved) == result == dpspec.load(str(saved))
+    assert dpspec.verify(result, dpspec.load_catalog()) == ()
+    page = tmp_path / "report.html"
+    from dpspec.reporters.html import render
+
+    page.write_text(render(result), encoding="utf-8")
+    assert dpspec.load(page).audits[0].verdicts == result.audits[0].verdicts
+    with pytest.raises(dpspec.errors.ResultError, match=r"cannot read nothing\.json"):
+        dpspec.load("nothing.json")
+
+
+def test_several_files_are_one_family(spec: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(SPEC.replace("name: notebook", "name: other"), encoding="utf-8")
+    result = dpspec.run([spec, other], overrides=["claims.one.epsilon=0.1"], train=False)
+    assert [audit.name for audit in result.audits] == ["notebook", "other"]
+    assert [audit.verdicts[0].verdict for audit in result.audits] == ["open", "open"]
+    assert not (tmp_path / ".dpspec" / "store").exists()
+
+
+def test_what_is_wrong_is_raised_with_the_lines_at_fault(spec: Path) -> None:
+    with pytest.raises(dpspec.errors.SpecError) as caught:
+        dpspec.run(spec, overrides=["mechanism.nois_multiplier=1"])
+    assert caught.value.diagnostics[0].code == "unknown-key"
+    assert "--set:1:11: error[unknown-key]" in caught.value.__notes__[0]
+    with pytest.raises(dpspec.errors.PluginError) as missing:
+        dpspec.run(spec, overrides=["mechanism.kind=grop"])
+    assert "did you mean 'group'?" in missing.value.__notes__[0]
+    with pytest.raises(dpspec.errors.NothingToRunError):
+        dpspec.run([])

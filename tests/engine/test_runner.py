@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_where_it_stopped(load: Load, store: Store, tmp_pat
 def test_a_damaged_trial_is_told_and_made_again(load: Load, store: Store) -> None:
     first = audited(load(), store)
     key = first.audits[0].trials[2].key
-    record = store.root / "trials" / key[:2] / key / "record.json"
+    record = Path(store.location) / "trials" / key[:2] / key / "record.json"
     record.write_text(record.read_text().replace('"hits":', '"hits":1'))
     counting.RAN.clear()
     events: list[Event] = []

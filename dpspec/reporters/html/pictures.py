@@ -30,7 +30,7 @@ def columns(series: Series) -> tuple[str, ...]:
 def svg(series: Series, name: str) -> str:
     """The pictures as an SVG element with a title; empty where there are none. ``name`` makes its ids unique.
 
-    A picture that equals the first of its row is framed. What is no picture of the declared shape is left out.
+    What is no picture of the declared shape is left out.
     """
     from markupsafe import escape
 
@@ -38,6 +38,7 @@ def svg(series: Series, name: str) -> str:
     shape = _shape(series.plot.get("shape"))
     if not names or shape is None:
         return ""
+    framed = series.columns.get(str(series.plot.get("frame")), ())
     others = [column for column in series.columns if column not in names]
     count = min(_ROWS, len(series.columns[names[0]]))
     height = _HEAD + count * (_CELL + _GAP)
@@ -47,12 +48,11 @@ def svg(series: Series, name: str) -> str:
         y = _HEAD + i * (_CELL + _GAP)
         about = ", ".join(f"{column} {words.value(series.columns[column][i])}" for column in others)
         parts.append(_text(0, y + _CELL // 2, about))
-        first = series.columns[names[0]][i]
         for j, column in enumerate(names):
             cell, x = series.columns[column][i], _NAME + j * (_CELL + _GAP)
             picture = png(cell, shape)
             if picture is not None:
-                parts.append(_image(x, y, picture, f"{column}, {about}", framed=j > 0 and cell == first))
+                parts.append(_image(x, y, picture, f"{column}, {about}", framed=framed[i : i + 1] == (j,)))
     title = escape(plain(series.title))
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title">'

@@ -1,0 +1,40 @@
+"""Ctrl-C, from the first line of the program to its last: one way to end, whatever the signal fell into.
+
+Python raises ``KeyboardInterrupt`` wherever the program happens to be. In the middle of an import that may come out as
+another error, of a C extension for instance; so the signal is remembered, and whatever ends the program after it is an
+interruption, never a bug. A signal that was ignored from the start (``nohup``) stays ignored.
+
+Imports nothing that takes time: it is what the program begins with.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+_heard = False
+
+
+def listen() -> None:
+    """From now on remember Ctrl-C, and raise ``KeyboardInterrupt`` as Python does."""
+    global _heard
+    _heard = False
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
+
+
+def heard() -> bool:
+    """Whether Ctrl-C was pressed since :func:`listen`."""
+    return _heard
+
+
+def leave() -> None:
+    """Nothing is left to be told or kept: from now on Ctrl-C ends the process at once; a shell shows 130 for it too."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    global _heard
+    _heard = True
+    raise KeyboardInterrupt

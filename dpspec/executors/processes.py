@@ -1,0 +1,187 @@
+"""Tasks in processes of this machine. One that dies takes nothing with it but the task that it had.
+
+Each worker is a fresh interpreter (``spawn``: a fork of a process that has threads, or a GPU, may hang) at the other
+end of a pipe. It ends when its pipe does, so that none is left behind, however the caller ended.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from dpspec.contract import Ended, Failed, Lost, Message, Needs, Said, Task, Yielded
+from dpspec.executors.inline import Here
+
+#: Seconds after which :meth:`Processes.messages` returns although nothing was said.
+_MOMENT = 0.5
+
+#: Seconds that a worker is given to end by itself.
+_GRACE = 5.0
+
+
+class _GoneError(Exception):
+    """Nobody is at the other end of the pipe any more."""
+
+
+@dataclass
+class _Worker:
+    """``device``: the GPU that it has come to hold, if any."""
+
+    process: BaseProcess
+    pipe: Connection
+    device: str | None = None
+    task: Task | None = None
+
+
+class Processes:
+    """At most ``most`` tasks at once, which compute with ``threads`` CPU threads and need ``budget`` bytes together.
+
+    devices: what tasks that need a device are spread over, evenly; several GPUs, or one device for all.
+    """
+
+    def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._devices, self._most, self._threads, self._budget = tuple(devices), most, threads, budget
+        self._workers: list[_Worker] = []
+        atexit.register(self.close)  # or the interpreter would wait for workers that wait for it
+
+    @property
+    def size(self) -> int:
+        """As many as it may run at most."""
+        return self._most
+
+    def room(self, needs: Needs) -> bool:
+        """Whether threads and memory that are not spoken for are enough; a lone task always fits."""
+        running = [needs, *(worker.task.needs for worker in self._workers if worker.task is not None)]
+        return len(running) == 1 or (
+            len(running) <= self._most
+            and sum(each.threads for each in running) <= self._threads
+            and sum(each.memory_bytes for each in running) <= self._budget
+        )
+
+    def start(self, task: Task) -> None:
+        """Give it to an idle worker, to one that already holds its GPU if there is one, or to a new one."""
+        device = self._least_busy() if task.needs.device != "cpu" else "cpu"
+        idle = [worker for worker in self._workers if worker.task is None]
+        if device == "cpu":
+            worker = next(iter(idle), None)
+        else:
+            worker = next((w for w in idle if w.device == device), None) or next(
+                (w for w in idle if not w.device), None
+            )
+        worker = worker or self._hire()
+        worker.task = task
+        if device != "cpu":
+            worker.device = device
+        with suppress(OSError):  # it has died, which reading from it will tell
+            worker.pipe.send((task, device))
+
+    def messages(self) -> Iterator[Message]:
+        """What the workers said, and which of them died."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
+        for pipe in wait(list(busy), timeout=_MOMENT):
+            worker = busy[pipe]  # type: ignore[index]
+            task = worker.task
+            assert task is not None
+            try:
+                message = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - of a process that we started
+            except (EOFError, OSError):
+                self._workers.remove(worker)
+                worker.process.join(_GRACE)
+                worker.pipe.close()
+                yield Lost(task=task.number, reason=_death(worker.process.exitcode))
+                continue
+            if isinstance(message, Ended | Failed):
+                worker.task = None
+            yield message
+
+    def close(self) -> None:
+        """Idle workers end when their pipe closes, busy ones are stopped."""
+        for worker in self._workers:
+            if worker.task is not None:
+                worker.process.terminate()
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(_GRACE)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers.clear()
+        atexit.unregister(self.close)
+
+    def _least_busy(self) -> str:
+        busy = [worker.device for worker in self._workers if worker.task is not None]
+        return min(self._devices, key=busy.count)
+
+    def _hire(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), name="dpspec-worker")
+        process.start()
+        theirs.close()  # so that the worker's death closes the pipe
+        worker = _Worker(process=process, pipe=ours)
+        self._workers.append(worker)
+        return worker
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+        hint = "; the system may have run out of memory" if name == "SIGKILL" else ""
+        return f"its process was killed by {name}{hint}"
+    return f"its process ended with exit code {code}"
+
+
+def _serve(pipe: Connection) -> None:
+    """The whole life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the caller decides
+    os.dup2(2, 1)  # results go to the caller's stdout, and nothing else does
+    sys.stdout = sys.stderr
+    try:
+        while True:
+            task, device = pipe.recv()
+            _run(task, device, pipe)
+    except (_GoneError, EOFError, OSError):
+        pass
+
+
+def _run(task: Task, device: str, pipe: Connection) -> None:
+    number = task.number
+
+    def send(message: Message) -> None:
+        content = pickle.dumps(message)
+        try:
+            pipe.send_bytes(content)
+        except OSError as error:
+            raise _GoneError from error
+
+    try:
+        for value in task.work(Here(device, task.seconds, lambda said: send(Said(task=number, value=said)))):
+            send(Yielded(task=number, value=value))
+    except _GoneError:
+        raise
+    except Exception as error:
+        send(Failed(task=number, error=portable(error)))
+    else:
+        send(Ended(task=number))
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error with the story of where it was raised; another one that tells the same where it cannot be pickled."""
+    story = f"in a worker:\n{''.join(traceback.format_exception(error))}"
+    error.add_note(story)
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
+    except Exception:  # whatever pickling may raise
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(story)
+    return error

@@ -1,0 +1,1 @@
+"""Where trials are kept: a folder, or an object store that fsspec speaks to."""

@@ -1,0 +1,159 @@
+"""Records in an object store, through fsspec: ``s3://``, ``gs://``, ``memory://`` and what else it knows.
+
+An object store renames nothing, but it writes one object as a whole. The arrays of a record go first, each under its
+own digest, so that writers of different bytes never meet; ``record.json`` goes last, and only where there is none
+(``If-None-Match``): with it the record is there, without it nobody looks at the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpspec.errors import UsageError
+from dpspec.stores.shelf import RECORD, check_key
+
+
+class RemoteShelf:
+    """A prefix of an object store. Safe for writers on several machines."""
+
+    def __init__(self, files: Any, root: str, location: str) -> None:
+        """``files``: an fsspec file system; ``root``: the prefix as it names it; ``location``: as a person does."""
+        self._files, self._root, self._location = files, root.rstrip("/"), location
+        self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
+        weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
+
+    @classmethod
+    def open(cls, url: str) -> RemoteShelf:
+        """The shelf at a URL; raises ``UsageError`` where fsspec cannot speak its protocol."""
+        import fsspec
+
+        try:
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            protocol = url.split("://", 1)[0]
+            extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
+            hint = f"; pip install 'dpspec[{extra}]'" if extra else ""
+            raise UsageError(f"cannot use the store {url}: {error}{hint}") from None
+        return cls(files, root, url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteShelf.open, (self._location,)
+
+    @property
+    def location(self) -> str:
+        """The URL."""
+        return self._location
+
+    def exists(self) -> bool:
+        """A prefix is there once something is under it; whether it is costs as much to ask as to look."""
+        return True
+
+    def refusal(self) -> str | None:
+        """Write an object and remove it again."""
+        probe = f"{self._root}/tmp/{self._local.name}"
+        try:
+            with self._asked():
+                self._files.pipe_file(probe, b"")
+                self._files.rm_file(probe)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def keys(self) -> Iterator[str]:
+        """One for each record file."""
+        with self._asked():
+            found = self._listed(f"{self._root}/trials")
+        yield from (path.split("/")[-2] for path in found if path.endswith(f"/{RECORD}") and path.count("/") > 1)
+
+    def holds(self, key: str) -> bool:
+        """Whether its record file is there."""
+        with self._asked():
+            return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
+
+    def file(self, key: str, name: str, digest: str = "") -> Path:
+        """A copy, fetched anew each time unless its digest says that the one at hand is it."""
+        place = self._local / "read" / check_key(key) / _stored_name(name, digest)
+        if not (digest and place.exists()):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with self._asked():
+                content = self._files.cat_file(f"{self._folder(key)}/{place.name}")
+            place.write_bytes(content)
+        return place
+
+    def size(self, key: str) -> int:
+        """The sum over its objects."""
+        with self._asked():
+            return sum(int(about["size"] or 0) for about in self._listed(self._folder(key)).values())
+
+    def scratch(self) -> Path:
+        """A folder of this machine."""
+        return Path(tempfile.mkdtemp(dir=self._local))
+
+    def commit(self, key: str, folder: Path) -> bool:
+        """Put the arrays, then the record where there is none."""
+        if self.holds(key):
+            return False
+        place = self._folder(key)
+        try:
+            with self._asked():
+                for file in sorted(folder.iterdir()):
+                    if file.name != RECORD:
+                        name = _stored_name(file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+                        self._files.put_file(str(file), f"{place}/{name}")
+                self._files.pipe_file(f"{place}/{RECORD}", (folder / RECORD).read_bytes(), mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def set_aside(self, key: str) -> None:
+        """Move its record file to ``damaged/``."""
+        record = f"{self._folder(key)}/{RECORD}"
+        with self._asked():
+            self._files.copy(record, f"{self._root}/damaged/{key}/{RECORD}")
+            self._files.rm_file(record)
+
+    def remove(self, key: str) -> None:
+        """Its record file first, so that nobody sees half of it."""
+        with self._asked():
+            found = [*self._listed(self._folder(key)), *self._listed(f"{self._root}/damaged/{key}")]
+            for path in sorted(found, key=lambda path: not path.endswith(RECORD)):
+                self._files.rm_file(path)
+
+    def unfinished(self, key: str) -> None:
+        """A trial in work keeps no state here: it would have to be sent over and over."""
+        check_key(key)
+
+    def sweep(self) -> int:
+        """There is nothing to remove."""
+        return 0
+
+    def _folder(self, key: str) -> str:
+        return f"{self._root}/trials/{check_key(key)[:2]}/{key}"
+
+    def _listed(self, folder: str) -> dict[str, Any]:
+        try:
+            return dict(self._files.find(folder, detail=True))
+        except FileNotFoundError:
+            return {}
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """A store that cannot be reached, or refuses, is not one that holds damaged records."""
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:  # every implementation has errors of its own
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(f"cannot use the store {self._location}: {text}") from error
+
+
+def _stored_name(name: str, digest: str) -> str:
+    return name if name == RECORD else f"{digest[:16]}.{name}"

@@ -1,0 +1,154 @@
+"""What can be wrong with a finding, a series, a check or evidence, said in words, one by one."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dpspec.contract import Check, Evidence, Finding, Series, Spec
+from dpspec.engine import codec
+from dpspec.engine.claims import statement
+from dpspec.errors import ResultError
+
+#: What claims are about; a plugin may find other quantities too, but not by a slip of the pen.
+QUANTITIES = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "accuracy")
+
+#: What :class:`~dpspec.contract.Scope` allows, where its types do not say.
+_SCOPE = {
+    "adjacency": ("add-remove", "replace-one", "zero-out"),
+    "direction": ("add", "remove", "both"),
+    "access": ("all-iterates", "final-model"),
+    "adversary": ("gradient", "record", "none"),
+    "data": ("all", "collection", "this", "planted"),
+    "pipeline": ("declared", "executed"),
+}
+
+#: How alike two words are that are taken for one and a slip of it.
+_ALIKE = 0.8
+
+
+def flaws(outcomes: Iterable[object], step: str) -> Iterator[str]:
+    """Everything wrong with what ``step`` (``bound``, ``conclude``) yielded, each with the outcome's own name."""
+    ids: list[str] = []
+    for number, outcome in enumerate(outcomes):
+        name = _name(outcome)
+        for flaw in _flaws(outcome):
+            yield f"{step} yields {name}: {flaw}"
+        if isinstance(outcome, Evidence):
+            if outcome.id in ids:
+                yield f"{step} yields two pieces of evidence with the id {outcome.id!r}"
+            ids.append(outcome.id)
+        if number > 100_000:
+            yield f"{step} yields more than 100,000 outcomes"
+            return
+
+
+def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
+    """The claims whose quantity no upper bound is of: whatever the numbers, they stay open."""
+    found = sorted({f.quantity for f in findings if f.bound == "upper"})
+    other = sorted({f.bound for f in findings})
+    said = f"upper bounds are of {', '.join(found)}" if found else f"bounds are {', '.join(other) or 'none at all'}"
+    for claim in spec.claims:
+        for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
+            if quantity not in found:
+                yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({said})"
+
+
+def _name(outcome: object) -> str:
+    if isinstance(outcome, Finding):
+        return f"a finding (quantity {outcome.quantity!r}, method {outcome.method!r})"
+    if isinstance(outcome, Evidence):
+        return f"evidence {outcome.id!r}"
+    if isinstance(outcome, Check):
+        return f"a check of {outcome.assumption!r}"
+    return f"series {outcome.name!r}" if isinstance(outcome, Series) else "something"
+
+
+def _flaws(outcome: object) -> Iterator[str]:
+    if not isinstance(outcome, Finding | Series | Check | Evidence):
+        yield f"a {type(outcome).__name__} is no Finding, Series, Check or Evidence"
+        return
+    undefined = list(_undefined(vars_of(outcome), ""))
+    yield from undefined
+    if not undefined:
+        try:
+            codec.decode(type(outcome), codec.encode(outcome), "its")
+        except ResultError as error:
+            yield str(error).replace("its.", "its ", 1)
+        except (TypeError, ValueError) as error:
+            yield str(error)
+    for name in ("source", "method", "test", "title"):
+        text = getattr(outcome, name, "stated")
+        if isinstance(text, str) and not text.strip():
+            yield f"its {name} is empty; {_WHY.get(name, 'readers see it')}"
+    if isinstance(outcome, Finding | Evidence):
+        yield from _of_a_scope(outcome)
+    if isinstance(outcome, Finding):
+        yield from _of_a_finding(outcome)
+    elif isinstance(outcome, Evidence):
+        yield from _of_evidence(outcome)
+    elif isinstance(outcome, Series):
+        yield from _of_a_series(outcome)
+
+
+_WHY = {
+    "source": "say whose theorem it is, or which test",
+    "method": "say how the number was found",
+    "test": "say which test it is",
+}
+
+
+def vars_of(outcome: object) -> dict[str, Any]:
+    """The fields of an outcome."""
+    return {name: getattr(outcome, name) for name in outcome.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def _undefined(value: Any, place: str) -> Iterator[str]:
+    """Every NaN, with its place."""
+    if isinstance(value, float) and math.isnan(value):
+        yield f"its {place} is NaN: where nothing can be computed, yield nothing, or inf for a bound that is not there"
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _undefined(part, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            yield from _undefined(part, f"{place}[{i}]")
+
+
+def _of_a_scope(outcome: Finding | Evidence) -> Iterator[str]:
+    for key, allowed in _SCOPE.items():
+        value = getattr(outcome.scope, key)
+        if value not in allowed:
+            yield f"its scope's {key} is {value!r} (valid: {', '.join(allowed)})"
+
+
+def _of_a_finding(finding: Finding) -> Iterator[str]:
+    close = difflib.get_close_matches(finding.quantity, QUANTITIES, 1, _ALIKE)
+    if finding.quantity not in QUANTITIES and close:
+        yield f"no claim asks for {finding.quantity!r}; did you mean {close[0]!r}?"
+    if finding.rigor == "statistical" and not (finding.confidence and 0 < finding.confidence < 1):
+        yield "it is statistical and states no confidence"
+    if finding.lower is not None and finding.bound == "upper" and finding.lower > finding.value:
+        yield f"its lower end {finding.lower} is above its value {finding.value}"
+
+
+def _of_evidence(evidence: Evidence) -> Iterator[str]:
+    from dpspec.stats import nulls
+
+    try:
+        if evidence.kind == "binomial":
+            nulls.metric_p_value(evidence, at_least=0.5)
+        else:
+            nulls.p_value(evidence, 1.0, 0.0)
+    except ValueError as error:
+        yield str(error)
+
+
+def _of_a_series(series: Series) -> Iterator[str]:
+    lengths = {name: len(column) for name, column in series.columns.items() if isinstance(column, tuple)}
+    if len(lengths) != len(series.columns) or len(set(lengths.values())) > 1:
+        yield f"its columns must be lists of equal length, got {lengths}"
+    if missing := sorted(set(series.columns) - set(series.units)):
+        yield f"its columns {', '.join(missing)} have no unit; an empty text says that there is none"

@@ -1,0 +1,174 @@
+"""Many audits, one queue: what it finds is what one process finds, whatever happens to the workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import counting, fragile
+
+from dpspec.contract import Event, Noticed, Plan, Progressed, Spec, TrialFinished, TrialsPlanned
+from dpspec.engine import means as means_module
+from dpspec.engine.codec import encode
+from dpspec.engine.means import Means
+from dpspec.engine.result import Result
+from dpspec.engine.runner import run
+from dpspec.engine.store import Store
+from dpspec.errors import ExitCode, PluginError, SpecError
+from dpspec.spec.load import load_specs
+
+Load = Callable[..., tuple[Spec, ...]]
+
+PAIR = Means(executor="pair")
+CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where trials are told what to do."""
+    folder = tmp_path / "told"
+    folder.mkdir()
+    monkeypatch.setenv(fragile.FOLDER, str(folder))
+    return folder
+
+
+@pytest.fixture
+def load(tmp_path: Path, folder: Path) -> Load:
+    def write(*overrides: str, text: str = counting.EXAMPLE) -> tuple[Spec, ...]:
+        path = tmp_path / "coin.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_specs([path], fragile.catalog(), overrides)
+        assert loaded.ok, loaded.diagnostics
+        return loaded.specs
+
+    return write
+
+
+def audited(
+    specs: tuple[Spec, ...], store: Path, means: Means | None = None, told: list[Event] | None = None
+) -> Result:
+    listeners = [] if told is None else [told.append]
+    return run(specs, fragile.catalog(), store=Store(store), listeners=listeners, means=means)
+
+
+def found(result: Result) -> object:
+    """Everything but when and how fast."""
+    return [
+        {
+            name: encode(getattr(audit, name))
+            for name in ("name", "findings", "series", "checks", "evidence", "verdicts", "conformance")
+        }
+        | {"trials": [(trial.key, encode(trial.evidence)) for trial in audit.trials]}
+        for audit in result.audits
+    ]
+
+
+def notices(told: list[Event]) -> list[str]:
+    return [event.message for event in told if isinstance(event, Noticed)]
+
+
+def test_processes_find_what_one_process_finds(load: Load, tmp_path: Path, folder: Path) -> None:
+    specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
+    here = audited(specs, tmp_path / "here")
+    apart = audited(specs, tmp_path / "apart", PAIR, told)
+    assert found(apart) == found(here)
+    assert len([event for event in told if isinstance(event, TrialFinished)]) == 20
+    whole = [event for event in told if isinstance(event, Progressed)]
+    assert (whole[-1].audit, whole[-1].what, whole[-1].done, whole[-1].total) == ("4 audits", "trials", 20, 20)
+    pids = {path.name.rpartition("-")[2] for path in folder.iterdir()}
+    assert len(pids) == 3  # this one, and two workers
+
+
+def test_a_killed_worker_costs_nothing_but_time(load: Load, tmp_path: Path, folder: Path) -> None:
+    specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
+    expected = found(audited(specs, tmp_path / "here"))
+    for index in (0, 2, 4):
+        (folder / f"kill-{index}").touch()
+    result = audited(specs, tmp_path / "apart", PAIR, told)
+    assert found(result) == expected
+    assert result.exit_code == ExitCode.OK
+    assert len(notices(told)) == 3
+    assert all(
+        "a trial was lost, its process was killed by SIGKILL" in n and n.endswith("it is done again")
+        for n in notices(told)
+    )
+
+
+def test_a_trial_that_kills_every_worker_is_given_up(load: Load, tmp_path: Path, folder: Path) -> None:
+    (folder / "always-kill-2").touch()
+    told: list[Event] = []
+    result = audited(load(), tmp_path / "store", PAIR, told)
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert [trial.index for trial in result.audits[0].trials] == [0, 1, 3, 4]
+    assert notices(told)[-1].endswith("given up after 3 times")
+    (folder / "always-kill-2").unlink()
+    assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
+
+
+def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Load, tmp_path: Path, folder: Path) -> None:
+    (folder / "fail-1").touch()
+    for means in (None, PAIR):
+        with pytest.raises(SpecError) as caught:
+            audited(load(), tmp_path / f"store-{means}", means)
+        (diagnostic,) = caught.value.diagnostics
+        assert (diagnostic.code, diagnostic.message) == ("data-unreadable", "its rows are gone")
+        assert diagnostic.span is not None
+
+
+def test_a_worker_that_sees_other_data_is_refused(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpspec.contract import Facts
+
+    def other(self: object) -> Facts:
+        return Facts(records=11, features=1, classes=2, shape=(1,), digest="other")
+
+    monkeypatch.setattr(counting.Nothing, "facts", other)  # here; workers see the data as they are
+    with pytest.raises(SpecError, match="the data are not those that the run began with"):
+        audited(load(), tmp_path / "store", PAIR)
+
+
+def test_the_time_limit_reaches_workers(load: Load, tmp_path: Path, folder: Path) -> None:
+    for index in range(5):
+        (folder / f"wait-{index}").touch()
+    told: list[Event] = []
+    result = audited(load(), tmp_path / "store", Means(executor="pair", deadline=time.monotonic() + 3.0), told)
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert notices(told) == ["stopped at the time limit; running the same command again continues"]
+
+
+def test_so_many_trials_and_no_more(load: Load, tmp_path: Path) -> None:
+    told: list[Event] = []
+    result = audited(load(), tmp_path / "store", Means(max_trials=3), told)
+    assert [trial.index for trial in result.audits[0].trials] == [0, 1, 2]
+    assert result.exit_code == ExitCode.INCOMPLETE
+    assert notices(told) == ["stopped after 3 trials; running the same command again continues"]
+    assert found(audited(load(), tmp_path / "store")) == found(audited(load(), tmp_path / "whole"))
+
+
+def test_trials_of_open_claims_come_first(load: Load, tmp_path: Path) -> None:
+    settled = counting.EXAMPLE.replace("name: coin", "name: settled").replace("epsilon: 0.2", "epsilon: 2.0")
+    specs = (*load(text=settled.replace(", expect: refuted", "")), *load())
+    told: list[Event] = []
+    result = audited(specs, tmp_path / "store", Means(max_trials=6), told)
+    made = [event.audit for event in told if isinstance(event, TrialFinished)]
+    assert made == ["coin"] * 5 + ["settled"]
+    assert [audit.name for audit in result.audits] == ["settled", "coin"]
+    assert [event.audit for event in told if isinstance(event, TrialsPlanned)] == ["settled", "coin"]
+
+
+def test_an_executor_that_nobody_offers(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"executor 'moon' \(there are: pair\)"):
+        audited(load(), tmp_path / "store", Means(executor="moon"))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "seconds", "threads"), [(1, 59.0, 1), (1, 61.0, 8), (4, 400.0, 2), (16, 4000.0, 1), (4, 200.0, 1)]
+)
+def test_threads_follow_from_the_plan_alone(
+    monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float, threads: int
+) -> None:
+    monkeypatch.setattr(means_module, "cores", lambda: 8)
+    plan = Plan(chunks=tuple((i,) for i in range(chunks)), seconds=seconds, memory_bytes=0)
+    assert Means().threads_of(plan) == threads
+    assert Means(threads=3).threads_of(plan) == 3

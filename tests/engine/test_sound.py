@@ -1,0 +1,115 @@
+"""A result that was read makes sense, or is refused with the place where it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support import results
+
+from dpspec.contract import Evidence, FrozenMap, Scope
+from dpspec.engine.codec import dump, load
+from dpspec.errors import ResultError
+from dpspec.stats import nulls
+
+
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(dump(results.result()))
+    return found
+
+
+def test_what_was_written_is_sound() -> None:
+    assert load(json.dumps(document())) == load(dump(results.result()))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("confidence", 1.5, "result.confidence must lie between 0 and 1, got 1.5"),
+        ("audits.0.verdicts.0.upper_finding", 7, "verdicts[0].upper_finding must be the place of a finding, got 7"),
+        ("audits.0.verdicts.0.lower_finding", -1, "lower_finding must be the place of a finding, got -1"),
+        ("audits.0.findings.0.at.delta", {"a": 1}, "findings[0].at.delta must be a number"),
+        ("audits.0.findings.0.at.delta", True, "findings[0].at.delta must be a number, got 'True'"),
+        ("audits.0.findings.0.at.group_size", "two", "findings[0].at.group_size must be a count, got 'two'"),
+        ("audits.0.findings.0.at.where", [1], "findings[0].at.where must be a single value"),
+        ("audits.0.findings.0.scope.record", "some", "findings[0].scope.record must be 'all' or an index, got 'some'"),
+        (
+            "audits.0.series.0.columns",
+            {"a": [1], "b": [1, 2]},
+            "series[0].columns must be lists of equal length, got [1, 2]",
+        ),
+        ("audits.0.series.0.columns", {}, "series[0].columns must be lists of equal length, got 'none'"),
+        ("audits.0.series.0.columns", {"a": 3}, "series[0].columns.a must be a list"),
+        ("audits.0.series.0.columns", {"a": [[1]]}, "series[0].columns.a must hold single values"),
+        ("audits.0.series.0.columns", {"group_size": ["x"]}, "series[0].columns.group_size must hold counts"),
+        ("audits.0.series.0.units", {"a": 3}, "series[0].units must be texts"),
+        ("audits.0.series.0.plot", {"x": "nowhere"}, "series[0].plot.x names no column: 'nowhere'"),
+        ("audits.0.series.0.plot", {"y": [3]}, "series[0].plot.y must be a list of texts"),
+        ("audits.0.left_out", {"data-dependent": "many"}, "left_out.data-dependent must be a count, got 'many'"),
+        ("audits.0.document", {"mechanism": "group"}, "document.mechanism must be a mapping"),
+        ("audits.0.document", {"claims": {"a": 1}}, "document.claims must be a list"),
+        ("confidence", 10**400, "result.confidence must be a number"),
+        ("audits.0.places", {"one": [1, 2]}, "places.one must hold a file, a line and a column"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_its_place(place: str, value: Any, says: str) -> None:
+    found = document()
+    *path, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    holder: Any = found
+    for part in path:
+        holder = holder[part]
+    holder[last] = value
+    with pytest.raises(ResultError) as refused:
+        load(json.dumps(found))
+    assert says.replace("'none'", "none") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistics", "says"),
+    [
+        ("one-run", {"canaries": 10, "guesses": 8, "correct": 9}, "counts more than there can be"),
+        ("one-run", {"canaries": 10, "guesses": 8}, "lacks the counts correct"),
+        ("one-run", {"canaries": 10**12, "guesses": 8, "correct": 8}, "holds counts below 0 or above 1000000000"),
+        ("one-run-ladder", {"canaries": 10, "guesses": (4, 3), "correct": (3, 3)}, "counts more than there can be"),
+        ("one-run-ladder", {"canaries": 10, "guesses": (4, 6), "correct": (3,)}, "counts more than there can be"),
+        ("many-run", {"present": 5, "absent": 5, "true_positives": 6, "false_positives": 0}, "more than there can be"),
+        ("many-run-ranked", {"outcomes": "012"}, "outcomes must be a text of 0 and 1"),
+        ("binomial", {"trials": 5, "successes": 6}, "counts more than there can be"),
+        ("binomial", {"trials": 5, "successes": -1}, "holds counts below 0"),
+    ],
+)
+def test_counts_that_cannot_be(kind: str, statistics: dict[str, Any], says: str) -> None:
+    evidence = Evidence(
+        id="e", kind=kind, statistics=FrozenMap(statistics), scope=Scope(), method="m", source="s", quantity="q"
+    )
+    with pytest.raises(ValueError, match=says):
+        nulls.require_counts(evidence)
+
+
+@pytest.mark.parametrize(
+    ("kind", "statistics"),
+    [
+        ("one-run", {"canaries": 10, "guesses": 8, "correct": 8}),
+        ("one-run-ladder", {"canaries": 10, "guesses": (4, 6), "correct": (3, 6)}),
+        ("many-run", {"present": 5, "absent": 5, "true_positives": 5, "false_positives": 0}),
+        ("many-run-ranked", {"outcomes": "0101"}),
+        ("binomial", {"trials": 5, "successes": 5}),
+        ("of-a-plugin", {"anything": "goes"}),
+    ],
+)
+def test_counts_that_can_be(kind: str, statistics: dict[str, Any]) -> None:
+    nulls.require_counts(
+        Evidence(id="e", kind=kind, statistics=FrozenMap(statistics), scope=Scope(), method="m", source="s")
+    )
+
+
+def test_a_number_of_thousands_of_digits_is_no_result() -> None:
+    with pytest.raises(ResultError, match="not JSON: Exceeds the limit"):
+        load('{"schema": ' + "1" * 5000 + "}")
+
+
+def test_infinities_are_numbers() -> None:
+    found = document()
+    found["audits"][0]["findings"][0]["value"] = 1e999
+    assert load(dump(load(json.dumps(found).replace("Infinity", "1e999")))).audits[0].findings[0].value == float("inf")

@@ -1,0 +1,232 @@
+"""Pools of this machine: what comes back, what is told of a death, and what fits at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import tasks
+
+from dpspec.contract import Demand, Ended, Failed, Lost, Message, Needs, Pool, Said, Task, Yielded
+from dpspec.executors import local
+from dpspec.executors.inline import Inline
+from dpspec.executors.processes import Processes
+
+
+@pytest.fixture
+def pool() -> Iterator[Processes]:
+    pool = Processes(["cpu"], most=2, threads=2, budget=1000)
+    yield pool
+    pool.close()
+
+
+def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
+    """All messages of some tasks."""
+    told: dict[int, list[Message]] = {number: [] for number in numbers}
+    while not all(m and isinstance(m[-1], Ended | Failed | Lost) for m in told.values()):
+        for message in pool.messages():
+            told[message.task].append(message)
+    return told
+
+
+def task(number: int, work: object, **needs: int) -> Task:
+    return Task(number=number, name=f"task {number}", needs=Needs(**needs), work=work)  # type: ignore[arg-type]
+
+
+def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
+    pool.start(task(1, tasks.Counts(3)))
+    told = until_end(pool, 1)[1]
+    assert told == [*(Yielded(task=1, value=i) for i in range(3)), Ended(task=1)]
+    pool.start(task(2, tasks.Says("half")))
+    assert Said(task=2, value="half") in until_end(pool, 2)[2]
+
+
+def test_two_run_at_once_in_processes_of_their_own(pool: Processes) -> None:
+    pool.start(task(1, tasks.Names()))
+    pool.start(task(2, tasks.Names()))
+    told = until_end(pool, 1, 2)
+    pids = {m.value for messages in told.values() for m in messages if isinstance(m, Yielded)}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_an_error_travels_with_its_story(pool: Processes) -> None:
+    pool.start(task(1, tasks.Fails()))
+    (failed,) = until_end(pool, 1)[1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ValueError)
+    assert "in fail_on_purpose" in "".join(failed.error.__notes__)
+
+
+def test_an_error_that_cannot_travel_is_told_by_another(pool: Processes) -> None:
+    pool.start(task(1, tasks.FailsOddly()))
+    (failed,) = until_end(pool, 1)[1]
+    assert isinstance(failed, Failed)
+    assert "OddError: odd" in str(failed.error)
+
+
+def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
+    pool.start(task(1, tasks.Kills()))
+    pool.start(task(2, tasks.Counts(2)))
+    told = until_end(pool, 1, 2)
+    lost = told[1][-1]
+    assert isinstance(lost, Lost)
+    assert lost.reason == "its process was killed by SIGKILL; the system may have run out of memory"
+    assert told[2][-1] == Ended(task=2)
+    pool.start(task(3, tasks.Counts(1)))
+    assert until_end(pool, 3)[3][-1] == Ended(task=3)
+
+
+def test_a_worker_that_exits_is_lost_too(pool: Processes) -> None:
+    pool.start(task(1, tasks.Exits()))
+    (lost,) = until_end(pool, 1)[1]
+    assert lost == Lost(task=1, reason="its process ended with exit code 3")
+
+
+def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.CaptureFixture[str]) -> None:
+    pool.start(task(1, tasks.Prints()))
+    until_end(pool, 1)
+    pool.close()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "printed" in err
+
+
+@pytest.mark.parametrize(
+    ("needs", "fits"),
+    [
+        (Needs(), True),
+        (Needs(threads=2), False),
+        (Needs(memory_bytes=600), True),
+        (Needs(memory_bytes=601), False),
+    ],
+)
+def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Needs, fits: bool) -> None:
+    assert pool.room(Needs(threads=64, memory_bytes=10**12))  # alone, whatever it takes
+    pool.start(task(1, tasks.Counts(1), memory_bytes=400))
+    assert pool.room(needs) is fits
+    until_end(pool, 1)
+
+
+def test_never_more_than_asked_for(pool: Processes) -> None:
+    pool = Processes(["cpu"], most=1, threads=8, budget=1000)
+    pool.start(task(1, tasks.Counts(1)))
+    assert not pool.room(Needs())
+    until_end(pool, 1)
+    assert pool.room(Needs())
+    pool.close()
+
+
+def test_gpus_are_shared_out_one_by_one() -> None:
+    pool = Processes(["cuda:0", "cuda:1"], most=2, threads=2, budget=1000)
+    for number in (1, 2):
+        pool.start(Task(number=number, name="", needs=Needs(device="auto"), work=tasks.Devices()))
+    told = until_end(pool, 1, 2)
+    assert {m.value for messages in told.values() for m in messages if isinstance(m, Yielded)} == {"cuda:0", "cuda:1"}
+    pool.close()
+
+
+def test_closing_stops_what_runs(pool: Processes, tmp_path: Path) -> None:
+    pool.start(task(1, tasks.Waits(str(tmp_path / "running"))))
+    while not (tmp_path / "running").exists():
+        time.sleep(0.01)
+    pid = int((tmp_path / "running").read_text() or 0)
+    pool.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        import sys
+        sys.path[:] = {sys.path!r}
+        from support import tasks
+        from dpspec.contract import Needs, Task
+        from dpspec.executors.processes import Processes
+        if __name__ == "__main__":
+            pool = Processes(["cpu"], most=1, threads=1, budget=1)
+            pool.start(Task(number=1, name="", needs=Needs(), work=tasks.Waits({str(tmp_path / "running")!r})))
+            while True:
+                list(pool.messages())
+        """
+    )
+    (tmp_path / "caller.py").write_text(script, encoding="utf-8")
+    caller = subprocess.Popen([sys.executable, str(tmp_path / "caller.py")])
+    while not (tmp_path / "running").exists():
+        time.sleep(0.01)
+    pid = int((tmp_path / "running").read_text())
+    caller.send_signal(signal.SIGKILL)
+    caller.wait()
+    for _ in range(500):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    pytest.fail("the worker outlived its caller")
+
+
+def test_inline_runs_in_this_process_and_tells_at_once() -> None:
+    said: list[object] = []
+    pool = Inline(said.append)
+    assert pool.room(Needs())
+    pool.start(task(1, tasks.Says("half")))
+    assert not pool.room(Needs())
+    messages = iter(pool.messages())
+    assert next(messages) == Yielded(task=1, value=os.getpid())
+    assert said == [Said(task=1, value="half")]
+    assert list(messages) == [Ended(task=1)]
+    pool.start(task(2, tasks.Fails()))
+    (failed,) = pool.messages()
+    assert isinstance(failed, Failed)
+    assert list(pool.messages()) == []
+
+
+def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
+    for each in (pool, Inline()):
+        each.start(Task(number=1, name="", needs=Needs(), work=tasks.Stops(), seconds=0.05))
+        assert until_end(each, 1)[1] == [Yielded(task=1, value="stopped"), Ended(task=1)]
+
+
+class TestOpening:
+    @pytest.fixture(autouse=True)
+    def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(local, "cores", lambda: 2)
+
+    @pytest.mark.parametrize(
+        "demand",
+        [
+            Demand(tasks=1, seconds=1e6, device="cpu"),
+            Demand(tasks=9, seconds=1.0, device="cpu"),
+            Demand(tasks=9, seconds=1e6, device="cpu", workers=1),
+        ],
+    )
+    def test_what_is_small_stays_here(self, demand: Demand) -> None:
+        assert isinstance(local.open_pool(demand), Inline)
+
+    def test_the_rest_takes_all_cores(self) -> None:
+        assert local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")).size == 2
+        assert local.open_pool(Demand(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
+
+    def test_several_gpus_take_a_process_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
+        assert local.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
+
+    def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dpspec.training.memory.free_bytes", lambda device: 600 * 2**20)
+        assert isinstance(local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+
+
+def test_cores_heed_what_people_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert local.cores() == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert local.cores() == len(os.sched_getaffinity(0))
