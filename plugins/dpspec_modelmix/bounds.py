@@ -61,7 +61,7 @@ def _without_mixing(found: Sequence[Segment], deltas: tuple[float, ...]) -> dict
 def _plain(found: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
     """Epsilon of DP-SGD at each delta; cells of a matrix share it."""
     if found[0].noise == "laplace":
-        return laplace.plain(found).epsilons(deltas)
+        return laplace.plain(found, deltas)
     phases = tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in found)
     return PrivacyLoss(phases).epsilons(deltas)
 

@@ -16,6 +16,9 @@ _FRACTIONAL = "the proof expands a binomial and covers integer orders only; supp
 
 _PRINTED = "Xiao, Wan & Devadas, as printed"
 
+#: With shifts above this, and deltas below, what stands beside the bounds is lost in float64: it is left out.
+_LARGEST, _LEAST_DELTA = 30.0, 1e-11
+
 
 def as_claimed(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
     """What the paper would claim if its conditions were met."""
@@ -26,7 +29,8 @@ def gaussian(
     found: Sequence[Segment], delta: float, wanted: set[str], assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
     """Those of ``wanted`` that Gaussian noise has; ``assumptions`` are the bound's but for the one-hot gradient."""
-    if "fractional" in wanted and all(theory.one_dimensional(s) for s in found):
+    within = max(max(s.shift, s.embedded) for s in found) <= _LARGEST
+    if "fractional" in wanted and within and all(theory.one_dimensional(s) for s in found):
         yield from _fractional(found, delta, assumptions)
     if "printed" in wanted:
         yield from _printed(found, delta)
@@ -35,7 +39,7 @@ def gaussian(
     if "limit" in wanted:
         value = theory.gaussian_epsilon(theory.limit(found), delta).epsilon
         yield beside("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
-    if "pair" in wanted:
+    if "pair" in wanted and within and delta >= _LEAST_DELTA:
         yield _pair(found, delta)
 
 
@@ -44,6 +48,8 @@ def laplace(
 ) -> Iterator[dps.Finding]:
     """Those of ``wanted`` that Laplace noise has; ``clip_norms``, the phases', are the units of the printed lemma."""
     steps, largest = sum(s.steps for s in found), max(laplace_noise.loss_of(s) for s in found)
+    if largest > laplace_noise.LARGEST:
+        return
     value = laplace_noise.advanced_composition(steps, largest, delta)
     source = "Xiao, Wan & Devadas, Theorem 2.1"
     yield beside("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
@@ -51,7 +57,7 @@ def laplace(
         yield from _printed_laplace(found[0], clip_norms[0], delta)
     if "variance-matched" in wanted:
         yield _variance_matched(found, delta, "Gaussian noise of the same variance per step", "Mironov et al. 2019")
-    if "pair" in wanted:
+    if "pair" in wanted and delta >= _LEAST_DELTA:
         yield _pair(found, delta)
 
 

@@ -46,9 +46,9 @@ def segments(
 
 
 def _quiet(phase: Mapping[str, Any]) -> bool:
-    """Whether some part of a contribution meets no noise."""
+    """Whether some part of a contribution meets no noise, or far less than it is long."""
     embedding = embedding_of(phase)
-    levels = [float(phase["noise_multiplier"])]
+    levels = [float(phase["noise_multiplier"]) / (floor_of(phase) / float(phase["clip_norm"]))]
     if embedding is not None and not embedding.floor:
         levels.append(embedding.noise_multiplier)
     return min(levels) < NO_NOISE

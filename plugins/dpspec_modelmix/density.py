@@ -21,6 +21,10 @@ from dpspec.accounting.excess import log_excess_power
 #: Below this width the uniform is lost in rounding: the noise counts as Gaussian, which only makes bounds larger.
 NARROW = 1e-6
 
+#: A shift above this is as large as the Gaussian part alone would let it count: powers of its ratio reach too far for
+#: nodes, and mixing only makes moments smaller.
+LONG = 100.0
+
 #: How far beyond its centres a density is followed, the width of a panel, and its nodes and weights on [-1, 1].
 _REACH, _PANEL, _RULE = 12.0, 0.5, np.polynomial.legendre.leggauss(16)
 
@@ -103,14 +107,14 @@ def _log_moment(order: int, shift: float, width: float) -> float:
 
 @lru_cache(maxsize=64)
 def _log_moments(largest: int, shift: float, width: float) -> tuple[float, ...]:
-    if width < NARROW:
+    if width < NARROW or shift > LONG:
         return tuple(0.5 * k * (k - 1.0) * shift**2 for k in range(largest + 1))
     excess = log_excess_moments(np.arange(2.0, largest + 1.0), shift, width)
     return (0.0, 0.0, *(float(x) for x in np.logaddexp(0.0, excess)))
 
 
 def log_moments(largest: int, shift: float, width: float) -> Floats:
-    """ln A_k(v, t) for k = 0..largest, (largest + 1,); k (k - 1) v^2 / 2 where the uniform is too narrow to count."""
+    """ln A_k(v, t) for k = 0..largest, (largest + 1,); k (k - 1) v^2 / 2 where mixing is not counted."""
     return np.array(_log_moments(largest, shift, width))
 
 
@@ -118,7 +122,9 @@ def log_moment(order: int, shift: float, width: float) -> float:
     """ln A_k(v, t) for one integer k >= 0."""
     if order < 2:
         return 0.0
-    return 0.5 * order * (order - 1.0) * shift**2 if width < NARROW else _log_moment(order, shift, width)
+    if width < NARROW or shift > LONG:
+        return 0.5 * order * (order - 1.0) * shift**2
+    return _log_moment(order, shift, width)
 
 
 def fisher_information(width: float) -> float:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpspec.accounting.checks import Floats, inside, positive, whole
+from dpspec.accounting.interval import Interval
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.pld import PrivacyLoss
 from dpspec_modelmix.theory import Segment
@@ -30,6 +31,9 @@ SOURCE = "Xiao, Wan & Devadas, Lemma D.2, corrected; Freedman 1975"
 
 #: How many cuts are tried, and up to how many scales of the noise.
 _CUTS, _FARTHEST = 200, 40.0
+
+#: Where one step's epsilon_0 is above this, e^epsilon_0 is out of all range, and epsilon is taken to add up.
+LARGEST = 300.0
 
 
 class Moments(NamedTuple):
@@ -57,9 +61,10 @@ def moments(scale: float, sensitivity: float, width: float, *, printed: bool = F
     found = cut_moments(c / b, tau / b, math.log(tau))
     if not printed:
         return found
-    loss, inner = c / b, math.expm1(c / b) / (2.0 * (tau - 1.0))
-    excess = inner * (math.expm1(inner) - math.expm1(loss / (2.0 * (tau - 1.0))))
-    return found._replace(mean=found.mean - excess * (1.0 - _outside(tau / b)))
+    outside, twice = _outside(tau / b), 2.0 * (tau - 1.0)
+    mean = found.largest * math.expm1(found.largest) * (outside + (2.0 * math.log(tau) * b + c) / tau)
+    mean += math.expm1(found.largest) / twice * math.expm1(min(found.largest / twice, LARGEST)) * (1.0 - outside)
+    return found._replace(mean=mean)
 
 
 def cut_moments(loss: float, width: float, cut: float) -> Moments:
@@ -69,7 +74,7 @@ def cut_moments(loss: float, width: float, cut: float) -> Moments:
     outside = _outside(width)
     reach = outside + (2.0 * cut + loss) / width
     inner = math.exp(-cut) * math.expm1(loss) / (-2.0 * math.expm1(-cut))
-    mean = loss * math.expm1(loss) * reach + inner * math.expm1(min(inner, 700.0)) * (1.0 - outside)
+    mean = loss * math.expm1(loss) * reach + inner * math.expm1(min(inner, LARGEST)) * (1.0 - outside)
     return Moments(mean, loss**2 * reach + inner**2 * (1.0 - outside), loss)
 
 
@@ -95,20 +100,25 @@ def printed_total(steps: int, one: Moments, delta: float) -> float:
 def epsilon(segments: Sequence[Segment], delta: float) -> float:
     """Epsilon at ``delta`` of all steps, the least over a range of cuts, and over adding up epsilon_0 as it is.
 
-    A gap that is no wider than what one record moves leaves no cut.
+    A gap that is no wider than what one record moves leaves no cut, and an epsilon_0 above ``LARGEST`` none worth it.
     """
     scaled = [(s.steps, loss_of(s), math.sqrt(2.0) * s.gap) for s in segments]
     found = [math.fsum(steps * loss for steps, loss, _ in scaled)]
-    if all(width > loss for _, loss, width in scaled):
-        for cut in np.geomspace(1e-2, _FARTHEST, _CUTS):
+    if all(loss < min(width, LARGEST) for _, loss, width in scaled):
+        for cut in np.geomspace(1e-2, _FARTHEST, _CUTS).tolist():
             parts = [(n, cut_moments(loss, width, min(cut, 0.499 * (width - loss)))) for n, loss, width in scaled]
             found.append(total_epsilon(parts, delta))
     return min(found)
 
 
-def plain(segments: Sequence[Segment]) -> PrivacyLoss:
-    """The exact privacy loss without mixing, sampling included."""
-    return PrivacyLoss(tuple((Laplace(1.0, loss_of(s), s.rate), s.steps) for s in segments))
+def plain(segments: Sequence[Segment], deltas: Sequence[float]) -> list[Interval]:
+    """Epsilon at each delta without mixing, from the exact privacy loss, sampling included."""
+    losses = [loss_of(s) for s in segments]
+    if max(losses) > LARGEST:
+        total = math.fsum(s.steps * loss for s, loss in zip(segments, losses, strict=True))
+        return [Interval(0.0, total)] * len(deltas)
+    phases = tuple((Laplace(1.0, loss, s.rate), s.steps) for s, loss in zip(segments, losses, strict=True))
+    return PrivacyLoss(phases).epsilons(deltas)
 
 
 def advanced_composition(steps: int, one: float, delta: float) -> float:

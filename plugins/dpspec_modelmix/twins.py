@@ -77,6 +77,6 @@ def equal_epsilon(
 def _epsilons(found: Sequence[Segment], delta: float) -> tuple[float, Callable[[Sequence[Segment]], float]]:
     """ModelMix's epsilon, and how to find that of DP-SGD."""
     if found[0].noise == "laplace":
-        return laplace.epsilon(found, delta), lambda bare: laplace.plain(bare).epsilon(delta).upper
+        return laplace.epsilon(found, delta), lambda bare: laplace.plain(bare, [delta])[0].upper
     mixed = theory.epsilon(found, delta, "improved").epsilon
     return mixed, lambda bare: theory.gaussian_epsilon(bare, delta, conversion="improved").epsilon

@@ -108,7 +108,7 @@ class Tree:
 
     def _reach(self, radius: float) -> float:
         """What the tree is asked for: a little more where rounding may have moved rows in it."""
-        return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._largest
+        return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * self._largest
 
     @cached_property
     def _largest(self) -> float:
@@ -123,6 +123,9 @@ class Products:
 
         self._x, self._weight = x, weight
         centred = x - x.mean(axis=0)
+        # By a power of two to numbers of at most 1, so that no float32 product is out of range.
+        self._scale = float(np.ldexp(1.0, min(1000, -int(np.frexp(np.abs(centred).max(initial=0.0))[1]))))
+        centred = centred * self._scale
         squares = np.einsum("ij,ij->i", centred, centred)
         # Products of float32 are as exact as that only where nobody asked for coarser ones.
         exact = torch.get_float32_matmul_precision() != "highest"
@@ -164,8 +167,9 @@ class Products:
         """Who surely lies within ``radius`` of ``rows``, (b, n) on the device, and in pairs the close calls that do."""
         at = self._rows[rows]
         squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * at @ self._rows.T
-        sure = squared <= radius**2 - self._slack
-        left, right = ((squared <= radius**2 + self._slack) & ~sure).nonzero(as_tuple=True)
+        limit = (radius * self._scale) * (radius * self._scale)
+        sure = squared <= limit - self._slack
+        left, right = ((squared <= limit + self._slack) & ~sure).nonzero(as_tuple=True)
         left, right = rows[left.cpu().numpy()], right.cpu().numpy()
         close = []
         each = max(1, _DIFFERENCES // self._x.shape[1])

@@ -185,6 +185,23 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "override", "finite"),
+    [
+        ("isotropic-floor", "mechanism.embedding.clip_norm=1e200", False),
+        ("isotropic-floor", "mechanism.noise_multiplier=1e-6", True),
+        ("residual-only", "mechanism.embedding.noise_multiplier=1e-90", True),
+    ],
+)
+def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, override: str, finite: bool) -> None:
+    (spec,) = specs_of(tmp_path, form, override, "audit=null").specs
+    prepared = prepare(spec, load_catalog())
+    context = RunContext(prepared, load_catalog(), prepared.audit.trial_inputs(spec), device="cpu")
+    found = [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding) and f.bound == "upper"]
+    assert found
+    assert all(f.value > 1e9 and math.isfinite(f.value) == finite for f in found)
+
+
+@pytest.mark.parametrize(
     ("overrides", "code", "path", "severity"),
     [
         (["mechanism.embedding.dimension=85"], "out-of-range", "mechanism.embedding.dimension", "error"),

@@ -319,3 +319,16 @@ def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, se
     found = [*loaded.diagnostics, *(d for spec in loaded.specs for d in check(spec, load_catalog()))]
     assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
     assert all(d.span is not None for d in found)
+
+
+def test_a_step_that_loses_out_of_range_adds_up() -> None:
+    for effect in (10.0, 250.0, 1e6):
+        segments = [Segment(3, 1.0, effect, 4.0 * effect, noise="laplace")]
+        total = 3 * math.sqrt(2.0) * effect
+        assert laplace.epsilon(segments, 1e-5) == pytest.approx(total)
+        (interval,) = laplace.plain(segments, [1e-5])
+        assert 0.9 * total <= interval.upper <= 1.01 * total
+    # The printed formula has a value where the corrected exponent is out of range.
+    printed, corrected = (laplace.moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
+    assert math.isfinite(printed.mean)
+    assert corrected.mean > printed.mean > 0.0

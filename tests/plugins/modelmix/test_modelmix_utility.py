@@ -97,6 +97,7 @@ def test_a_spec_shows_them(tmp_path: Path) -> None:
     (risk,) = [f for f in found if f.quantity == "excess-risk"]
     assert risk.value == pytest.approx(5.6698603, rel=6e-8)
     assert (risk.bound, risk.rigor) == ("upper", "theorem")
+    assert {a.name: a.status for a in risk.assumptions}["moved-models"] == "unchecked"
     bias = {f.quantity: f.value for f in found if f.quantity.startswith("clipping-")}
     assert bias == pytest.approx(
         dict(zip(("clipping-a1", "clipping-a2", "clipping-a3"), utility.clipping_bias(1.0, 0.05), strict=True))

@@ -58,6 +58,16 @@ def test_good_clusters_are_those_of_the_definition(
     assert clusters.ball_counts(x, 8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e20, 1e30])
+def test_products_count_where_squares_are_out_of_range_of_float32(scale: float) -> None:
+    x = np.unique(blobs(40), axis=0) * scale
+    distances = np.sqrt(np.square(x[:, None] - x[None]).sum(axis=2))
+    found = Products(x, np.ones(len(x)), "cpu")
+    for radius in (0.05 * scale, 0.3 * scale, 1.5 * scale):
+        assert found.weights_within(radius).tolist() == (distances <= radius).sum(axis=1).tolist()
+    assert found.weights_within(1e200).tolist() == [len(x)] * len(x)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("features", [4, 30])
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, way: str, features: int) -> None:
