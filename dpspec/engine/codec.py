@@ -79,8 +79,8 @@ def decode(hint: Any, data: Json, where: str) -> Any:
         return freeze(_require(isinstance(data, dict), data, where, "must be a mapping"))
     if hint is float:
         number = _INFINITE.get(data, data) if isinstance(data, str) else data
-        whole = isinstance(number, int) and not isinstance(number, bool)
-        ok = isinstance(number, float) or (whole and abs(number) < _BEYOND)
+        small = isinstance(number, int) and not isinstance(number, bool) and abs(number) < _BEYOND
+        ok = isinstance(number, float) or small
         return float(_require(ok, number, where, "must be a number"))
     if hint is int:
         return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")

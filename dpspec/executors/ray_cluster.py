@@ -74,6 +74,7 @@ class Cluster:
         self._ray, self._demand, self._ours = ray, demand, ours
         self._remote = ray.remote(_run)
         self._running: dict[Any, int] = {}
+        self._arriving: dict[Any, Any] = {}
         self._gpu = self._wants_gpu(demand.device)
 
     @property
@@ -106,40 +107,58 @@ class Cluster:
 
     def messages(self) -> Iterator[Message]:
         """What came back, and which tasks are gone with their worker or node."""
-        if not self._running:
-            return
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=_MOMENT)
-        if ready:
-            ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        for generator in ready:
-            yield from self._next(generator)
+        yield from self._round(_MOMENT)
+        yield from self._round(0.0)  # what was announced a moment ago has mostly arrived
 
     def close(self) -> None:
         """Stop what runs; a cluster that was started here ends."""
         for generator in self._running:
             self._ray.cancel(generator, force=True)
         self._running.clear()
+        self._arriving.clear()
         if self._ours:
             self._ray.shutdown()
 
-    def _next(self, generator: Any) -> Iterator[Message]:
-        number = self._running[generator]
+    def _round(self, patience: float) -> Iterator[Message]:
+        announced = set(self._arriving.values())
+        expected = [*self._arriving, *(generator for generator in self._running if generator not in announced)]
+        if not expected:
+            return
+        ready, _ = self._ray.wait(expected, num_returns=1, timeout=patience)
+        if ready:
+            ready, _ = self._ray.wait(expected, num_returns=len(expected), timeout=0)
+        for item in ready:
+            if item in self._arriving:
+                yield from self._arrived(item)
+            else:
+                yield from self._announced(item)
+
+    def _announced(self, generator: Any) -> Iterator[Message]:
+        """A task has yielded: what, is still to come from its node, which may never happen."""
         try:
-            message = self._ray.get(next(generator))
+            self._arriving[next(generator)] = generator
         except StopIteration:  # it ended without saying so
-            del self._running[generator]
-            yield Lost(task=number, reason="its worker fell silent")
-        except self._ray.exceptions.RayTaskError as error:  # before our own code had begun
-            del self._running[generator]
-            text = " ".join(str(error.cause or error).split())
-            yield Failed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
+            yield Lost(task=self._running.pop(generator), reason="its worker fell silent")
         except self._ray.exceptions.RayError as error:
-            del self._running[generator]
-            yield Lost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
+            yield self._gone(generator, error)
+
+    def _arrived(self, reference: Any) -> Iterator[Message]:
+        generator = self._arriving.pop(reference)
+        try:
+            message = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            yield self._gone(generator, error)
         else:
             if isinstance(message, Ended | Failed):
                 del self._running[generator]
             yield message
+
+    def _gone(self, generator: Any, error: Exception) -> Message:
+        number = self._running.pop(generator)
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # before our own code had begun
+            text = " ".join(str(getattr(error, "cause", None) or error).split())
+            return Failed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
+        return Lost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
 
     def _slots(self, needs: Needs) -> int:
         has = self._ray.cluster_resources()

@@ -152,7 +152,7 @@ def _batches(records: int, steps: int, rate: float, varies: bool, total: int) ->
     size = round(records * rate)
     variance = records * rate * (1.0 - rate) if varies else 0.0
     spread = records * steps * rate * (1.0 - rate) + (steps * size) ** 2 / records
-    lags = {1, math.floor(1.0 / rate)} if 0.0 < rate < 1.0 else set()
+    lags = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
     overlaps = [
         [lag, round((steps - lag) * size * rate), (steps - lag) * size] for lag in lags if lag < min(steps, total)
     ]

@@ -128,7 +128,7 @@ def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]
 def _one_step(mixture: Mixture) -> tuple[Floats, Floats, Floats]:
     """The log-likelihood ratios of one step on a fine grid of outputs, with the probabilities of either law."""
     sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
-    points = max(4001, min(400_001, int((top / sigma + 24.0) * 100)))
+    points = int(max(4001.0, min(400_001.0, (top / sigma + 24.0) * 100.0)))
     x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
     absent = np.exp(-0.5 * (x / sigma) ** 2)
     present: Floats = np.zeros_like(x)

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import dpspec.contract as dps
 from dpspec_group.attack_refusals import attack_refusals
 
+#: Less noise than this, in clip norms, is a slip of the pen, and beyond what the accounting computes with.
+LEAST_NOISE = 1e-6
+
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
@@ -49,6 +52,13 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 message=f"batch_size {sampling['batch_size']} is more than the {facts.records - largest} records that "
                 f"are left without a group of {largest}",
                 path=dps.in_phase(spec, i, "sampling", "batch_size"),
+            )
+        if 0.0 < float(phase["noise_multiplier"]) < LEAST_NOISE:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"noise_multiplier must be 0 or at least {LEAST_NOISE:g}, got {phase['noise_multiplier']:g}",
+                path=dps.in_phase(spec, i, "noise_multiplier"),
+                help="less noise than that hides nothing: epsilon is beyond any number that means something",
             )
         if float(phase["noise_multiplier"]) == 0.0:
             yield dps.Diagnostic(

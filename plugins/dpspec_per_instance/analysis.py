@@ -19,6 +19,9 @@ from dpspec_per_instance.totals import Composer, Total
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+#: What is told of fewer records than this is told of each of them.
+AGGREGATE = 10
+
 #: Orders that tables show where the spec has them, beside the one that is best for the data-independent bound.
 SHOWN = (2.0, 8.0)
 
@@ -76,7 +79,7 @@ class Analysis:
         self.audited: Audited = audited_of_spec(spec, sizes(trials))
         self.confidence = spec.audit.confidence
         # A random sample spends half of what may fail on being one.
-        self.failure = (1.0 - self.confidence) * (0.5 if not self.audited.complete else 1.0)
+        self.failure = (1.0 - self.confidence) * (0.5 if self.audited.extent > len(self.audited.points) else 1.0)
         sources = {
             direction: [_array(trial, "ratios" if direction == self.audited.shared else "own") for trial in trials]
             for direction in self.audited.directions
@@ -86,6 +89,20 @@ class Analysis:
         terms = estimation.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
         self.sides = {name: Side(spec, name, ratios, terms) for name, ratios in sources.items()}
+
+    @property
+    def privacy(self) -> dps.findings.Privacy:
+        """How sensitive averages and quantiles over all audited records are."""
+        return self.privacy_of(len(self.audited.points))
+
+    def privacy_of(self, count: int) -> dps.findings.Privacy:
+        """How sensitive averages and quantiles over ``count`` records are."""
+        return self.spec.data_privacy if count >= AGGREGATE else "per-record"
+
+    @property
+    def records(self) -> int:
+        """How many records the data has to train on."""
+        return int(self.trials[0].evidence["sizes"][0])
 
     @property
     def runs(self) -> int:
@@ -152,7 +169,7 @@ def sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
 def _array(trial: dps.Trial, name: str) -> Array:
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
-        raise ValueError(
+        raise dps.MissingArrayError(
             f"per-record values need the array {name!r} of trial {trial.index}, which is in the store it was made in"
         )
     return arrays[name]

@@ -46,7 +46,7 @@ def outcomes(bench: Bench, asked: Attack, chosen: Sequence[tuple[str, int]], ind
     The scores themselves are not kept: together with the published seed they would speak of the rows.
     """
     from dpspec.training.native import tensors
-    from dpspec_per_instance.record_attack import RecordAttack
+    from dpspec_per_instance.record_attack import RecordAttack, Target
     from dpspec_per_instance.runs import train
 
     found: list[dps.Json] = []
@@ -60,9 +60,10 @@ def outcomes(bench: Bench, asked: Attack, chosen: Sequence[tuple[str, int]], ind
         scores: list[float] = []
         for start in range(0, asked.runs, _TOGETHER):
             jobs, watchers = [], []
+            target = Target(bench.job(index, label).model, others, record)
             for run in range(start, min(asked.runs, start + _TOGETHER)):
                 job = bench.job(index, label, str(run), rows=present if coins[run] else absent)
-                watchers.append(RecordAttack(job, others, record, asked.looks))
+                watchers.append(RecordAttack(job, target, asked.looks))
                 jobs.append(replace(job, observers=(watchers[-1],)))
             jobs[0] = bench.told(jobs[0], f"attacking the {name} record" if "exposed" in name else f"attacking {name}")
             train(bench.context, jobs)

@@ -1,11 +1,12 @@
-"""What of the attack and of the mean rule cannot be done, located and in words."""
+"""What of the attack, the mean rule and the comparison with a reference cannot be done, located and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dpspec.contract as dps
-from dpspec_per_instance.options import Audited, attack_of
+from dpspec_per_instance.options import Audited, attack_of, observe_every, observed_steps
 
 #: With fewer runs than this for a record an attack can show nothing.
 LEAST_RUNS = 16
@@ -13,7 +14,7 @@ LEAST_RUNS = 16
 #: The mean rule holds all clipped gradients at once: bytes at most.
 MOST_BYTES = 2**30
 
-_ATTACK, _MEAN = ("audit", "attack"), ("audit", "mean_rule")
+_ATTACK, _MEAN, _REFERENCE = ("audit", "attack"), ("audit", "mean_rule"), ("audit", "reference")
 
 
 def attack_refusals(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dps.Diagnostic]:
@@ -74,3 +75,32 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Itera
                 path=_MEAN,
                 help="leave mean_rule out, or take fewer records or a smaller model",
             )
+
+
+def reference_refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Figures of orders and steps that are not observed here."""
+    assert spec.audit is not None
+    asked: Mapping[str, Any] = spec.audit.options.get("reference") or {}
+    orders = [float(order) for order in spec.mechanism["orders"]]
+    observed = observed_steps(spec.steps, observe_every(spec.mechanism.options))
+    for i, one in enumerate(asked.get("ratios", ())):
+        if float(one["order"]) not in orders:
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"order {one['order']:g} is not among mechanism.orders",
+                path=(*_REFERENCE, "ratios", i, "order"),
+            )
+        if len(one["means"]) != len(one["steps"]):
+            yield dps.Diagnostic(
+                code="bad-value",
+                message=f"{len(one['means'])} means for {len(one['steps'])} steps",
+                path=(*_REFERENCE, "ratios", i, "means"),
+            )
+        for place, step in enumerate(one["steps"]):
+            if int(step) not in observed:
+                yield dps.Diagnostic(
+                    code="bad-value",
+                    message=f"step {step} is not observed: the observed ones are 1 and every "
+                    f"{observe_every(spec.mechanism.options)} steps further, up to {spec.steps}",
+                    path=(*_REFERENCE, "ratios", i, "steps", place),
+                )

@@ -23,11 +23,13 @@ class PerInstanceAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """The data-independent epsilon, which holds for every record, and divergences by order."""
+        """The data-independent epsilon, which holds for every record, divergences by order, and further statements."""
         from dpspec_per_instance.bounds import order_series, upper_bounds
+        from dpspec_per_instance.statements import statements
 
         yield from upper_bounds(spec)
         yield order_series(spec)
+        yield from statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run on the declared data, with all that is trained beside it."""
@@ -81,7 +83,7 @@ class PerInstanceAudit(dps.Audit):
         mechanism["composition"] = {"observe_every": observe_every(inputs["mechanism"])}
         kept = ("adjacency", "population", "points", "direction")
         threat = {key: inputs["threat_model"].get(key) for key in kept}
-        audit = {key: value for key, value in inputs.get("audit", {}).items() if key != "use"}
+        audit = {key: value for key, value in inputs.get("audit", {}).items() if key not in ("use", "reference")}
         return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat, "audit": audit})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
@@ -95,9 +97,12 @@ class PerInstanceAudit(dps.Audit):
         from dpspec.stats import conformance
         from dpspec.stats.utility import accuracies
         from dpspec_per_instance.analysis import Analysis, at_hand
+        from dpspec_per_instance.deletions import unlearning
         from dpspec_per_instance.evidence import lower_bounds
         from dpspec_per_instance.findings import estimability, findings
-        from dpspec_per_instance.tables import mean_rule, series
+        from dpspec_per_instance.means import means
+        from dpspec_per_instance.reference import against
+        from dpspec_per_instance.tables import series
 
         # A result that was redacted has lost what follows from arrays: what is public follows without them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
@@ -105,9 +110,9 @@ class PerInstanceAudit(dps.Audit):
             found = Analysis(spec, trials)
             yield from findings(spec, found)
             yield from series(spec, found)
-            means = mean_rule(spec, trials[0])
-            if means is not None:
-                yield means
+            yield from unlearning(spec, found)
+            yield from means(spec, found)
+            yield from against(spec, found)
         yield estimability(spec, trials)
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials, "run on the declared data")

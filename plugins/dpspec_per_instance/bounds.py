@@ -11,7 +11,7 @@ from dpspec.accounting.group import group_curve
 from dpspec.accounting.interval import Interval
 from dpspec.accounting.mixture import Mixture
 from dpspec_per_instance import divergence
-from dpspec_per_instance.options import DIRECTIONS
+from dpspec_per_instance.options import DIRECTIONS, rate_and_noise
 from dpspec_per_instance.totals import Composer
 
 #: Deltas at which the upper curve is also computed, so that attacks can be held against all of it.
@@ -118,10 +118,8 @@ def order_series(spec: dps.Spec) -> dps.Series:
 
 
 def _pair(phase: dps.FrozenMap) -> Mixture:
-    sampling, sigma = phase["sampling"], float(phase["noise_multiplier"])
-    if sampling["scheme"] != "poisson":
-        return Mixture.full(1, sigma)
-    return Mixture.poisson(1, float(sampling["rate"]), sigma)
+    rate, sigma = rate_and_noise(phase)
+    return Mixture.poisson(1, rate, sigma) if phase["sampling"]["scheme"] == "poisson" else Mixture.full(1, sigma)
 
 
 def _tight(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:

@@ -52,6 +52,20 @@ def exponents(order: float, steps: int, p: float) -> Exponents:
     return Exponents(orders=1.0 + above, weights=p * above)
 
 
+def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents:
+    """``exponents`` for one p, or ``schedule`` for several: spread evenly over the turns, the last step's first.
+
+    Between them p changes geometrically.
+    """
+    if isinstance(p, int | float):
+        return exponents(order, steps, p)
+    turns = whole("steps", steps, 1) - 1
+    logs = np.log([checked_exponent(some) for some in p])
+    return schedule(
+        order, np.exp(np.interp(np.linspace(0.0, 1.0, turns), np.linspace(0.0, 1.0, len(p)), logs)).tolist()
+    )
+
+
 def schedule(order: float, ps: Sequence[float]) -> Exponents:
     """The same with an exponent for every step but the first: ``ps`` (n - 1,), the last step's first.
 

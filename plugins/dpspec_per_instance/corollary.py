@@ -20,18 +20,20 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp
 from scipy.stats import binom
 
 from dpspec.accounting import gaussian
 from dpspec.accounting.checks import Floats, inside, positive, whole
 from dpspec.contract import Printed
-from dpspec_per_instance.composition import checked_exponent
+from dpspec_per_instance.composition import checked_exponent, entropic_mean
 
 SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
 
 #: Where the classical constant does not hold, numbers made with it back nothing.
 CLASSICAL = Printed(refuted=True, reason="the classical Gaussian constant does not hold at this distance")
+
+#: Batch sizes with a smaller logarithm of their probability: no p within reach makes them count.
+_NEVER = -1e4
 
 #: Exponents among which the best is looked for.
 _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 60).tolist())
@@ -68,16 +70,32 @@ def log_moment(epsilon: npt.ArrayLike, p: float, log_masses: npt.ArrayLike | Non
 
     Over sampled batches it is an estimate, and at large p a bad one: the rarest batches weigh most.
     """
-    eps = np.asarray(epsilon, dtype=np.float64)
-    logs = np.full(eps.shape, -math.log(eps.size)) if log_masses is None else np.asarray(log_masses)
-    return float(logsumexp(logs + checked_exponent(p) * eps)) / p
+    return float(entropic_mean(epsilon, checked_exponent(p), log_masses))
 
 
 def lemma(rate: float, log_norm: float, delta: float, p: float, fpr: npt.ArrayLike) -> Floats:
     """The largest true-positive rate at false-positive rates ``fpr`` (Lemma A.1), at most 1; log_norm is ln N_p."""
     at = np.asarray(fpr, dtype=np.float64)
-    drawn = rate * math.exp(log_norm) * np.power(at, 1.0 - 1.0 / checked_exponent(p))
+    with np.errstate(divide="ignore"):
+        log_drawn = math.log(rate) + log_norm + (1.0 - 1.0 / checked_exponent(p)) * np.log(at)
+    drawn = np.exp(np.minimum(log_drawn, 1.0))  # beyond one nothing is said
     return np.asarray(np.minimum(1.0, drawn + rate * delta + (1.0 - rate) * at), dtype=np.float64)
+
+
+def best_lemma(rate: float, sigma: float, norm: float, delta: float, fpr: npt.ArrayLike) -> Floats:
+    """The least of Lemma A.1's rates over exponents, at ``fpr`` (k,), for a sum that the record changes by ``norm``."""
+    inner, _ = split(rate, delta)
+    log_norm = float(epsilons(norm, inner, sigma))
+    return np.asarray(np.min([lemma(rate, log_norm, inner, p, fpr) for p in _EXPONENTS], axis=0), dtype=np.float64)
+
+
+def split(rate: float, delta: float, *, whole: bool = False) -> tuple[float, float]:
+    """Half of ``delta`` for the step, as the delta of a batch that has the record, and the other half for slack.
+
+    whole: all of it for the step. The delta of a batch is below one, whatever the rate.
+    """
+    inner = min(delta * (1.0 if whole else 0.5) / inside("rate", rate, one=True), 0.5)
+    return inner, delta - rate * inner
 
 
 def corollary(rate: float, log_norm: float, delta: float, slack: float, p: float) -> OneSided:
@@ -114,13 +132,14 @@ def stratified_distances(
     n, given = whole("records", records, 0), dict(sampled or {})
     sizes = np.arange(n + 1)
     log_sizes = binom.logpmf(sizes, n, rate)
-    distances, logs = [], []
-    for size, log_mass in zip(sizes.tolist(), log_sizes.tolist(), strict=True):
-        if log_mass < -1e4 and size not in given:  # no p within reach makes it count
-            continue
-        some = np.atleast_1d(np.asarray(given.get(size, norm if size == 0 else (norm + clip_norm) / (size + 1.0))))
-        distances.append(some.astype(np.float64))
-        logs.append(np.full(len(some), log_mass - math.log(len(some))))
+    rest = log_sizes > _NEVER
+    rest[list(given)] = False
+    bounds = np.where(sizes == 0, norm, (norm + clip_norm) / (sizes + 1.0))
+    distances, logs = [bounds[rest]], [log_sizes[rest]]
+    for size, some in given.items():
+        drawn = np.atleast_1d(np.asarray(some, dtype=np.float64))
+        distances.append(drawn)
+        logs.append(np.full(len(drawn), log_sizes[size] - math.log(len(drawn))))
     return np.concatenate(distances), np.concatenate(logs)
 
 

@@ -9,6 +9,7 @@ and on every test of whether it was unlearned.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,15 +59,27 @@ def unlearning_step(order: float, doubled: float, deletion: float) -> float:
     return triangle_constant(order) * doubled + deletion
 
 
-def unlearned(order: float, deletions: int, divergence: npt.ArrayLike) -> float:
+def deletion_orders(order: float, deletions: int) -> Floats:
+    """The orders 2 b - 1, b = a, 2a, 4a, ..., (deletions,) at which ``unlearned`` asks for divergences."""
+    return np.asarray(2.0 * float(checked_orders(order)) * 2.0 ** np.arange(deletions) - 1.0, dtype=np.float64)
+
+
+def unlearned(
+    order: float,
+    deletions: int,
+    divergence: npt.ArrayLike,
+    constant: Callable[[float], float] = triangle_constant,
+) -> Floats:
     """The divergence at ``order`` after so many ``deletions`` without retraining, from the last to the first.
 
-    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0. divergence: (deletions,) D at 2 b - 1 for b = a, 2a, 4a, ...: the
-    last deletion's first.
+    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2). divergence: (deletions, ...) at ``deletion_orders``: the
+    last deletion's first. constant: c.
     """
-    found, terms = 0.0, np.asarray(divergence, dtype=np.float64)
-    if terms.shape != (deletions,):
+    terms = np.asarray(divergence, dtype=np.float64)
+    if terms.shape[:1] != (deletions,):
         raise ValueError(f"need one divergence for each of {deletions} deletions, got shape {terms.shape}")
+    found = np.zeros(terms.shape[1:])
     for turn in range(deletions - 1, -1, -1):
-        found = unlearning_step(2.0**turn * order, found, float(terms[turn]))
-    return found
+        with np.errstate(invalid="ignore"):
+            found = np.where(found > 0.0, constant(2.0**turn * order) * found, 0.0) + terms[turn]
+    return np.asarray(found, dtype=np.float64)

@@ -13,10 +13,14 @@ _COMPOSITION: dict[str, dps.Json] = {
     "description": "How the divergences of steps become that of the run.",
     "properties": {
         "exponent": {
-            "type": ["string", "number"],
+            "type": ["string", "number", "array"],
             "exclusiveMinimum": 1,
+            "minItems": 2,
+            "maxItems": 1000,
+            "items": {"type": "number", "exclusiveMinimum": 1, "description": "An exponent above 1."},
             "default": "auto",
-            "description": "The exponent p > 1 of the composition theorem. auto: three times the number of steps.",
+            "description": "The exponent p > 1 of the composition theorem. auto: three times the number of steps. A "
+            "list: one exponent after the other, from the last step to the first, spread evenly.",
         },
         "observe_every": {
             "type": "integer",
@@ -194,11 +198,70 @@ _MEAN_RULE: dict[str, dps.Json] = {
     "additionalProperties": False,
 }
 
+_REFERENCE: dict[str, dps.Json] = {
+    "type": "object",
+    "description": "Figures of somebody else's audit of the same experiment, for a table beside what is found.",
+    "properties": {
+        "source": {"type": "string", "minLength": 1, "description": "Whose figures they are."},
+        "step_bound": {
+            "enum": ["directional", "theorem"],
+            "description": "How steps were bounded there; the table is shown where they are here too. Always if left "
+            "out.",
+        },
+        "ratios": {
+            "type": "array",
+            "maxItems": 100,
+            "items": {
+                "type": "object",
+                "description": "What steps add at one order, relative to a saturated record, on average over records.",
+                "properties": {
+                    "order": {"type": "number", "exclusiveMinimum": 1, "description": "One of mechanism.orders."},
+                    "steps": {
+                        "type": "array",
+                        "maxItems": 1000,
+                        "items": {"type": "integer", "minimum": 1, "description": "An observed step, from 1."},
+                        "description": "Observed steps.",
+                    },
+                    "means": {
+                        "type": "array",
+                        "maxItems": 1000,
+                        "items": {"type": "number", "exclusiveMinimum": 0, "description": "The mean at a step."},
+                        "description": "The mean at each of these steps.",
+                    },
+                },
+                "required": ["order", "steps", "means"],
+                "additionalProperties": False,
+            },
+            "description": "Ratios over training.",
+        },
+        "median": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "The median record's epsilon by Renyi divergences.",
+        },
+        "tenth": {"type": "number", "exclusiveMinimum": 0, "description": "Its 10th percentile over records."},
+        "share_below": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "maximum": 1,
+            "description": "The share of records that lose less than the data-independent epsilon by one method.",
+        },
+        "data_independent": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "The data-independent epsilon by Renyi divergences.",
+        },
+    },
+    "required": ["source"],
+    "additionalProperties": False,
+}
+
 _AUDIT: dict[str, dps.Json] = {
     "type": "object",
     "properties": {
         "attack": _ATTACK,
         "mean_rule": _MEAN_RULE,
+        "reference": _REFERENCE,
         "use": {
             "enum": ["inspect", "modify-training"],
             "default": "inspect",
@@ -255,6 +318,7 @@ PER_INSTANCE = dps.Mechanism(
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance.audit:PerInstanceAudit",
     example=EXAMPLE,
+    trial_revision=2,
 )
 
 RECORDS = dps.Reporter(

@@ -70,12 +70,19 @@ def fact_3_5(order: float, epsilon: float, epsilon_doubled: float, accuracy: flo
     epsilon, epsilon_doubled: the classical divergences of the whole run at orders a and 2a. accuracy: c. failure: J.
     """
     low, high = 3.0 * (order - 1.0) * epsilon, 3.0 * (2.0 * order - 1.0) * epsilon_doubled
-    one_sided = -math.log(inside("failure", failure)) / accuracy**2
+    log_one_sided = math.log(-math.log(inside("failure", failure))) - 2.0 * math.log(accuracy)
+    log_two_sided = math.log(math.log(2.0 / failure)) - math.log(2.0) - 2.0 * math.log(accuracy)
+    log_range = high + math.log(-math.expm1(-high)) if high > 0.0 else -math.inf
     return Counts(
-        printed=one_sided * math.exp(2.0 * low - high),
-        sign_repaired=one_sided * math.exp(high - 2.0 * low),
-        hoeffding=math.log(2.0 / failure) / (2.0 * accuracy**2) * math.expm1(high) ** 2 * math.exp(-2.0 * low),
+        printed=_count(log_one_sided + 2.0 * low - high),
+        sign_repaired=_count(log_one_sided + high - 2.0 * low),
+        hoeffding=_count(log_two_sided + 2.0 * log_range - 2.0 * low),
     )
+
+
+def _count(log_count: float) -> float:
+    """A number of runs from its logarithm, infinite where no float holds it."""
+    return math.exp(log_count) if log_count < 700.0 else math.inf
 
 
 def runs_needed(

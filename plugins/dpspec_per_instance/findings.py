@@ -45,21 +45,18 @@ def _records(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dp
 
 
 def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    if not found.audited.complete and not found.audited.sampled:
-        return
     claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
     for fraction in sorted({*FRACTIONS, *claimed}):
         at: dict[str, dps.Json] = {
             "delta": epsilons.delta,
             "fraction": fraction,
-            "population": found.audited.population,
+            "population": found.audited.named,
         }
         for certified in (False, True):
             values = epsilons.certain if certified else epsilons.reported
-            count, size = len(values), found.audited.size
-            place = quantile_place(fraction, count, size, found.failure if certified else None)
+            place = quantile_place(fraction, len(values), found.audited.extent, found.failure if certified else None)
             value = epsilons.tight if place is None else float(np.sort(values)[place])
-            yield _finding(found, epsilons, value, at, "all", spec.data_privacy, certified=certified)
+            yield _finding(found, epsilons, value, at, "all", found.privacy, certified=certified)
 
 
 def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -68,14 +65,13 @@ def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[d
     told: list[tuple[str, float | None, float]] = [
         ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
     ]
-    if found.audited.complete or found.audited.sampled:
-        for fraction in FRACTIONS:
-            place = quantile_place(fraction, len(below), found.audited.size, None)
-            told.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
+    for fraction in FRACTIONS:
+        place = quantile_place(fraction, len(below), found.audited.extent, None)
+        told.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
     for quantity, at, value in told:
         conditions: dict[str, dps.Json] = {"delta": epsilons.delta}
         if at is not None:
-            conditions |= {"fraction": at, "population": found.audited.population}
+            conditions |= {"fraction": at, "population": found.audited.named}
         yield dps.Finding(
             quantity=quantity,
             value=value,
@@ -85,7 +81,7 @@ def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[d
             scope=_scope(epsilons, "all"),
             method=f"plug-in over {found.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
-            privacy=spec.data_privacy,
+            privacy=found.privacy,
         )
 
 
@@ -131,7 +127,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=direction, data="this"),
-        method=f"{first:.3g} at the first step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; "
+        method=f"{first:.3g} at the second step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; "
         "the more above, the less rare bad models can be seen",
         source=composition.SOURCE,
     )
@@ -157,9 +153,9 @@ def _runs_needed(spec: dps.Spec, found: Analysis) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=found.first.direction, data="this"),
-        method="to certify that the median record stays below the data-independent divergence",
+        method="counting runs until the median record is certified below the data-independent divergence",
         source=estimation.SOURCE,
-        privacy=spec.data_privacy,
+        privacy=found.privacy,
     )
 
 

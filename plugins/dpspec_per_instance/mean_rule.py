@@ -7,6 +7,7 @@ made of the inner products of rows within one tuple, of rows with the outer batc
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,6 +35,38 @@ def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner:
     )
 
 
+def typical_sizes(others: int, rate: float) -> range:
+    """The batch sizes above 0 within five standard deviations of the expected one, of a batch from ``others``."""
+    middle, spread = others * rate, 5.0 * math.sqrt(others * rate * (1.0 - rate))
+    return range(max(1, math.floor(middle - spread)), min(others, math.ceil(middle + spread)) + 1)
+
+
+def changes(
+    rng: np.random.Generator, gradients: Array, points: Array, inside: Array | None, sizes: range, draws: int
+) -> Array:
+    """How much each record would change the mean of a batch of others, (sizes, draws, m): |g - mean| / (size + 1).
+
+    Batches of all ``sizes`` are the beginnings of ``draws`` random orders of the data; a record's own place is passed
+    over. Arguments as for ``estimates``.
+    """
+    n, count = len(gradients), np.array(sizes)
+    own = np.square(points, dtype=np.float64).sum(axis=1)
+    found = np.empty((len(count), draws, len(points)))
+    for draw in range(draws):
+        order = rng.permutation(n)
+        sums = np.cumsum(gradients[order[: sizes[-1] + 1]], axis=0, dtype=np.float64)
+        squares, along = np.square(sums).sum(axis=1), sums @ points.T.astype(np.float64)
+        place = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
+        passed = place[None, :] < count[:, None]  # the record stands among the first: one more is taken, less its own
+        last = count[:, None] - 1 + passed
+        one = np.arange(len(points))[None, :]
+        inner = along[last, one] - passed * own
+        square = squares[last] - passed * (2.0 * along[last, one] - own)
+        far = own - 2.0 * inner / count[:, None] + square / np.square(count)[:, None]
+        found[:, draw] = np.sqrt(np.maximum(far, 0.0)) / (count[:, None] + 1.0)
+    return found
+
+
 class _Rows(NamedTuple):
     """sums: of gradients; sizes: of batches; coins: (..., m) of the records; with ``inside`` they are part of both."""
 
@@ -44,13 +77,14 @@ class _Rows(NamedTuple):
 
 def estimates(
     gradients: Array, points: Array, inside: Array | None, batches: Batches, coins: Batches | None, sigma: float
-) -> tuple[Estimate, Estimate]:
-    """Estimates of D(with || without) and D(without || with) of one step, (m,) each.
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Estimates of D(with || without) and D(without || with) of one step, and of the first where noise is added to sums
+    instead of means, (m,) each.
 
     gradients: (n, d), clipped, of all records of the data. points: (m, d), those of the audited records.
     inside: (m,), where the audited records stand in the data; None for records that are not in it, which ``coins`` of
         shapes (outer, m) and (outer, inner, order, m) then add.
-    sigma: the deviation of the noise on the mean.
+    sigma: the deviation of the noise on the mean, or on the sum.
     """
     rows = [
         _Rows(
@@ -62,24 +96,27 @@ def estimates(
     ]
     order = rows[1].sums.shape[2]
     share = max(1, _HELD // max(1, rows[1].sizes.size * order))
-    found: list[list[Estimate]] = [[], []]
+    found: list[list[Estimate]] = [[], [], []]
     for left in range(0, len(points), share):
         some = slice(left, left + share)
         outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., some].astype(np.float64)) for r in rows)
-        for side, present in enumerate((True, False)):
-            e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None) / sigma**2
-            found[side].append(plug_in(e, order))
-    first, second = (
-        Estimate(np.concatenate([e.value for e in side]), np.concatenate([e.inner_size for e in side]))
-        for side in found
+        for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
+            e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None, divided)
+            found[kind].append(plug_in(e / sigma**2, order))
+    first, second, third = (
+        Estimate(np.concatenate([e.value for e in kind]), np.concatenate([e.inner_size for e in kind]))
+        for kind in found
     )
-    return first, second
+    return first, second, third
 
 
-def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool) -> Array:
-    """sum_{i<j} <v_i, v_j> of every tuple, (outer, inner, m). present: whether tuples have the record, or the outer."""
-    beta_o, size_o = _part(outer, not present, inside)  # (o, m)
-    beta, size = _part(inner, present, inside)  # (o, i, a, m)
+def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:
+    """sum_{i<j} <v_i, v_j> of every tuple, (outer, inner, m). present: whether tuples have the record, or the outer.
+
+    divided: by the sizes of batches.
+    """
+    beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
+    beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
     own = np.square(points).sum(axis=1)
     along_o, along = outer.sums @ points.T, inner.sums @ points.T  # (o, m), (o, i, a, m)
     gram = np.einsum("oiad,oibd->oiab", inner.sums, inner.sums)
@@ -103,11 +140,14 @@ def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside:
     return np.asarray(0.5 * (all_pairs - same))
 
 
-def _part(rows: _Rows, present: bool, inside: bool) -> tuple[Array, Array]:
-    """How often g is added to each row, and the batch size, at least 1: the mean of an empty batch is 0."""
+def _part(rows: _Rows, present: bool, inside: bool, divided: bool) -> tuple[Array, Array]:
+    """How often g is added to each row, and by what its sum is divided.
+
+    That is the batch size, at least 1 (the mean of an empty batch is 0), or always 1.
+    """
     sizes = rows.sizes[..., None]
     if inside:
         beta = np.zeros_like(rows.coins) if present else -rows.coins
     else:
         beta = rows.coins if present else np.zeros_like(rows.coins)
-    return beta, np.maximum(sizes + beta, 1.0)
+    return beta, np.maximum(sizes + beta, 1.0) if divided else np.ones_like(sizes + beta)

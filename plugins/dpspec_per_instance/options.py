@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: record compares with-it to without-it, and expectations are over runs on the first.
 SHARED = {"train": "remove", "test": "add"}
 
+#: The population of claims and quantiles where points are listed one by one.
+CHOSEN = "chosen"
+
 #: Spec words and the accountant's: remove is D(with || without).
 DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
@@ -53,6 +56,16 @@ class Audited:
         """Whether every record of the population is audited."""
         return len(self.points) == self.size
 
+    @property
+    def named(self) -> str:
+        """What quantiles are of: the population, or the records that were ``chosen`` one by one."""
+        return self.population if self.complete or self.sampled else CHOSEN
+
+    @property
+    def extent(self) -> int:
+        """How many records quantiles are of."""
+        return len(self.points) if self.named == CHOSEN else self.size
+
 
 def audited_of(threat: Mapping[str, Any], records: int, test_records: int) -> Audited:
     """From a document's ``threat_model`` (or a trial's inputs) and the sizes of the data's two parts."""
@@ -83,6 +96,12 @@ def audited_of_spec(spec: dps.Spec, facts: dps.Facts) -> Audited:
     return audited_of(threat, facts.records, facts.test_records)
 
 
+def rate_and_noise(phase: Mapping[str, Any]) -> tuple[float, float]:
+    """With which probability a record is drawn in a step of the phase, and the noise in clip norms."""
+    sampling = phase["sampling"]
+    return float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0, float(phase["noise_multiplier"])
+
+
 def observed_steps(steps: int, every: int) -> tuple[int, ...]:
     """The steps before which norms are measured: 1, 1 + every, ..."""
     return tuple(range(1, steps + 1, every))
@@ -93,10 +112,12 @@ def observe_every(mechanism: Mapping[str, Any]) -> int:
     return int((mechanism.get("composition") or {}).get("observe_every", 10))
 
 
-def exponent(mechanism: Mapping[str, Any], steps: int) -> float:
-    """The p of the composition theorem: three times the number of steps unless the spec says otherwise."""
+def exponent(mechanism: Mapping[str, Any], steps: int) -> float | tuple[float, ...]:
+    """The p of the composition theorem, or several, the last step's first; unless given 3 times the number of steps."""
     asked = (mechanism.get("composition") or {}).get("exponent", "auto")
-    return 3.0 * steps if isinstance(asked, str) else float(asked)
+    if isinstance(asked, str):
+        return 3.0 * steps
+    return tuple(map(float, asked)) if isinstance(asked, list | tuple) else float(asked)
 
 
 def orders(mechanism: Mapping[str, Any]) -> tuple[float, ...]:

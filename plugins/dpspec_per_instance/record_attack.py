@@ -6,37 +6,121 @@ record that is drawn moves it by |g|^2. The step's score is the log-likelihood r
 
     ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
 
-and scores add up over steps. All a_j come from one derivative of the losses along g. The test rests on the coin
-alone: were the laws not normal, only power would be lost.
+and scores add up over steps. With full batches (q = 1) it is exact. The test rests on the coin alone: where the laws
+are not normal, only power is lost. Runs that train in step are scored together.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.clipping import clipper
 from dpspec.training.optimizers import Invertible, update_of
-from dpspec.training.persample import FlatModel
 from dpspec.training.schedule import Phase, Schedule
+from dpspec.training.stacked import StackedModel
 
-#: Derivatives are taken for so many records at a time.
-_ROWS = 4096
+#: A clip norm that clips nothing: norms come out as they are.
+_UNCLIPPED = 1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one model says of the record among all others. gradient: (P,), clipped. products: (n,), all a_j."""
+
+    gradient: Tensor
+    products: Tensor
+
+
+class Target:
+    """A record and all others, and the runs that are watched for it.
+
+    The first run to ask at a step has the models of all that wait for it looked at together.
+    """
+
+    def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
+        """``others`` (n, ...), (n,): all records but the one; ``record`` (1, ...), (1,). On the device."""
+        self._x, self._y = others
+        self._record = record
+        self._module = copy.deepcopy(module).to(others[0].device)
+        self._model = StackedModel(self._module, *record)
+        self._watchers: list[RecordAttack] = []
+        self._ready: dict[int, tuple[Tensor, Seen]] = {}
+
+    def join(self, watcher: RecordAttack) -> None:
+        """One more run."""
+        self._watchers.append(watcher)
+
+    def of(self, watcher: RecordAttack, state: Tensor, clip: float) -> Seen:
+        """At ``state`` (P,), which ``watcher``'s run has just left."""
+        at, seen = self._ready.pop(id(watcher), (None, None))
+        if at is state and seen is not None:
+            return seen
+        waiting = [
+            w for w in self._watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None
+        ]
+        states = [state] + [w.previous for w in waiting if w.previous is not None]
+        first, *rest = self._all(torch.stack(states), clip)
+        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
+        return first
+
+    def _all(self, states: Tensor, clip: float) -> list[Seen]:
+        runs, records = len(states), len(self._x)
+        gradients = torch.zeros_like(states)
+        self._clipped(gradients, states, *self._record, clip)
+        products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
+        chunk = self._model.chunk(clipper(clip))
+        height = min(runs, chunk)
+        width = max(1, chunk // height)
+        for top in range(0, runs, height):
+            at = slice(top, top + height)
+            unused = torch.zeros_like(states[at])
+            for left in range(0, records, width):
+                x, y = self._x[left : left + width], self._y[left : left + width]
+                norms = self._clipped(unused, states[at], x, y, _UNCLIPPED)
+                along = self._along(states[at], gradients[at], x, y).double()
+                products[at, left : left + width] = along * (clip / norms.clamp(min=clip))
+        return [Seen(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
+
+    def _clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, clip: float) -> Tensor:
+        x, y = (rows.expand(len(states), *rows.shape) for rows in (x, y))
+        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
+        return self._model.add_clipped(sums, states, x, y, inside, clipper(clip))
+
+    def _along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The derivatives (R, b) of the records' losses at ``states`` (R, P) along ``directions`` (R, P).
+
+        With weights u on the losses, the gradient of their sum is linear in u: its inner product with the direction
+        has these derivatives as its own gradient.
+        """
+
+        def losses(state: Tensor) -> Tensor:
+            outputs = functional_call(self._module, self._model.layout.unflatten(state), (x,))
+            return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+        with torch.enable_grad():
+            at = states.detach().requires_grad_()
+            found = vmap(losses)(at)
+            weights = torch.ones_like(found).requires_grad_()
+            (gradients,) = torch.autograd.grad(found, at, grad_outputs=weights, create_graph=True)
+            (along,) = torch.autograd.grad(gradients, weights, grad_outputs=directions)
+        return along.detach()
 
 
 class RecordAttack(Observer):
-    """Sums one record's log-likelihood ratio over the steps that are looked at. score: a float."""
+    """Sums one record's log-likelihood ratio over the steps that are looked at. score: a float.
 
-    def __init__(
-        self, job: TrainingJob, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor], looks: int | None
-    ) -> None:
-        """``others`` (n, ...), (n,): all records but the one; ``record`` (1, ...), (1,). On the job's device."""
-        self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
-        self._x, self._y = others
-        self._record = record
-        schedule = Schedule.of(job.phases, len(self._x))
+    steps: how many were seen. previous: the model before the next one, (P,).
+    """
+
+    def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
+        """``looks``: how many steps are scored, spread evenly; all where it is None."""
+        schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
         update = update_of(job.options, job.expected_batch_size, schedule.total)
         if not isinstance(update, Invertible):
@@ -45,49 +129,29 @@ class RecordAttack(Observer):
         total = schedule.total
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
         self._looked = set(spaced.tolist())
-        self._previous: Tensor | None = None
+        self._target = target
+        target.join(self)
+        self.steps = -1
+        self.previous: Tensor | None = None
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
         """Undo the update that led to ``state`` and score what it adds along the record's gradient."""
-        previous, self._previous = self._previous, state.clone()
-        if previous is None:
-            return
-        noisy = self._update.invert(previous, state).noisy
-        if step in self._looked:
-            found = float(self._ratio(previous, noisy, self._phases[step - 1]))
-            self.score += found if abs(found) < 1e300 else 0.0  # a model that has diverged says nothing
-
-    def _ratio(self, state: Tensor, noisy: Tensor, phase: Phase) -> Tensor:
-        clip, q = phase.clip_norm, phase.sampler.inclusion
-        row = self._model.rows(state, *self._record)[0]
-        gradient = row * (clip / row.norm().clamp(min=clip))
-        products = self._products(state, gradient, clip)
-        square = gradient.double().square().sum()
-        variance = (phase.deviation**2 * square + q * (1.0 - q) * products.square().sum()).clamp(min=1e-300)
-        seen = torch.dot(gradient.double(), noisy.double()) - q * products.sum()
-        shift = (seen * square - 0.5 * square**2) / variance
-        return torch.logaddexp(torch.log1p(torch.tensor(-q)).double(), torch.log(torch.tensor(q)).double() + shift)
-
-    def _products(self, state: Tensor, gradient: Tensor, clip: float) -> Tensor:
-        """<g, g_j> (n,) for the clipped gradients g_j of all other records."""
-        found = [torch.zeros(0, dtype=torch.float64, device=state.device)]
-        for x, y in zip(torch.split(self._x, _ROWS), torch.split(self._y, _ROWS), strict=True):
-            along = _along(self._model, state, gradient, x, y).double()
-            found.append(along * (clip / self._model.norms(state, x, y).clamp(min=clip)))
-        return torch.cat(found)
+        previous = self.previous
+        if previous is not None:
+            noisy = self._update.invert(previous, state).noisy
+            if step in self._looked:
+                phase = self._phases[step - 1]
+                found = ratio(self._target.of(self, previous, phase.clip_norm), noisy, phase)
+                self.score += found if abs(found) < 1e300 else 0.0  # a model that has diverged says nothing
+        self.previous, self.steps = state.clone(), step
 
 
-def _along(model: FlatModel, state: Tensor, direction: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The derivatives (b,) of the records' losses at ``state`` (P,) along ``direction`` (P,).
-
-    With weights u on the losses, the gradient of their sum is linear in u: its inner product with the direction has
-    these derivatives as its own gradient.
-    """
-    with torch.enable_grad():
-        at = state.detach().requires_grad_()
-        losses = nn.functional.cross_entropy(model.logits(at, x), y, reduction="none")
-        weights = torch.ones_like(losses).requires_grad_()
-        (gradient,) = torch.autograd.grad(losses, at, grad_outputs=weights, create_graph=True)
-        (found,) = torch.autograd.grad(gradient, weights, grad_outputs=direction)
-    return found.detach()
+def ratio(seen: Seen, noisy: Tensor, phase: Phase) -> float:
+    """The score of one step whose noisy sum is ``noisy`` (P,)."""
+    q, gradient = torch.tensor(phase.sampler.inclusion, dtype=torch.float64), seen.gradient.double()
+    square = gradient.square().sum()
+    variance = (phase.deviation**2 * square + q * (1.0 - q) * seen.products.square().sum()).clamp(min=1e-300)
+    moved = torch.dot(gradient, noisy.double()) - q * seen.products.sum()
+    shift = (moved * square - 0.5 * square**2) / variance
+    return float(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))

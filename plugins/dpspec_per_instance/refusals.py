@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import dpspec.contract as dps
-from dpspec_per_instance.attack_refusals import attack_refusals
-from dpspec_per_instance.options import SHARED, Audited, audited_of_spec
+from dpspec_per_instance.attack_refusals import attack_refusals, reference_refusals
+from dpspec_per_instance.options import CHOSEN, SHARED, Audited, audited_of_spec
 
 #: Records that need runs on data of their own: at most so many.
 MOST_OWN = 256
@@ -32,6 +33,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if spec.audit is not None:
         yield from _training(spec, facts, audited)
         yield from attack_refusals(spec, facts, audited)
+        yield from reference_refusals(spec)
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -74,24 +76,19 @@ def _composition(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             message=f"exponent must be auto or a number above 1, got {asked!r}",
             path=("mechanism", "composition", "exponent"),
         )
-    elif not isinstance(asked, str) and not 1.0 < float(asked) < math.inf:
+    elif not isinstance(asked, str) and (first := _first_order(spec, asked)) > MOST_ORDER:
         yield dps.Diagnostic(
             code="bad-value",
-            message=f"exponent must be above 1, got {asked:g}",
-            path=("mechanism", "composition", "exponent"),
-            help="auto takes three times the number of steps",
-        )
-    elif not isinstance(asked, str) and (first := _first_order(spec, float(asked))) > MOST_ORDER:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"exponent {asked:g} asks for order {first:.2g} at the first of {spec.steps} steps: more than "
+            message=f"such an exponent asks for order {first:.2g} at the first of {spec.steps} steps: more than "
             f"{MOST_ORDER}",
             path=("mechanism", "composition", "exponent"),
             help="auto takes three times the number of steps, which keeps orders within 1.4 times those asked for",
         )
 
 
-def _first_order(spec: dps.Spec, p: float) -> float:
+def _first_order(spec: dps.Spec, asked: Any) -> float:
+    """The largest order that the recursion reaches; of several exponents, as if all were the least one."""
+    p = float(min(asked) if isinstance(asked, list | tuple) else asked)
     growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
     return 1.0 + (max(map(float, spec.mechanism["orders"])) - 1.0) * math.exp(growth)
 
@@ -145,19 +142,20 @@ def _claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
             )
         if claim.kind != "per-instance-dp" or "fraction" not in claim.options:
             continue
-        if claim["population"] != audited.population:
-            yield dps.Diagnostic(
-                code="bad-choice",
-                message=f"the audited population is {audited.population!r}, not {claim['population']!r}",
-                path=("claims", i, "population"),
-                help=f"write population: {audited.population}, or change threat_model.population",
-            )
-        elif not audited.complete and not audited.sampled:
+        if audited.named == CHOSEN and claim["population"] == audited.population:
             yield dps.Diagnostic(
                 code="unsupported",
                 message="chosen records say nothing of a fraction of their population",
                 path=("claims", i, "fraction"),
-                help="audit points: all, or a random sample {count, seed}",
+                help="audit points: all, or a random sample {count, seed}; or write population: chosen, for a fraction "
+                "of the records that threat_model.points lists",
+            )
+        elif claim["population"] != audited.named:
+            yield dps.Diagnostic(
+                code="bad-choice",
+                message=f"the audited population is {audited.named!r}, not {claim['population']!r}",
+                path=("claims", i, "population"),
+                help=f"write population: {audited.named}, or change threat_model.population",
             )
 
 
@@ -194,23 +192,7 @@ def _training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dp
             path=("audit", "canary"),
             help="leave canary out; audit.attack attacks records of the data",
         )
-    if facts.digest is None:
-        yield dps.Diagnostic(
-            code="data-not-at-hand",
-            message="data that is only declared can be bounded, not trained on",
-            path=("audit",),
-            help="leave audit out, or name the data",
-        )
-    if facts.parameters is None:
-        yield dps.Diagnostic(
-            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
-        )
-    if "iterates" not in facts.capabilities:
-        yield dps.Diagnostic(
-            code="missing-capability",
-            message=f"backend {spec.training.kind!r} lacks 'iterates', which measuring gradients along training needs",
-            path=("training", "backend"),
-        )
+    yield from dps.untrainable(spec, facts, ["iterates"])
     if audited.own and len(audited.points) > MOST_OWN:
         other = SHARED[audited.population]
         yield dps.Diagnostic(

@@ -203,7 +203,8 @@ def _together(bench: Bench) -> int:
 def _mean_rule(bench: Bench, run: _Run) -> dict[str, Array]:
     """Estimates for the mean rule at the first, the middle and the last observed model of a run like the first.
 
-    mean_rule: (stages, batches, orders, directions, points); mean_rule_sizes, the same, effective tuples.
+    mean_rule: (stages, batches, orders, kinds, points), means by removal, by addition, and sums; mean_rule_sizes, the
+    same, effective tuples; what records change of means, see ``stages``.
     """
     from dpspec_per_instance.stages import estimate
 

@@ -33,7 +33,11 @@ class _Snapshots(Observer):
 
 
 def estimate(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Array]:
-    """Estimates (stages, batches, orders, directions, points), and how many tuples effectively made each."""
+    """Estimates (stages, batches, orders, kinds, points), and how many tuples effectively made each.
+
+    Also, for each of the batches, what records would change of means of typical sizes, (stages, sizes, draws, points)
+    in clip norms, and the records' clipped norms, (stages, points).
+    """
     from dpspec_per_instance.runs import train
 
     job = bench.job(0, "mean rule")
@@ -44,8 +48,10 @@ def estimate(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Array]:
     ends = np.cumsum([int(phase["steps"]) for phase in job.phases])
     count, points = min(int(asked["points"]), len(bench.audited.points)), bench.audited.points
     inside = np.array(points[:count]) if bench.audited.population == "train" else None
-    shape = (len(STAGES), len(asked["batches"]), len(asked["orders"]), 2, count)
+    shape = (len(STAGES), len(asked["batches"]), len(asked["orders"]), 3, count)
     values, sizes = np.zeros(shape), np.zeros(shape)
+    moved: list[list[Array]] = [[] for _ in asked["batches"]]
+    norms = []
     x, y = bench.points
     for stage, step in enumerate(keeper.steps):
         state = keeper.states[step]
@@ -53,7 +59,12 @@ def estimate(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Array]:
         clip = float(phase["clip_norm"])
         gradients = _clipped(model, state, job.x, job.y, clip)
         own = gradients[inside] if inside is not None else _clipped(model, state, x[:count], y[:count], clip)
+        norms.append(np.linalg.norm(own, axis=1) / clip)
+        others = len(job.x) - (inside is not None)
         for b, batch in enumerate(asked["batches"]):
+            rng = np.random.default_rng(bench.context.seed(0, "mean rule", str(stage), str(batch)))
+            typical = mean_rule.typical_sizes(others, float(batch) / len(job.x))
+            moved[b].append(mean_rule.changes(rng, gradients, own, inside, typical, int(asked["outer"])) / clip)
             for o, order in enumerate(asked["orders"]):
                 rng = np.random.default_rng(bench.context.seed(0, "mean rule", str(stage), str(batch), str(order)))
                 rate, counts = float(batch) / len(job.x), (int(asked["outer"]), int(asked["inner"]), int(order))
@@ -61,9 +72,10 @@ def estimate(bench: Bench, asked: Mapping[str, Any]) -> dict[str, Array]:
                 coins = mean_rule.draw(rng, count, rate, *counts) if inside is None else None
                 sigma = float(phase["noise_multiplier"]) * clip
                 found = mean_rule.estimates(gradients, own, inside, batches, coins, sigma)
-                for side, one in enumerate(found):
-                    values[stage, b, o, side], sizes[stage, b, o, side] = one.value, one.inner_size
-    return {"mean_rule": values, "mean_rule_sizes": sizes}
+                for kind, one in enumerate(found):
+                    values[stage, b, o, kind], sizes[stage, b, o, kind] = one.value, one.inner_size
+    changes: dict[str, Array] = {f"mean_changes_{b}": np.stack(one).astype(np.float32) for b, one in enumerate(moved)}
+    return {"mean_rule": values, "mean_rule_sizes": sizes, "mean_norms": np.stack(norms), **changes}
 
 
 def _clipped(model: FlatModel, state: Tensor, x: Array, y: Array, clip: float) -> Array:

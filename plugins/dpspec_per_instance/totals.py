@@ -14,10 +14,10 @@ import dpspec.contract as dps
 from dpspec.accounting.checks import Direction, Floats
 from dpspec.accounting.convert import best_epsilon
 from dpspec_per_instance import estimation
-from dpspec_per_instance.composition import entropic_mean, exponents
+from dpspec_per_instance.composition import entropic_mean, recursion
 from dpspec_per_instance.divergence import step_divergence
-from dpspec_per_instance.options import exponent, observe_every, observed_steps, orders
-from dpspec_per_instance.table import StepTable
+from dpspec_per_instance.options import exponent, observe_every, observed_steps, orders, rate_and_noise
+from dpspec_per_instance.step_table import StepTable
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -44,26 +44,35 @@ class Total:
 class Composer:
     """Theorem 3.3 for one declared run, in one direction."""
 
-    def __init__(self, mechanism: dps.FrozenMap, direction: Direction) -> None:
-        """``mechanism``: the options of the block, with phases or without."""
+    def __init__(
+        self, mechanism: dps.FrozenMap, direction: Direction, p: float | Sequence[float] | None = None
+    ) -> None:
+        """``mechanism``: the options of the block, with phases or without. p: instead of the exponent given there."""
         self.direction: Direction = direction if mechanism.get("step_bound") != "theorem" else "present-first"
         self.orders = orders(mechanism)
         phases = dps.phases_of(mechanism)
         self._phase_of = np.repeat(np.arange(len(phases)), [int(phase["steps"]) for phase in phases])
-        self._steps = [(_rate(phase), float(phase["noise_multiplier"])) for phase in phases]
+        self._steps = [rate_and_noise(phase) for phase in phases]
         self.count = len(self._phase_of)
         self.observed = np.array(observed_steps(self.count, observe_every(mechanism)))
-        self._p = exponent(mechanism, self.count)
+        self.p = exponent(mechanism, self.count) if p is None else p
         self._nearest = (mechanism.get("composition") or {}).get("unobserved", "nearest") == "nearest"
 
     @cached_property
     def _tables(self) -> list[StepTable]:
-        highest = float(exponents(self.orders[-1], self.count, self._p).orders[0])
+        highest = float(recursion(self.orders[-1], self.count, self.p).orders[0])
         made = {
             step: StepTable(*step, lowest=self.orders[0], highest=highest, direction=self.direction)
             for step in dict.fromkeys(self._steps)
         }
         return [made[step] for step in self._steps]
+
+    def tabulated(self, tables: list[StepTable] | None) -> list[StepTable]:
+        """This run's tables; ``tables`` of the same steps are taken where they reach as far."""
+        highest = float(recursion(self.orders[-1], self.count, self.p).orders[0])
+        if tables is not None and tables[0].highest >= highest:
+            self.__dict__["_tables"] = tables
+        return self._tables
 
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
         """Per observed step where the norms of all runs, (observed, m) each in clip norms, are in its table: (R, m)."""
@@ -83,9 +92,11 @@ class Composer:
         return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).order
 
     def kappa(self, order: float) -> tuple[float, float]:
-        """The estimability index at the last and at the first step."""
-        e = exponents(order, self.count, self._p)
-        found = [self.saturated(float(e.orders[at]), at + 1) * e.weights[at] for at in (self.count - 1, 0)]
+        """The estimability index at the last and at the second step: at the first the model is no matter of chance."""
+        if self.count == 1:
+            return 0.0, 0.0
+        e = recursion(order, self.count, self.p)
+        found = [self.saturated(float(e.orders[at]), at + 1) * e.weights[at] for at in (self.count - 1, 1)]
         return float(found[0]), float(found[1])
 
     def _saturated(self, order: float, phase: int) -> float:
@@ -99,7 +110,7 @@ class Composer:
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
-        e = exponents(order, self.count, self._p)
+        e = recursion(order, self.count, self.p)
         at = self.observed - 1
         largest = np.concatenate(
             [self._tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self._tables))]
@@ -152,8 +163,3 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
         if hypergeom.sf(place, population, wanted - 1, audited) <= failure:
             return place
     return None
-
-
-def _rate(phase: dps.FrozenMap) -> float:
-    sampling = phase["sampling"]
-    return float(sampling["rate"]) if sampling["scheme"] == "poisson" else 1.0

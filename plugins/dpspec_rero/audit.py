@@ -8,7 +8,7 @@ import dpspec.contract as dps
 from dpspec_rero.refusals import refusals
 
 #: Keys of the mechanism that only bounds read.
-_BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors")
+_BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors", "rates")
 
 #: Runs that train together at most, and the bytes that their records may take.
 _TOGETHER, _ROWS_BYTES = 64, 1 << 28
@@ -26,7 +26,7 @@ class ReroAudit(dps.Audit):
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """gamma at every baseline by every method, membership beside it, and both as tables."""
-        from dpspec_rero import bounds, tables
+        from dpspec_rero import bounds, rates, tables
         from dpspec_rero.certified import Certified
         from dpspec_rero.compare import DEFAULT_DELTA, compare
         from dpspec_rero.prior import kappas
@@ -51,11 +51,16 @@ class ReroAudit(dps.Audit):
         factors = spec.mechanism.get("noise_factors")
         if factors:
             yield tables.noise_series(spec, phases, wanted, factors)
+        others = spec.mechanism.get("rates")
+        by_rate = rates.rates_series(phases, tables.CURVE[1::3], others, delta) if others else None
+        if by_rate is not None:
+            yield by_rate
         context.progress(4, 4, "tables")
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run, many runs at a time; what that many could show."""
         from dpspec.stats import binomial
+        from dpspec_rero.executed import laplace
         from dpspec_rero.prior import candidates
 
         assert spec.audit is not None
@@ -63,7 +68,9 @@ class ReroAudit(dps.Audit):
         assert chosen is not None
         runs, parameters = spec.audit.runs, facts.parameters or 0
         row = 4 * max(1, facts.features)
-        together = max(1, min(_TOGETHER, _ROWS_BYTES // (row * facts.records)))
+        made = chosen.count if chosen.source == "planted" else 0
+        most = 1 if laplace(spec.phases) else _TOGETHER
+        together = max(1, min(most, _ROWS_BYTES // (row * (facts.records + made))))
         rate = max(float(p["sampling"].get("rate", 1.0)) for p in spec.phases)
         gradients = 2.0 * rate * facts.records + chosen.count
         return dps.Plan(
@@ -83,7 +90,7 @@ class ReroAudit(dps.Audit):
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """How often the target was named, with what follows from it, and checks of the pipeline that ran."""
+        """How often the target was named, with what follows from it, accuracy, and checks of the pipeline that ran."""
         from dpspec_rero.evidence import checks, outcomes
 
         yield from outcomes(spec, trials)

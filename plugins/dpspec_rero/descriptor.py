@@ -73,6 +73,15 @@ _MECHANISM: dict[str, dps.Json] = {
             "description": "Also bound with all noise multiplied by each of these: a table of gamma, epsilon and the "
             "membership advantage against the noise.",
         },
+        "rates": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 20,
+            "uniqueItems": True,
+            "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "A sampling rate."},
+            "description": "Also bound with these sampling rates in all phases, each with the least noise for the same "
+            "epsilon at the last delta that is claimed: what one epsilon leaves open about reconstruction.",
+        },
         "monte_carlo": {
             "type": "object",
             "description": "Also estimate by Monte Carlo, with a confidence interval.",
@@ -134,10 +143,11 @@ _THREAT_MODEL: dict[str, dps.Json] = {
                     "baseline, unless probabilities or top say otherwise.",
                 },
                 "from": {
-                    "enum": ["all", "same-class"],
+                    "enum": ["all", "same-class", "planted"],
                     "default": "all",
                     "description": "Where an attack takes the candidates from: all training records, or those of one "
-                    "class.",
+                    "class, or planted: records made to be told apart, one feature and a label each, which come close "
+                    "to the worst case that the bound is about.",
                 },
                 "probabilities": {
                     "type": "array",
@@ -192,7 +202,8 @@ RERO = dps.Mechanism(
     kind="rero",
     summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL),
-    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff"}),
+    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
     audit="dpspec_rero.audit:ReroAudit",
     example=EXAMPLE,
+    trial_revision=2,
 )

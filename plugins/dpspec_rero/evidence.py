@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import dpspec.contract as dps
-from dpspec.stats import binomial, noise, sampling
+from dpspec.stats import binomial, noise, sampling, utility
 from dpspec.stats.measurement import Measurement
+from dpspec_rero import pictures
+from dpspec_rero.executed import laplace
 from dpspec_rero.prior import Candidates, candidates
 
 SOURCE = "Clopper & Pearson 1934; Hayes et al. 2023"
+
+_WORDS = {"all": "candidates", "same-class": "candidates of one class", "planted": "planted candidates"}
 
 #: What the adversary knows beside the release.
 _ASSUMPTIONS = (
@@ -33,7 +38,8 @@ def successes(trials: Sequence[dps.Trial], top: int) -> int:
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """The success count as evidence, the exact lower bound on gamma that follows from it, and a table by rank."""
+    """The success count as evidence and the exact lower bound on gamma that follows from it; a table by rank, pictures
+    of what was named, and the accuracy of a twin that hides nothing."""
     assert spec.audit is not None
     chosen = candidates(spec.threat_model.options)
     assert chosen is not None
@@ -47,7 +53,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         data="this",
         pipeline="executed",
     )
-    method = f"reconstruction of {chosen.count} candidates, {spec.threat_model.access}"
+    method = f"reconstruction of {chosen.count} {_WORDS[chosen.source]}, {spec.threat_model.access}"
     yield dps.Evidence(
         id=f"reconstruction/{chosen.count}/{chosen.top}",
         kind="binomial",
@@ -72,6 +78,10 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         assumptions=_ASSUMPTIONS,
     )
     yield by_rank(chosen, trials, confidence)
+    shown = pictures.series(spec, trials, SOURCE)
+    if shown is not None:
+        yield shown
+    yield from utility.accuracies(spec, trials, "twin on all records")
 
 
 def by_rank(chosen: Candidates, trials: Sequence[dps.Trial], confidence: float) -> dps.Series:
@@ -94,6 +104,9 @@ def by_rank(chosen: Candidates, trials: Sequence[dps.Trial], confidence: float) 
         units=dps.FrozenMap({name: "candidates" if name == "top" else "" for name in columns}),
         rigor="statistical",
         source=SOURCE,
+        plot=dps.FrozenMap(
+            {"x": "kappa", "y": ["success"], "band": ["lower", "upper"], "log": ["x"], "identity": True}
+        ),
     )
 
 
@@ -114,6 +127,8 @@ def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     if degrees:
         total = sum(float(e["noise"]["statistic"]) for e in evidence)
         measured = noise.two_sided(total, 1.0, degrees)
+        if laplace(spec.phases):
+            measured = _absolute(measured)
         yield _check("noise-scale", measured, "what released models show beside the records drawn")
     for number, phase in enumerate(spec.phases):
         if phase["sampling"]["scheme"] == "poisson":
@@ -121,6 +136,16 @@ def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
             included = sum(int(e["included"][number]) for e in evidence)
             rate = float(phase["sampling"]["rate"])
             yield _check("sampling", sampling.inclusions(included, chances, rate), f"rate, phase {number + 1}")
+
+
+def _absolute(squares: Measurement) -> Measurement:
+    """What a test of chi-square numbers says of a scale where they are absolute values and not squares."""
+    seen = squares.detectable
+    return replace(
+        squares,
+        measured=squares.measured**2,
+        detectable=None if seen is None else (1.0 + seen) ** 2 - 1.0,
+    )
 
 
 def _check(assumption: str, measured: Measurement, note: str) -> dps.Check:

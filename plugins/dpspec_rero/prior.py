@@ -16,12 +16,13 @@ KAPPAS = (1e-6, 1e-4, 1e-2)
 class Candidates:
     """The records among which the adversary chooses.
 
-    count: how many there are; source: ``all`` records or the ``same-class`` ones; masses: the prior, (count,), or None
-    for a uniform one; top: the adversary wins if the target is among its ``top`` best candidates.
+    count: how many there are; source: ``all`` records, the ``same-class`` ones, or ``planted`` ones, made to be told
+    apart; masses: the prior, (count,), or None for a uniform one; top: the adversary wins if the target is among its
+    ``top`` best candidates.
     """
 
     count: int
-    source: Literal["all", "same-class"] = "all"
+    source: Literal["all", "same-class", "planted"] = "all"
     masses: tuple[float, ...] | None = None
     top: int = 1
 

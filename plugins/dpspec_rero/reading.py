@@ -2,11 +2,12 @@
 
 The adversary knows every record but the target, the candidates and, of every batch, which known records were drawn (the
 bound holds against whoever knows that: only the target's own coins are secret). With all iterates it undoes each update
-and takes the known records' clipped gradients away. What is left of a step is b c + noise, with c the target's clipped
-gradient at the model before the step and b a coin of the sampling rate q, so that a candidate's log-likelihood against
-its absence is, in clip norms,
+and takes the known records' clipped gradients away. What is left of a step is r = b c + noise, with c the target's
+clipped gradient at the model before the step and b a coin of the sampling rate q, so that a candidate's log-likelihood
+against its absence is
 
-    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / sigma^2,
+    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / deviation^2   (Gaussian noise)
+                                          l = (|r|_1 - |r - c|_1) / scale          (Laplace noise)
 
 and the candidate of the largest likelihood times prior is the best guess there is. With the final model alone it takes
 the mean of the candidate's gradients at the first and the last model for that of every step, which costs power only.
@@ -24,13 +25,12 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.training import flat
-from dpspec.training.clipping import clip_factors
+from dpspec.training import flat, memory
+from dpspec.training.clipping import clipper
 from dpspec.training.optimizers import Invertible, update_of
 from dpspec.training.schedule import Phase, Schedule
-
-#: Bytes of gradients that are held at a time.
-_BUDGET = 1 << 28
+from dpspec.training.stacked import StackedModel
+from dpspec_rero.executed import laplace, scaled
 
 #: Where hardly any noise is declared, sums are trusted this far, in clip norms.
 _LEAST_NOISE = 1e-3
@@ -42,8 +42,9 @@ class Reader:
     jobs: the runs' jobs, alike but for rows, seeds and initial models. rows: per run the places of its records in ``x``
     (n, ...) and ``y`` (n,), the target last. candidates: (R, k) places; the target is one of them.
 
-    scores: (R, k) float64, log-likelihoods of the candidates against their absence. squares: (R,) float64, the squared
-    norms of the noise that all iterates show, in its declared deviations, summed over the noisy steps.
+    scores: (R, k) float64, log-likelihoods of the candidates against their absence. noise: (R,) float64, what all
+    iterates show of the noise, summed over the noisy steps: squares in declared deviations, or for Laplace noise twice
+    the absolute values in declared scales; either is chi-square, with ``degrees`` degrees of freedom.
     """
 
     def __init__(
@@ -57,30 +58,25 @@ class Reader:
         iterates: bool,
     ) -> None:
         first = jobs[0]
-        self._module = first.model
         self._layout = flat.Layout.of(first.model)
         self._schedule = Schedule.of(first.phases, len(rows[0]))
         self._phases = list(self._schedule)
         self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
-        self._jobs, self._iterates = jobs, iterates
+        self._jobs, self._iterates, self._laplace = jobs, iterates, laplace(first.phases)
         self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
-        trained = set(self._layout.names)
-        fixed = (*first.model.named_parameters(), *first.model.named_buffers())
-        self._constants = {name: value.detach().to(x.device) for name, value in fixed if name not in trained}
-        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+        self._rowwise = _RowWise(first.model, x.device)
+        self._stacked = StackedModel(first.model, x, y)
+        self._width = max(1, memory.chunk_size(3 * 4 * self._layout.size, x.device) // len(rows))
+        self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
         self._states: dict[int, Tensor] = {}
         self._batches: dict[int, Tensor] = {}
         self._start = self._previous = torch.zeros(0)
         self.steps = 0
         self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
-        self.squares = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
-        self.noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
+        self.noise = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+        noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
+        self.degrees = noisy * self._layout.size * (2 if self._laplace else 1) if iterates else 0
         self.included = [[0] * len(self._schedule.phases) for _ in rows]
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters, P."""
-        return self._layout.size
 
     def observers(self) -> list[Observer]:
         """One observer for each run."""
@@ -145,7 +141,7 @@ class Reader:
         rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
         sigma = max(phase.noise_multiplier, _LEAST_NOISE)
         for left, some in self._some_candidates():
-            loss = _shift(self._clipped(before, some, clip) / clip, rest) / sigma**2
+            loss = self._losses(before, some, rest, clip, sigma)
             if q < 1.0:
                 loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
             self._add(left, loss)
@@ -153,8 +149,18 @@ class Reader:
             targets = torch.stack([rows[-1:] for rows in self._rows]).to(self._x.device)
             own = self._clipped(before, targets, clip)[:, 0] / clip
             there = torch.tensor(present, device=own.device)[:, None]
-            noise = torch.where(there, rest - own, rest).double()
-            self.squares += (noise / phase.noise_multiplier).square().sum(1)
+            noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
+            self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
+
+    def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
+        """ln of how much likelier ``rest`` (R, P), in clip norms, is if each of ``places`` (R, c) was drawn; (R, c)."""
+        if self._laplace:
+            means = self._clipped(before, places, clip) / clip
+            return _absolute(means, rest) * math.sqrt(2.0) / sigma
+        products, squares = self._stacked.along(before, rest, self._x[places], self._y[places])
+        squares = squares / clip**2
+        factors = squares.clamp(min=1.0).rsqrt()
+        return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
 
     def _add(self, left: int, values: Tensor) -> None:
         """Add log-likelihoods; what a diverged model makes of them counts as nothing."""
@@ -162,7 +168,7 @@ class Reader:
 
     def _some_candidates(self) -> list[tuple[int, Tensor]]:
         """The candidates (R, c) in pieces, each with the place of its first."""
-        width = self._width()
+        width = self._width if self._laplace or not self._iterates else self._chunk
         pieces = torch.split(self._candidates.to(self._x.device), width, dim=1)
         return [(i * width, piece) for i, piece in enumerate(pieces)]
 
@@ -175,34 +181,59 @@ class Reader:
             padded[run, : len(some)] = some
             inside[run, : len(some)] = True
         padded, inside = padded.to(states.device), inside.to(states.device)
-        total = torch.zeros_like(states)
-        width = self._width()
+        total, how = torch.zeros_like(states), clipper(clip)
+        width = self._width if self._laplace else self._chunk
         for left in range(0, longest, width):
-            g = self._clipped(states, padded[:, left : left + width], clip)
-            weights = inside[:, left : left + width].to(g.dtype)
-            total += torch.einsum("rcp,rc->rp", g, weights)
+            at = slice(None), slice(left, left + width)
+            if self._laplace:
+                weights = inside[at].to(states.dtype)
+                total += torch.einsum("rcp,rc->rp", self._clipped(states, padded[at], clip), weights)
+            else:
+                self._stacked.add_clipped(total, states, self._x[padded[at]], self._y[padded[at]], inside[at], how)
         return total
 
     def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
         """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
+        rows = self._rowwise(states, self._x[places], self._y[places])
+        return scaled(rows, clip, ord=1 if self._laplace else 2)
+
+
+class _RowWise:
+    """A module's gradients for R models at once, written out; the module itself is never changed."""
+
+    def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
+        self._module, self._layout = module, flat.Layout.of(module)
+        self._trained = flat.trained(module)
+        self._constants = {
+            place: value.detach().to(device)
+            for place, value in flat.places(module).items()
+            if place not in self._trained
+        }
+        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+
+    def __call__(self, states: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (R, c, P) of records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P)."""
         layout = self._layout
         pieces = torch.split(states, list(layout.sizes), dim=1)
         named = {n: p.view(len(p), *s) for n, p, s in zip(layout.names, pieces, layout.shapes, strict=True)}
-        rows = layout.flatten(self._gradients(named, self._x[places], self._y[places]), leading=2)
-        norms = torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64)
-        return torch.nan_to_num(rows * clip_factors(norms, clip).unsqueeze(2), nan=0.0, posinf=0.0, neginf=0.0)
-
-    def _width(self) -> int:
-        return max(1, _BUDGET // (3 * 4 * self._layout.size * len(self._rows)))
+        return layout.flatten(self._gradients(named, x, y), leading=2)
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = functional_call(self._module, {**self._constants, **parameters}, (x.unsqueeze(0),))
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        given = {**self._constants, **trained}
+        outputs = functional_call(self._module, given, (x.unsqueeze(0),), tie_weights=False)
         return torch.nn.functional.cross_entropy(outputs, y.unsqueeze(0))
 
 
 def _shift(means: Tensor, seen: Tensor) -> Tensor:
     """<x, m> - |m|^2 / 2 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
     return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
+
+
+def _absolute(means: Tensor, seen: Tensor) -> Tensor:
+    """|x|_1 - |x - m|_1 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    seen = seen.unsqueeze(1)
+    return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64)
 
 
 class _Watch(Observer):

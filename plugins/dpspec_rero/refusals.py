@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 import dpspec.contract as dps
+from dpspec_rero.attack_refusals import attack_refusals
 from dpspec_rero.prior import candidates
 
 #: More draws than this would take hours.
@@ -13,6 +14,9 @@ MAX_DRAWS = 4_000_000_000
 
 #: The norm that each noise is calibrated to.
 _NORMS = {"gaussian": "l2", "laplace": "l1"}
+
+#: Ways of drawing batches that no theorem here covers.
+_SCHEMES = {"fixed": "batches of a fixed size", "shuffled": "shuffled batches"}
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -24,7 +28,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from _prior(spec, facts)
     yield from _claims(spec)
     if spec.audit is not None:
-        yield from _attack(spec, facts)
+        yield from attack_refusals(spec, facts)
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -57,10 +61,11 @@ def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Di
             path=dps.in_phase(spec, number, "sensitivity", other),
             help="a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs",
         )
-    if phase["sampling"]["scheme"] == "fixed":
+    scheme = phase["sampling"]["scheme"]
+    if scheme in _SCHEMES:
         yield dps.Diagnostic(
             code="unsupported",
-            message="the reconstruction theory covers Poisson sampling and full batches, not batches of a fixed size",
+            message=f"the reconstruction theory covers Poisson sampling and full batches, not {_SCHEMES[scheme]}",
             path=dps.in_phase(spec, number, "sampling", "scheme"),
             help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
         )
@@ -108,7 +113,15 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                     path=where,
                 )
         return
-    if chosen.count > facts.records:
+    told_apart = facts.features * facts.classes
+    if chosen.source == "planted" and chosen.count > told_apart:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"{chosen.count} planted candidates: {facts.features} features and {facts.classes} classes tell "
+            f"{told_apart} records apart",
+            path=(*where, "candidates"),
+        )
+    elif chosen.source != "planted" and chosen.count > facts.records:
         yield dps.Diagnostic(
             code="bad-value",
             message=f"{chosen.count} candidates cannot be chosen from {facts.records} training records",
@@ -159,64 +172,3 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 path=("claims", i, "gamma"),
                 help="claim a gamma of at least kappa",
             )
-
-
-def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    assert spec.audit is not None
-    if spec.audit.method != "many-run":
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"the reconstruction attack needs a run for each target: many-run, not {spec.audit.method}",
-            path=("audit", "method"),
-        )
-    if "canary" in spec.audit.options:
-        yield dps.Diagnostic(
-            code="unsupported",
-            message="the reconstruction attack hides a record of the data; it plants no canaries",
-            path=("audit", "canary"),
-            help="leave it out; threat_model.prior says among how many candidates the record is hidden",
-        )
-    if candidates(spec.threat_model.options) is None:
-        yield dps.Diagnostic(
-            code="missing-key",
-            message="missing key 'candidates' in threat_model.prior",
-            path=("threat_model", "prior") if "prior" in spec.threat_model.options else ("threat_model",),
-            help="for example prior: {candidates: 16}; or leave audit out for bounds only",
-        )
-    for number, phase in enumerate(spec.phases):
-        if phase.get("noise", "gaussian") != "gaussian" or "noise_multiplier" not in phase:
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="what is trained adds Gaussian noise, declared by noise_multiplier and clip_norm",
-                path=("mechanism",) if spec.mechanism.get("phases") is None else ("mechanism", "phases", number),
-                help="leave audit out for bounds only",
-            )
-    optimizer = (spec.training.get("optimizer") or {}).get("kind", "sgd")
-    if optimizer == "adam" and spec.threat_model.access == "all-iterates":
-        yield dps.Diagnostic(
-            code="unsupported",
-            message="the attack undoes every update, and Adam's cannot be undone",
-            path=("training", "optimizer"),
-            help="use sgd or momentum; the bound holds for any optimizer",
-        )
-    if facts.digest is None:
-        yield dps.Diagnostic(
-            code="data-not-at-hand",
-            message="data that is only declared can be bounded, not trained on",
-            path=("audit",),
-            help="leave audit out, or name the data",
-        )
-    needs = ["iterates"]
-    if spec.threat_model.access == "all-iterates" and any(p["sampling"]["scheme"] != "full" for p in spec.phases):
-        needs.append("sampling-log")
-    for need in needs:
-        if need not in facts.capabilities:
-            yield dps.Diagnostic(
-                code="missing-capability",
-                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
-                path=("training", "backend"),
-            )
-    if facts.parameters is None:
-        yield dps.Diagnostic(
-            code="no-model", message="an audit trains a model, and the spec names none", path=("audit",)
-        )

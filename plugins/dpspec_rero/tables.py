@@ -27,6 +27,7 @@ def curve_series(leak: Certified, found: Comparison) -> dps.Series:
         units=dps.FrozenMap(dict.fromkeys(columns, "")),
         rigor=_rigor(found),
         source=leak.source,
+        plot=dps.FrozenMap({"x": "kappa", "y": _methods(found), "log": ["x", "y"], "identity": True}),
     )
 
 
@@ -62,6 +63,7 @@ def noise_series(
         units=dps.FrozenMap(dict.fromkeys(rows, "")),
         rigor=rigor,
         source=Certified(tuple(phases)).source,
+        plot=dps.FrozenMap({"x": "factor", "y": _methods(found), "by": "kappa", "log": ["x", "y"]}),
     )
 
 
@@ -81,6 +83,11 @@ def _columns(found: Comparison) -> dict[str, list[dps.Json]]:
         columns["monte-carlo-upper"] = [one.interval.upper for one in found.drawn]
         columns["monte-carlo-error"] = [found.drawn[at].value / found.reference(at) - 1.0 for at in indices]
     return columns
+
+
+def _methods(found: Comparison) -> list[str]:
+    """The columns that hold gamma by one method or another."""
+    return ["gamma", *found.others, *(["monte-carlo"] if found.drawn else [])]
 
 
 def _rigor(found: Comparison) -> dps.findings.Rigor:

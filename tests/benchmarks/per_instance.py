@@ -1,7 +1,8 @@
 """What it costs to audit every record: run by hand, ``python tests/benchmarks/per_instance.py``.
 
-Norms: what observing adds to a run, against computing all per-example norms once for each observed step. Means:
-Theorem 3.6 for many records by one product of matrices, against drawing every record's mini-batches one by one.
+Norms: what observing adds to a run, against computing all per-example norms once for each observed step, and against
+one gradient after the other. Means: Theorem 3.6 for many records by one product of matrices, against drawing every
+record's mini-batches one by one. The first ratio has to stay below 2.
 """
 
 from __future__ import annotations
@@ -52,7 +53,24 @@ def norms(records: int = 50_000, steps: int = 40, every: int = 5) -> None:
     state, tx, ty = model.initial(), torch.tensor(x), torch.tensor(y)
     looks = len(range(1, steps + 1, every))
     alone = looks * seconds(lambda: model.norms(state, tx, ty))
-    print(f"{records} records, {looks} observations: {watched - plain:.3f} s, norms alone {alone:.3f} s")
+    slow = looks * seconds(lambda: one_by_one(job(False).model, tx[:200], ty[:200]), 2) * records / 200
+    observing = watched - plain
+    print(
+        f"{records} records, {looks} observations: {observing:.3f} s, {observing / alone:.2f} times the norms alone "
+        f"({alone:.3f} s); one record after the other {slow:.1f} s ({slow / observing:.0f}x)"
+    )
+    if observing > 2.0 * alone:
+        raise SystemExit("observing costs more than twice the norms alone")
+
+
+def one_by_one(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[float]:
+    """The straightforward way: a gradient per record."""
+    found = []
+    for place in range(len(x)):
+        loss = torch.nn.functional.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        found.append(float(torch.sqrt(torch.stack([part.square().sum() for part in parts]).sum())))
+    return found
 
 
 def means(records: int = 1500, width: int = 2410, points: int = 30, order: int = 8) -> None:

@@ -68,9 +68,22 @@ def test_split_is_a_fraction_or_a_count(test: float, records: int, count: int) -
     assert len(_select(records, split={"test": test}).test_y) == count
 
 
+def test_a_published_split_is_a_list_of_records() -> None:
+    """In any order; what is drawn from a seed has another digest, even where it draws the same number."""
+    rows = _select(6, split={"test": (4, 1)}, size=3)
+    assert rows.test_y.tolist() == [1, 4]
+    assert set(rows.train_y) < {0, 2, 3, 5}
+    facts = Facts(records=6, features=1, classes=6, shape=(1,))
+    keys = [Selection.of(FrozenMap({"split": {"test": test}}), facts).key() for test in ((4, 1), (1, 4), (1, 5), 2.0)]
+    assert keys[0] == keys[1]
+    assert keys[0] not in keys[2:]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"split": {"test": (3, 10)}}, "holds back record 10, but there are 10 records"),
+        ({"split": {"test": tuple(range(10))}}, "holds back all 10 records"),
         ({"split": {"test": 2.5}}, "a fraction below 1 or a whole count, got 2.5"),
         ({"split": {"test": 10.0}}, "holds back 10 of 10 records"),
         ({"split": {"test": 0.01}}, "holds back 0 of 10 records"),

@@ -20,6 +20,7 @@ def encoded(*pixels: int) -> str:
 
 def series(*cells: Any, shape: Any = (2, 3, 1), name: str = "a") -> Series:
     columns = {"row": list(range(len(cells))), "first": list(cells), name: [cells[0]] * len(cells)}
+    columns["place"] = [1, 7, "1"][: len(cells)]
     return Series(
         name="s",
         title="<Titles> & more",
@@ -27,7 +28,7 @@ def series(*cells: Any, shape: Any = (2, 3, 1), name: str = "a") -> Series:
         units=FrozenMap({}),
         rigor="statistical",
         source="",
-        plot=FrozenMap({"kind": "pictures", "y": ["first", name, "absent"], "shape": shape}),
+        plot=FrozenMap({"kind": "pictures", "y": ["first", name, "absent"], "shape": shape, "frame": "place"}),
     )
 
 
@@ -59,15 +60,21 @@ def test_a_png_holds_the_very_pixels(channels: int) -> None:
     assert decoded(png) == (3, 2, channels, bytes(pixels))
 
 
-def test_equal_pictures_are_framed_and_text_is_text() -> None:
+def test_the_picture_that_a_column_names_is_framed_and_text_is_text() -> None:
     one, other = encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1)
-    text = pictures.svg(series(one, other, name="<b>"), "n")
+    text = pictures.svg(series(one, other, one, name="<b>"), "n")
     root = ET.fromstring(text)
     images = root.findall("image")
-    assert len(images) == 4
+    assert len(images) == 6
     assert all(image.get("href", "").startswith("data:image/png;base64,") for image in images)
     assert len(root.findall("rect")) == 1
-    assert [t.text for t in root.findall("text")] == ["first", "<b>", "row 0", "row 1"]
+    assert [t.text for t in root.findall("text")] == [
+        "first",
+        "<b>",
+        "row 0, place 1",
+        "row 1, place 7",
+        "row 2, place 1",
+    ]
     assert root.findtext("title") == "<Titles> & more"
 
 

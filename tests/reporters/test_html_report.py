@@ -68,7 +68,8 @@ def plotted() -> Result:
         at=FrozenMap({"delta": 1e-6, "group_size": 1}),
     )  # fmt: skip
     document = FrozenMap({"claims": [{"id": "one", "epsilon": 3.0, "delta": 1e-6}], "description": "What it is"})
-    return factory.result(factory.audit(series=(curve,), findings=(both,), document=document))
+    verdicts = (factory.verdict(lower_finding=None),)
+    return factory.result(factory.audit(series=(curve,), findings=(both,), document=document, verdicts=verdicts))
 
 
 def test_the_page_asks_nothing_of_any_server() -> None:

@@ -34,6 +34,8 @@ class StarvedTrainer:
 
         place = Path(os.environ.get("STARVED", "no such file"))
         if place.is_file() and StarvedTrainer.trained >= int(place.read_text()):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of")
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of"
+            )
         StarvedTrainer.trained += 1
         NativeTrainer().train(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -89,7 +90,9 @@ class Victim:
         info = site / "dpspec_starved-1.0.dist-info"
         if not info.is_dir():
             info.mkdir(parents=True)
-            (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec-starved\nVersion: 1.0\n", encoding="utf-8")
+            (info / "METADATA").write_text(
+                "Metadata-Version: 2.1\nName: dpspec-starved\nVersion: 1.0\n", encoding="utf-8"
+            )
             (info / "entry_points.txt").write_text("[dpspec]\nstarved = support.faulty_trainer\n", encoding="utf-8")
         known = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(site), str(TESTS), *([known] if known else [])])
@@ -105,13 +108,19 @@ class Victim:
         """Start a run, in a group of its own; ``before`` is called in its process first."""
         changes = [part for change in self._changes for part in ("--set", change)]
         command = [sys.executable, "-m", "dpspec", "run", "victim.yaml", *changes, *options]
+
+        def prepare() -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+            if before is not None:
+                before()
+
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(
             command,
             cwd=self.folder,
             env=self.environment(**(environment or {})),
             start_new_session=True,
-            preexec_fn=before,
+            preexec_fn=prepare,
             **pipes,
         )
 
@@ -149,10 +158,8 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 
 def hurt(process: subprocess.Popen[str], how: signal.Signals) -> None:
     """Send a signal to all of a run's processes, if there are any left."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, how)
-    except ProcessLookupError:
-        pass
 
 
 def outcome(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training.flat import Layout, flatten, load, places
+from dpspec.training.flat import Layout, flatten, load, places, trained
 
 
 def test_order_and_round_trip(kind, make_model):
@@ -54,6 +54,7 @@ def test_places_are_those_of_tied_parameters_too():
     found = places(model)
     assert set(found) == {"shift", "0.weight", "0.bias", "2.weight"}
     assert found["2.weight"] is found["0.weight"]
+    assert trained(model) == {"0.weight": "0.weight", "0.bias": "0.bias", "2.weight": "0.weight"}
 
 
 def test_frozen_parameters_stay(make_model):

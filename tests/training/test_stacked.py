@@ -8,6 +8,7 @@ from torch import nn
 
 from dpspec.training import flat
 from dpspec.training.clipping import Flat, PerLayer, Truncated, clipper
+from dpspec.training.persample import per_example_gradients
 from dpspec.training.stacked import StackedModel
 
 RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
@@ -139,8 +140,47 @@ def test_layers_that_couple_records_are_refused():
         StackedModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), torch.zeros(1, 6), torch.zeros(1).long())
 
 
+def test_a_module_with_a_layer_of_two_names_stays_as_it_was():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(FEATURES, FEATURES)
+            self.again = self.first
+            self.tied, self.head = nn.Linear(FEATURES, FEATURES, bias=False), nn.Linear(FEATURES, CLASSES)
+            self.tied.weight = self.first.weight
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.tied(torch.tanh(self.again(torch.tanh(self.first(x)))))))
+
+    torch.manual_seed(4)
+    module = Named()
+    before = flat.places(module)
+    x, y = torch.randn(1, RECORDS, FEATURES), torch.randint(0, CLASSES, (1, RECORDS))
+    states = flat.flatten(module)[None]
+    sums = torch.zeros_like(states)
+    inside = torch.ones(1, RECORDS, dtype=torch.bool)
+    StackedModel(module, x[0], y[0]).add_clipped(sums, states, x, y, inside, Flat(1e9))
+    after = flat.places(module)
+    assert all(after[place] is value for place, value in before.items())
+    nn.functional.cross_entropy(module(x[0]), y[0], reduction="sum").backward()
+    expected = torch.cat([p.grad.flatten() for p in module.parameters()])
+    assert torch.allclose(sums[0], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_chunks_count_what_is_written_out():
     """An mlp of dense layers alone writes out nothing, unless coordinates are cut."""
     module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     stacked = StackedModel(module, torch.zeros(4, 64), torch.zeros(4).long())
     assert stacked.chunk(clipper(1.0)) > 8 * stacked.chunk(Truncated(1.0, 0.1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_with_directions_are_those_of_gradients_written_out(kind):
+    models, states, x, y = made(kind)
+    stacked = StackedModel(models[0], x.flatten(0, 1), y.flatten())
+    directions = torch.randn(states.shape, generator=torch.Generator().manual_seed(9))
+    products, squares = stacked.along(states, directions, x, y)
+    for run in range(RUNS):
+        rows = per_example_gradients(models[0], x[run], y[run], state=states[run]).double()
+        assert torch.allclose(products[run], rows @ directions[run].double(), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(squares[run], rows.square().sum(1), rtol=1e-4)

@@ -200,14 +200,36 @@ def test_dp_sgd_in_one_dimension(direction, n, p, truth, bound, parts):
     assert n * float(step_divergence(2, 0.3, 1.0)) == pytest.approx({2: 0.28758651, 3: 0.43137976}[n], rel=NEAR)
 
 
-def test_the_truth_of_two_steps_of_descent():
-    """R15: D_2 of the two joint laws, integrated; the bound is above it and the truth is the reference's."""
-    chains = {"with": _Descent((0.5, 0.3, 0.4)), "without": _Descent((0.5, 0.3))}
-    first = {name: c.step(np.zeros(1))[:, 0] for name, c in chains.items()}
-    second = {name: c.step(c.x) for name, c in chains.items()}
-    w = chains["with"].w
-    for a, b, truth in (("with", "without", 0.043615337), ("without", "with", 0.036410315)):
-        inner = np.einsum("i,ij->j", w, second[a] ** 2 / np.maximum(second[b], 1e-300))
-        assert math.log(float(w @ (first[a] ** 2 / np.maximum(first[b], 1e-300) * inner))) == pytest.approx(
-            truth, rel=NEAR
-        )
+@pytest.mark.parametrize(
+    ("direction", "truths", "bounds"),
+    [
+        ("add", (0.043615337, 0.076055671), {(2, 2.0): 0.052367097, (3, 2.0): 0.13142425, (3, 9.0): 0.091059173}),
+        ("remove", (0.036410315, 0.063736008), {(2, 2.0): 0.041770474, (3, 2.0): 0.088450820, (3, 9.0): 0.067728403}),
+    ],
+)
+def test_the_truth_of_steps_of_descent(direction, truths, bounds):
+    """R15: D_2 of the joint laws of two and of three steps, integrated; and Theorem 3.3 with the exact divergence of
+    every step at every model, which is above the truth and below the sum with Theorem 3.2."""
+    first, second = _Descent((0.5, 0.3, 0.4)), _Descent((0.5, 0.3))
+    if direction == "remove":
+        first, second = second, first
+    x, w = first.x, first.w
+    start = [chain.step(np.zeros(1))[:, 0] for chain in (first, second)]
+    later = [chain.step(x) for chain in (first, second)]
+
+    def power(order, laws):
+        return np.exp(order * np.log(np.maximum(laws[0], 1e-300)) + (1 - order) * np.log(np.maximum(laws[1], 1e-300)))
+
+    rest = np.ones_like(x)  # E over later steps of (first / second)^2, from each model
+    for truth in truths:
+        rest = (w * rest) @ power(2.0, later)
+        assert math.log(float((w * rest) @ power(2.0, start))) == pytest.approx(truth, rel=NEAR)
+    for (n, p), bound in bounds.items():
+        e = exponents(2, n, p)
+        total = math.log(float(w @ power(float(e.orders[0]), start))) / (e.orders[0] - 1)
+        for t, law in enumerate(first.laws(n), start=2):
+            held = law > 1e-30
+            d = np.log(w @ power(float(e.orders[t - 1]), [kernel[:, held] for kernel in later]))
+            total += float(entropic_mean(d / (e.orders[t - 1] - 1), float(e.weights[t - 1]), np.log(law[held])))
+        assert total == pytest.approx(bound, rel=NEAR)
+        assert truths[n - 2] <= total

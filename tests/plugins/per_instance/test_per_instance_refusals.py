@@ -43,6 +43,9 @@ def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
 def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
     assert diagnostics(tmp_path, "threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "train") == []
+    assert diagnostics(tmp_path, "claims.one.record=null", FRACTION % "chosen") == []
+    assert diagnostics(tmp_path, "mechanism.composition={exponent: [30, 20]}") == []
+    assert diagnostics(tmp_path, "audit.reference={source: us, ratios: [{order: 4, steps: [1], means: [1.1]}]}") == []
 
 
 @pytest.mark.parametrize(
@@ -56,6 +59,11 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "mechanism.sampling.scheme", "other records"),
         (["mechanism.noise_multiplier=0"], "mechanism.noise_multiplier", "no finite divergence"),
         (["training.optimizer={kind: momentum}"], "training.optimizer", "keeps a state beside the model"),
+        (
+            ["training.optimizer={kind: momentum, momentum: 0.5}"],
+            "training.optimizer",
+            "keeps a state beside the model",
+        ),
         (["training.optimizer={kind: adam}"], "training.optimizer", "keeps a state beside the model"),
         (["audit.use=modify-training"], "audit.use", "another mechanism"),
         (["threat_model.points=[3, 80]"], "threat_model.points.1", "outside the data"),
@@ -64,7 +72,29 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["threat_model.points=[0]"], "claims.0.record", "not among the audited"),
         (["threat_model.adjacency=replace-one"], "threat_model.adjacency", "add-remove"),
         (["threat_model.group_size=[1, 4]"], "threat_model.group_size", "not about groups"),
-        (["claims.one.record=null", FRACTION % "test"], "claims.0.population", "is 'train', not 'test'"),
+        (["claims.one.record=null", FRACTION % "test"], "claims.0.population", "is 'chosen', not 'test'"),
+        (
+            ["threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "test"],
+            "claims.0.population",
+            "is 'train', not 'test'",
+        ),
+        (["mechanism.composition={exponent: [30, 0.5]}"], "mechanism.composition.exponent.1", "above 1"),
+        (["mechanism.composition={exponent: [30, 1.5]}"], "mechanism.composition.exponent", "asks for order"),
+        (
+            ["audit.reference={source: us, ratios: [{order: 5, steps: [1], means: [1]}]}"],
+            "audit.reference.ratios.0.order",
+            "not among mechanism.orders",
+        ),
+        (
+            ["audit.reference={source: us, ratios: [{order: 4, steps: [1, 6], means: [1, 1]}]}"],
+            "audit.reference.ratios.0.steps.1",
+            "step 6 is not observed",
+        ),
+        (
+            ["audit.reference={source: us, ratios: [{order: 4, steps: [1], means: [1, 1]}]}"],
+            "audit.reference.ratios.0.means",
+            "2 means for 1 steps",
+        ),
         (["claims.one.record=null", FRACTION % "train"], "claims.0.fraction", "chosen records"),
         (["audit.method=one-run"], "audit.method", "independent runs"),
         (["audit.canary={count: 5}"], "audit.canary", "nothing is planted"),

@@ -109,6 +109,24 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
     assert all(c >= e for c, e in zip(records["certified_remove"], records["estimate_remove"], strict=True))
 
 
+def test_a_record_that_is_saturated_throughout_is_told_what_holds_for_all(tmp_path: Path) -> None:
+    """A clip norm below every gradient: each record's epsilon is the data-independent one, to the last digit."""
+    only = ["mechanism.clip_norm=0.001", "audit.attack=null", "audit.mean_rule=null"]
+    audit = audited(tmp_path, *only, "training.learning_rate=0.001")[0].audits[0]
+    records = table(audit, "records").columns
+    assert set(records["saturated"]) == {1.0}
+    assert records["epsilon"] == records["data_independent"]
+    assert set(records["from"]) == {"data set"}
+    told = [f.value for f in per_record(audit, 5, "upper") + per_record(audit, 5, "estimate") if f.at["delta"] == 1e-4]
+    bounds = {
+        f.scope.direction: f.value
+        for f in audit.findings
+        if f.rigor == "theorem" and f.method.startswith("pld") and f.at == {"delta": 1e-4}
+    }
+    assert len(told) == 6
+    assert sorted(set(told)) == sorted(set(bounds.values()))
+
+
 def test_lower_bounds_stay_below_upper_values(both) -> None:
     audit, _, _ = both
     records = table(audit, "records").columns
@@ -168,7 +186,10 @@ def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
     """Redacting takes tables of records and numbers about them; what is left verifies without the arrays."""
     audit, store, result = both
     public = redact(result).audits[0]
-    assert {s.name for s in public.series} == {"divergence-by-order"}
+    theory = {"divergence-by-order", "one-step", "attack-limits", "unlearning"}
+    assert {s.name for s in public.series} == theory
+    assert {s.name for s in audit.series} > theory
+    assert all(s.privacy != "public" for s in audit.series if s.name not in theory)
     assert all(f.privacy == "public" for f in public.findings)
     assert "internal" not in public.trials[0].evidence
     texts = repr(public.findings) + repr(public.evidence)
@@ -181,6 +202,37 @@ def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
     assert [m for m in verify(redact(result), catalog, directory=str(tmp_path)) if m.differs] == []
     (missing,) = verify(result, catalog, directory=str(tmp_path))
     assert "the array 'ratios' of trial 0" in missing.recomputed
+
+
+def test_quantiles_of_few_records_are_as_sensitive_as_records(both, tmp_path: Path) -> None:
+    """Four records by name: nothing about them is an aggregate, even where the data is public. Of ten it is."""
+    audit, store, _ = both
+    assert {f.privacy for f in audit.findings if "population" in f.at and f.rigor != "theorem"} == {"per-record"}
+    assert {f.at["population"] for f in audit.findings if "population" in f.at} == {"chosen"}
+    public, only = ["data.public=true"], ["audit.attack=null", "audit.mean_rule=null", "mechanism.steps=3"]
+    only += ["threat_model.direction=remove", "audit.runs=2"]
+    few, _ = audited(tmp_path, *public, *only, store=store)
+    assert all(f.privacy == "per-record" for f in few.audits[0].findings if f.at.get("population") == "chosen")
+    assert {s.privacy for s in few.audits[0].series if s.name.startswith("ratio")} == {"per-record"}
+    ten, _ = audited(tmp_path, *public, *only, f"threat_model.points={list(range(10))}", store=store)
+    assert all(f.privacy == "public" for f in ten.audits[0].findings if f.at.get("population") == "chosen")
+    assert table(ten.audits[0], "records").privacy == "per-record"
+
+
+def test_a_fraction_of_chosen_records_can_be_claimed(tmp_path: Path) -> None:
+    only = ["audit.attack=null", "audit.mean_rule=null", "threat_model.direction=remove", "claims.five.record=null"]
+    only += [f"threat_model.points={list(range(12))}", "mechanism.steps=20", "training.learning_rate=2"]
+    claim = "claims.five={kind: per-instance-dp, epsilon: %s, delta: 1e-4, fraction: 0.5, population: chosen}"
+    result, store = audited(tmp_path, *only, claim % 9)
+    (median,) = [
+        f.value
+        for f in result.audits[0].findings
+        if f.bound == "estimate" and f.quantity == "epsilon" and f.at.get("fraction") == 0.5
+    ]
+    values = np.sort(table(result.audits[0], "records").columns["epsilon"])
+    assert median == pytest.approx(values[5], rel=1e-5)  # half of twelve do not exceed the sixth
+    result, _ = audited(tmp_path, *only, claim % (median * 1.001), store=store)
+    assert result.audits[0].verdicts[1].verdict == ("supported" if median < 0.99 * values[-1] else "proved")
 
 
 def test_the_table_of_records_is_a_file_of_its_own(both) -> None:
@@ -241,11 +293,11 @@ def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     trial = store.get(audit.trials[0].key).trial
     assert trial.arrays["ratios"].shape == (12, 7)
     assert "own" not in trial.arrays
-    assert trial.arrays["mean_rule"].shape == (3, 2, 1, 2, 3)
+    assert trial.arrays["mean_rule"].shape == (3, 2, 1, 3, 3)
     assert {"estimate_add"} == {n for n in table(audit, "records").columns if n.startswith("estimate")}
 
 
-def _slow(gradients, point, batches, beta, order, sigma, present):
+def _slow(gradients, point, batches, beta, order, sigma, present, divided=True):
     """Theorem 3.6's exponents for one record, batch by batch. beta: the record's coins, or None where it is inside."""
     place, coins = beta
 
@@ -256,6 +308,8 @@ def _slow(gradients, point, batches, beta, order, sigma, present):
             rows = gradients[mask]
         else:
             rows = gradients[mask] if not (with_record and coin) else np.vstack([gradients[mask], point])
+        if not divided:
+            return rows.sum(axis=0)
         return rows.mean(axis=0) if len(rows) else np.zeros(len(point))
 
     found = np.zeros(batches.inner.shape[:2])
@@ -278,10 +332,10 @@ def test_the_mean_rule_by_one_product_is_the_slow_one(inside: bool) -> None:
     found = mean_rule.estimates(gradients, points, where, batches, coins, 0.4)
     for m in range(2):
         own = None if coins is None else (coins.outer[:, m], coins.inner[..., m])
-        for side, present in enumerate((True, False)):
+        for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
             beta = (None if where is None else where[m], own)
-            slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present)
-            assert found[side].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
+            slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present, divided)
+            assert found[kind].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
 
 
 def test_the_mean_rule_estimates_the_theorem() -> None:
@@ -313,7 +367,7 @@ def _spec(folder: Path) -> Spec:
 def test_an_attack_scores_as_the_formula_says() -> None:
     """One step of one record against inner products of gradients written out."""
     from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec_per_instance.record_attack import RecordAttack
+    from dpspec_per_instance.record_attack import RecordAttack, Target
 
     torch.manual_seed(1)
     model, x, y = torch.nn.Linear(3, 2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
@@ -324,7 +378,7 @@ def test_an_attack_scores_as_the_formula_says() -> None:
         x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=2.0, device="cpu", seed=0,
         options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
     )  # fmt: skip
-    watcher = RecordAttack(job, (x[:5], y[:5]), (x[5:], y[5:]), None)
+    watcher = RecordAttack(job, Target(model, (x[:5], y[:5]), (x[5:], y[5:])), None)
     state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     noisy = torch.randn(len(state))
     with torch.no_grad():
@@ -340,3 +394,37 @@ def test_an_attack_scores_as_the_formula_says() -> None:
     variance = 0.4**2 * square + 0.3 * 0.7 * float((products**2).sum())
     shift = (float(g @ noisy.double()) - 0.3 * float(products.sum())) * square / variance - square**2 / (2 * variance)
     assert watcher.score == pytest.approx(np.log(0.7 + 0.3 * np.exp(shift)), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "convolution"])
+def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
+    from dataclasses import replace
+
+    from dpspec.contract import FrozenMap, TrainingJob
+    from dpspec.training.batched import run_batched
+    from dpspec_per_instance.record_attack import RecordAttack, Target
+
+    torch.manual_seed(3)
+    layers: list[torch.nn.Module] = [torch.nn.Linear(16, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)]
+    if kind == "convolution":
+        layers = [torch.nn.Unflatten(1, (1, 4, 4)), torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten()]
+        layers += [torch.nn.Linear(8, 3)]
+    model, x, y = torch.nn.Sequential(*layers), torch.randn(9, 16), torch.randint(0, 3, (9,))
+    phase = FrozenMap(
+        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.5}}
+    )
+    job = TrainingJob(
+        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=4.5, device="cpu", seed=1,
+        options=FrozenMap({"learning_rate": 0.3, "reduction": "mean"}),
+    )  # fmt: skip
+
+    def scores(seeds: list[int], looks: int | None) -> list[float]:
+        target = Target(model, (x[:8], y[:8]), (x[8:], y[8:]))
+        watchers = [RecordAttack(job, target, looks) for _ in seeds]
+        run_batched([replace(job, seed=s, observers=(w,)) for s, w in zip(seeds, watchers, strict=True)])
+        return [watcher.score for watcher in watchers]
+
+    for looks in (None, 2):
+        assert scores([1, 2, 3], looks) == pytest.approx(
+            [*scores([1], looks), *scores([2], looks), *scores([3], looks)], rel=1e-4, abs=1e-6
+        )

@@ -7,6 +7,7 @@ from dpspec.testing import MechanismSuite, decreasing, increasing
 
 class TestPerInstance(MechanismSuite):
     kind = "per-instance"
+    quantities = ("epsilon",)  # one step is the same however many there are
     monotone = {  # noqa: RUF012
         "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
         "mechanism.steps": increasing(5, 20, 60),

@@ -11,7 +11,7 @@ from dpspec.contract import FrozenMap
 from dpspec_per_instance import estimation
 from dpspec_per_instance.composition import entropic_mean, exponents
 from dpspec_per_instance.divergence import step_divergence
-from dpspec_per_instance.table import StepTable
+from dpspec_per_instance.step_table import StepTable
 from dpspec_per_instance.totals import Composer, quantile_place
 
 MECHANISM = {

@@ -180,6 +180,26 @@ def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path) -> None:
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["closed form"].value for audit in audits]
     assert found == pytest.approx([0.14927129, 0.26300270, 0.34322291], rel=1e-6)
+    columns = series(audits[0], "gamma-by-rate").columns
+    at = [i for i, kappa in enumerate(columns["kappa"]) if kappa == 1.0]
+    assert [columns["rate"][i] for i in at] == [0.1, 0.5, 0.9]
+    sigmas = [0.6595956 * columns["factor"][i] for i in at]
+    assert sigmas == pytest.approx([0.6595955276, 0.9132435633, 1.0522393411], rel=2e-4)
+    curves = [[columns["gamma"][i] for i in range(17 * j, 17 * (j + 1))] for j in range(3)]
+    assert all(a < b < c for a, b, c in list(zip(*curves, strict=True))[12:16])
+    assert all("gamma-by-rate" not in {s.name for s in audit.series} for audit in audits[1:])
+
+
+@pytest.mark.parametrize("noise", ["0", "1e6"])
+def test_without_an_epsilon_there_is_nothing_to_compare(small: Path, tmp_path: Path, noise: str) -> None:
+    changes = (
+        f"mechanism.noise_multiplier={noise}",
+        "mechanism.rates=[0.5]",
+        "mechanism.baselines=[]",
+        "mechanism.steps=1",
+    )
+    audit = audit_of(small, tmp_path / "store", *changes)
+    assert "gamma-by-rate" not in {s.name for s in audit.series}
 
 
 @pytest.mark.slow
@@ -189,6 +209,9 @@ def test_figure_4_coincides(tmp_path: Path) -> None:
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
     found = [gammas(audit, 0.1)["pld/connect-the-dots"].value for audit in audits]
     assert max(found) / min(found) - 1.0 < 1.5e-3
+    columns = series(audits[0], "gamma-by-rate").columns
+    curves = [[columns["gamma"][i] for i in range(17 * j, 17 * (j + 1))] for j in range(3)]
+    assert all(max(gammas) / min(gammas) - 1.0 < 3e-3 for gammas in zip(*curves, strict=True))
 
 
 def test_monte_carlo_at_small_baselines_is_shown_to_be_useless(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ class Csv(DataFiles):
 
     def bases(self) -> list[Given]:
         numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
-        words = b"a,c,y\n" + b"".join(b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9))
+        words = b"a,c,y\n" + b"".join(
+            b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9)
+        )
         plain = {"path": "t.csv", "label": "y", "classes": 2}
         named = {"path": "t.csv", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
         return [Given(plain, {"t.csv": numbers}), Given({**named, "missing": ["", "NA"]}, {"t.csv": words})]
@@ -138,7 +140,9 @@ class Npz(DataFiles):
                 count = chance.choice((0, 1, 5, 12, 2**20, 2**28, 2**31, 2**62, -1))
                 shape = (count,) if name == "y" else (count, *chance.choice(((2,), (4, 4), (1, 2, 2), (2**20,), ())))
                 types = ("<f8", "<i8", "|u1", "<f2", ">f4", "|b1", "<c16", "|O", "<M8[s]", "|V8", "<U4", "<f16")
-                header = f"{{'descr': '{chance.choice(types)}', 'fortran_order': {chance.choice(('True', 'False', '1'))}, "
+                header = (
+                    f"{{'descr': '{chance.choice(types)}', 'fortran_order': {chance.choice(('True', 'False', '1'))}, "
+                )
                 header += f"'shape': {shape}, }}"
                 if chance.randrange(4) == 0:
                     header = mutate_bytes(chance, header.encode()).decode("latin-1")
@@ -220,4 +224,8 @@ def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
 
 
 def _text(number: float) -> str:
-    return f"{number:.0f}" if isinstance(number, float) and abs(number) > 1e18 else str(float(number) if abs(number) < 1e300 else 0)
+    return (
+        f"{number:.0f}"
+        if isinstance(number, float) and abs(number) > 1e18
+        else str(float(number) if abs(number) < 1e300 else 0)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from dataclasses import dataclass
@@ -47,10 +48,8 @@ class Records(Target):
         body = mutate_tree(chance, json.loads(self._files[name]))
         if isinstance(body, dict):
             body.pop("digest", None)
-            try:
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
                 body["digest"] = digest(body)
-            except (ValueError, TypeError, RecursionError):
-                pass
         try:
             return Given(name, json.dumps(body).encode())
         except ValueError:

@@ -98,7 +98,9 @@ class Specs(Target):
             block = chance.choice(sorted(tree))
             tree[block] = copy.deepcopy(chance.choice(self._resolved).get(block, tree[block]))
         if isinstance(tree.get("data"), dict) and chance.randrange(2):
-            tree["data"] = chance.choice(({"kind": "digits"}, {"kind": "breast-cancer"}, {"kind": "declared", "records": 50}))
+            tree["data"] = chance.choice(
+                ({"kind": "digits"}, {"kind": "breast-cancer"}, {"kind": "declared", "records": 50})
+            )
         leaves = [(holder, key) for holder, key in places(tree) if not isinstance(holder[key], dict | list | str)]
         for holder, key in chance.sample(leaves, min(len(leaves), chance.choice((0, 1, 1, 2, 3)))):
             holder[key] = like(chance, holder[key])

@@ -46,7 +46,17 @@ _FORBIDDEN = frozenset(
 
 #: Audit events that change the file system; every path among their arguments must be where a case may write.
 _CHANGES = frozenset(
-    {"os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "shutil.rmtree"}
+    {
+        "os.mkdir",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.link",
+        "os.symlink",
+        "os.truncate",
+        "os.chmod",
+        "shutil.rmtree",
+    }
 )
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
