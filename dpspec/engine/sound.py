@@ -65,9 +65,9 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
         for wrong in _of_evidence(evidence):
             yield f"evidence[{i}].statistics", f"make no sense: {wrong}"
     for key in _BLOCKS:
-        if not isinstance(audit.document.get(key) or {}, Mapping):
+        if not isinstance(audit.document.get(key, {}), Mapping):
             yield f"document.{key}", "must be a mapping"
-    if not isinstance(audit.document.get("claims") or (), tuple):
+    if not isinstance(audit.document.get("claims", ()), tuple):
         yield "document.claims", "must be a list"
     for key, number in audit.left_out.items():
         if not _is_count(number, 0):

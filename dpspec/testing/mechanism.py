@@ -107,7 +107,9 @@ class MechanismSuite(ProviderSuite):
             text = codec.dump(result)
         errors = list(Draft202012Validator(result_schema()).iter_errors(json.loads(text)))
         require(not errors, "\n".join(f"{e.json_path}: {e.message}" for e in errors[:20]))
-        require(codec.load(text) == result, "the result does not read back equal to what was written")
+        with in_words("reading the result back"):
+            again = codec.load(text)
+        require(again == result, "the result does not read back equal to what was written")
 
     def test_result_can_be_verified(self) -> None:
         """Bounds, conclusions and verdicts recomputed from the result's own trials are the same."""

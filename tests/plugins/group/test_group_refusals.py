@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.engine.prepare import check, prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
 
@@ -48,6 +48,8 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "unsupported", "mechanism.sampling.scheme"),
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier"),
+        (["mechanism.noise_multiplier=1e-320"], "bad-value", "mechanism.noise_multiplier"),
+        (["mechanism.noise_multiplier=9e-7"], "bad-value", "mechanism.noise_multiplier"),
         (["audit.canary=null"], "missing-key", "audit"),
         (["data={kind: declared, records: 100, features: 16}"], "data-not-at-hand", "audit"),
         (["model=null"], "no-model", "audit"),
@@ -59,3 +61,12 @@ def test_what_cannot_be_audited_is_said_and_located(tmp_path: Path, overrides: l
     found = diagnostics(tmp_path, *overrides)
     assert (code, path) in [(d.code, ".".join(map(str, d.path))) for d in found]
     assert all(d.span is not None for d in found)
+
+
+@pytest.mark.parametrize("rate", ["1e-12", "1e-320", "0.999999999"])
+def test_rates_at_the_edges_are_planned(tmp_path: Path, rate: str) -> None:
+    path = tmp_path / "edge.yaml"
+    path.write_text(BASE, encoding="utf-8")
+    catalog = load_catalog()
+    (spec,) = load_specs([path], catalog, [f"mechanism.sampling.rate={rate}"]).specs
+    assert prepare(spec, catalog).plan().trials == 1

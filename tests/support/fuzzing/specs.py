@@ -45,7 +45,7 @@ class Specs(Target):
         self._trees = [yaml.safe_load(path.read_text("utf-8")) for path in valid]
         self._resolved = [spec.to_json() for spec in load_specs(valid, self._catalog).specs]
         self._schema = json.loads(json.dumps(bundle(self._catalog)))["else"]
-        for text in self._texts[:40]:
+        for text in self._texts[:12]:
             self.feed(Given({"spec.yaml": text}), folder)
 
     def case(self, chance: random.Random) -> Given:

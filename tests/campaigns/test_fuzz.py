@@ -1,0 +1,115 @@
+"""The fuzz campaign in small, its cases chosen by hypothesis; by hand: ``python tests/campaigns/fuzz.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from support.fuzzing import TARGETS, Target
+from support.fuzzing.chance import FromBytes, mutate_bytes, mutate_tree
+
+SCRIPT = Path(__file__).parent / "fuzz.py"
+
+
+@pytest.fixture(scope="module", params=sorted(TARGETS))
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    made = TARGETS[request.param]()
+    made.warm(tmp_path_factory.mktemp("warm"))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(chance=st.randoms(use_true_random=False))
+def test_only_errors_of_our_own(
+    target: Target, chance: random.Random, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("case")
+    assert isinstance(target.feed(target.case(chance), folder), str)
+    shutil.rmtree(folder)
+
+
+def test_the_same_number_is_the_same_case(target: Target) -> None:
+    first, again = (target.case(random.Random("1 x 7")) for _ in range(2))
+    if target.name != "plugins":  # whose cases hold functions
+        assert first == again
+
+
+def test_bytes_decide_as_chance_does():
+    data = random.Random(3).randbytes(4000)
+    one, other = FromBytes(data), FromBytes(data)
+    tree = {"a": [1, 2.5, {"b": "text"}], "c": None}
+    assert repr(mutate_tree(one, tree)) == repr(mutate_tree(other, tree))
+    assert mutate_bytes(FromBytes(b""), b"abc") == mutate_bytes(FromBytes(b""), b"abc")
+
+
+WATCHED = """
+import json, os, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from support.fuzzing.watch import Watch
+here = Path({here!r})
+watch = Watch(here)
+def write(place): place.write_text("x")
+def spin():
+    while True: sum(range(1000))
+cases = {{
+    "inside": lambda: write(here / "a"),
+    "outside": lambda: write(here.parent / "owned"),
+    "remove": lambda: os.remove(here.parent / "owned"),
+    "code": lambda: exec(compile("1", "/tmp/foreign.py", "exec")),
+    "process": lambda: os.system("true"),
+    "slow": spin,
+    "memory": lambda: bytearray(1200 << 20).find(b"x"),
+}}
+found = {{}}
+for name, case in cases.items():
+    with watch.case() as seen:
+        try:
+            case()
+        except BaseException as error:
+            found[name + " raised"] = type(error).__name__
+    found[name] = list(seen)
+print(json.dumps(found))
+"""
+
+
+def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    script = textwrap.dedent(WATCHED).format(tests=str(SCRIPT.parents[1]), here=str(here))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    found = json.loads(done.stdout)
+    assert found["inside"] == []
+    assert found["outside"] == [f"open: writes {tmp_path}/owned"]
+    assert found["remove"] == [f"os.remove: writes {tmp_path}/owned"]
+    assert found["code"] == ["exec: /tmp/foreign.py"]
+    assert found["process"][0].startswith("os.system: ")
+    assert found["slow raised"] == "Slow"
+    assert found["slow"][0].startswith("slow: 2.")
+    assert found["memory"][0].startswith("memory: 1")
+
+
+def test_the_campaign_counts_and_tells(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--target", "idx", "--count", "40", "--seed", "5"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("40 cases, seed 5, 0 findings")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,126 @@
+"""What plugins rely on is still there: the recorded surface of hook API 1 against the contract of today.
+
+Additions are fine and have to be recorded, deliberately: ``python tests/contract/test_hook_api_1.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpspec.contract
+from dpspec.contract import deprecated
+from dpspec.contract.hookspecs import DpspecHooks
+
+RECORD = Path(__file__).parent / "hook_api_1.json"
+
+
+def surface() -> dict[str, Any]:
+    """Every public name of the contract: fields with their types and defaults, methods with their arguments."""
+    names = {name: _described(getattr(dpspec.contract, name)) for name in sorted(dpspec.contract.__all__)}
+    hooks = {n: str(inspect.signature(f)) for n, f in vars(DpspecHooks).items() if n.startswith("dpspec_")}
+    return {"api": dpspec.contract.HOOK_API, "names": names, "hooks": hooks}
+
+
+def _described(thing: Any) -> Any:
+    if not inspect.isclass(thing):
+        if inspect.isfunction(thing):
+            return {"arguments": str(inspect.signature(thing))}
+        return {"value": sorted(thing) if isinstance(thing, frozenset) else type(thing).__name__}
+    found: dict[str, Any] = {}
+    if dataclasses.is_dataclass(thing):
+        found["fields"] = {f.name: [str(f.type), _default(f)] for f in dataclasses.fields(thing)}
+    methods = {
+        name: str(inspect.signature(member)) if inspect.isfunction(member) else "property"
+        for name, member in vars(thing).items()
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property))
+    }
+    if methods:
+        found["methods"] = methods
+    if abstract := sorted(getattr(thing, "__abstractmethods__", ())):
+        found["abstract"] = abstract
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default_factory is not dataclasses.MISSING:
+        return "made"
+    return "required" if field.default is dataclasses.MISSING else repr(field.default)
+
+
+def lost(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What plugins may use that is not there any more, or is there in another way."""
+    found = [f"{kind} {name}" for kind in ("names", "hooks") for name in before[kind] if name not in now[kind]]
+    found += [f"hook {n}" for n, s in before["hooks"].items() if now["hooks"].get(n, s) != s]
+    for name, was in before["names"].items():
+        is_ = now["names"].get(name, was)
+        found += [f"{name}: {key}" for key in ("arguments", "abstract") if was.get(key) != is_.get(key)]
+        found += [
+            f"{name}: {v}" for v in was.get("value", ()) if isinstance(was["value"], list) and v not in is_["value"]
+        ]
+        for part in ("fields", "methods"):
+            gone = [k for k, how in was.get(part, {}).items() if is_.get(part, {}).get(k) != how]
+            found += [f"{name}.{k}" for k in gone]
+        new = set(is_.get("fields", {})) - set(was.get("fields", {}))
+        found += [f"{name}.{k} is new and has no default" for k in sorted(new) if is_["fields"][k][1] == "required"]
+    return found
+
+
+def test_nothing_that_plugins_rely_on_is_gone() -> None:
+    before = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert before["api"] == dpspec.contract.HOOK_API
+    assert lost(before, surface()) == []
+
+
+def test_what_was_added_is_recorded() -> None:
+    assert json.loads(RECORD.read_text(encoding="utf-8")) == surface(), f"run python {Path(__file__).name} to record it"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s["names"].pop("Finding"), ["names Finding"]),
+        (lambda s: s["names"]["Finding"]["fields"].pop("source"), ["Finding.source"]),
+        (
+            lambda s: s["names"]["Finding"]["fields"].update(unit=["str", "required"]),
+            ["Finding.unit is new and has no default"],
+        ),
+        (lambda s: s["names"]["Finding"]["fields"].update(unit=["str", "''"]), []),
+        (lambda s: s["names"]["Context"]["methods"].update(seed="(self)"), ["Context.seed"]),
+        (lambda s: s["names"]["Audit"].update(abstract=["bound", "plan"]), ["Audit: abstract"]),
+        (lambda s: s["names"]["CAPABILITIES"]["value"].remove("iterates"), ["CAPABILITIES: iterates"]),
+        (lambda s: s["hooks"].update(dpspec_event="(self)"), ["hook dpspec_event"]),
+    ],
+)
+def test_what_counts_as_a_loss(change, says) -> None:
+    now = surface()
+    change(now)
+    assert lost(surface(), now) == says
+
+
+def test_a_name_that_will_go_warns_and_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = deprecated.Deprecated(since="1.2", instead="Finding")
+    monkeypatch.setattr(deprecated, "DEPRECATED", {"Number": entry})
+    with pytest.warns(
+        DeprecationWarning, match=r"dpspec.contract.Number is deprecated since dpspec 1.2; use Finding"
+    ) as seen:
+        assert dpspec.contract.Number is dpspec.contract.Finding
+    assert seen[0].filename == __file__
+
+
+def test_other_names_are_missing_as_ever() -> None:
+    with pytest.raises(AttributeError, match=r"module 'dpspec\.contract' has no attribute 'Nmae'"):
+        dpspec.contract.Nmae  # noqa: B018
+
+
+def test_what_takes_the_place_of_names_exists() -> None:
+    assert all(about.instead in dpspec.contract.__all__ for about in deprecated.DEPRECATED.values())
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,220 @@
+"""Plugins that are wrong in ways authors are: each is told what is wrong, where, and what to do, in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dpspec.contract import Check, Evidence, Finding, FrozenMap, Schemas, Scope, Series
+from dpspec.registry.discover import Candidate
+from dpspec.registry.loader import Registry, build, resolve
+from dpspec.testing import MechanismSuite, decreasing
+from dpspec.testing.inspection import Promise, inspect
+
+SMALL = ("audit.releases=300",)
+
+
+@pytest.fixture
+def told(with_audit: Callable[..., Registry], demo: Registry) -> Callable[..., str]:
+    """Everything that the suite says of the scaffolded plugin with another audit."""
+
+    def tell(audit: type | None = None, **fields: object) -> str:
+        registry = with_audit(audit, **fields)
+        found = {
+            "kind": "conformdemo",
+            "registry": classmethod(lambda cls: registry),
+            "overrides": SMALL,
+            "monotone": {"mechanism.scale": decreasing(0.5, 2.0)},
+        }
+        suite = type("Suite", (MechanismSuite,), found)()
+        said = []
+        for name in [n for n in dir(suite) if n.startswith("test_") and "imports" not in n and "light" not in n]:
+            try:
+                getattr(suite, name)()
+            except AssertionError as error:
+                said.append(str(error))
+        return "\n".join(said)
+
+    return tell
+
+
+@pytest.fixture
+def base(demo: Registry) -> type:
+    return resolve("dpspec_conformdemo.audit:ConformdemoAudit")  # type: ignore[return-value]
+
+
+def bounding(base: type, change: Callable[[Finding], object]) -> type:
+    """The audit with every bound changed."""
+
+    class Odd(base):
+        def bound(self, spec: object, context: object) -> Iterator[object]:
+            yield from map(change, super().bound(spec, context))
+
+    return Odd
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda f: dataclasses.replace(f, value=1.0 / f.value), "at delta 0.0, group_size 1 is not decreasing: 0.5 at"),
+        (lambda f: dataclasses.replace(f, value=f.value / 3.0), "theory, implementation or attack is wrong"),
+        (
+            lambda f: dataclasses.replace(f, bound="lower"),
+            "claim 'one' asks for an upper bound of epsilon, and there is",
+        ),
+        (lambda f: dataclasses.replace(f, bound="uper"), "its bound must be one of upper, lower, estimate, got 'uper'"),
+        (lambda f: dataclasses.replace(f, source=" "), "its source is empty; say whose theorem it is, or which test"),
+        (
+            lambda f: dataclasses.replace(f, value=float("nan")),
+            "its value is NaN: where nothing can be computed, yield",
+        ),
+        (lambda f: dataclasses.replace(f, quantity="epsilonn"), "asks for 'epsilonn'; did you mean 'epsilon'?"),
+        (lambda f: dataclasses.replace(f, rigor="statistical"), "it is statistical and states no confidence"),
+        (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
+        (lambda f: {"epsilon": f.value}, "an audit yielded dict, which is no outcome"),
+    ],
+)
+def test_bounds_that_are_wrong(told, base, change, says):
+    assert says in told(bounding(base, change))
+
+
+def test_trials_that_are_not_reproducible(told, base):
+    class Odd(base):
+        def trials(self, inputs, context, indices):
+            for trial in super().trials(inputs, context, indices):
+                luck = random.SystemRandom().random()
+                yield dataclasses.replace(trial, evidence=FrozenMap({**trial.evidence, "luck": luck}))
+
+    said = told(Odd)
+    assert "all randomness must come from context.seed(index, ...)\ntrials[0].evidence.luck: 0." in said
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        ("check", "check raises ZeroDivisionError: of all things (testing/test_testing_words.py:"),
+        ("trials", "trials rai"),
+    ],
+)
+def test_steps_that_raise(told, base, step, says):
+    def fails(*arguments: object) -> object:
+        raise ZeroDivisionError("of all things")
+
+    fails.__name__ = fails.__qualname__ = step
+    code = fails.__code__.replace(co_name=step)
+    fails.__code__ = code
+    said = told(type("Odd", (base,), {step: fails}))
+    assert says in said
+    assert "the example does not run to its end: another test of this suite says why" in said
+
+
+def test_evidence_that_is_no_json(told, base):
+    import numpy as np
+
+    class Odd(base):
+        def trials(self, inputs, context, indices):
+            for trial in super().trials(inputs, context, indices):
+                yield dataclasses.replace(trial, evidence=FrozenMap({"groups": [{"hits": np.int64(3)}]}))
+
+    assert "trial 0: its evidence cannot be kept: groups[0].hits is a numpy.int64; JSON holds" in told(Odd)
+
+
+def test_arrays_that_cannot_travel(told, base):
+    class Odd(base):
+        def trials(self, inputs, context, indices):
+            for trial in super().trials(inputs, context, indices):
+                yield dataclasses.replace(trial, arrays={"scores": lambda: 1})
+
+    assert "array 'scores' holds Python objects; arrays of trials hold numbers" in told(Odd)
+
+
+def test_inputs_that_are_no_json(told, base):
+    class Odd(base):
+        def trial_inputs(self, spec):
+            return FrozenMap({**super().trial_inputs(spec), "loss": print})
+
+    assert "loss is a builtin_function_or_method; JSON holds" in told(Odd)
+
+
+def test_a_descriptor_that_cannot_travel(told):
+    summary = type("Text", (str,), {})("a local class")
+    assert "cannot be pickled, which other processes need" in told(summary=summary)
+
+
+def test_schemas_that_are_wrong(told):
+    properties = {"scale": {"oneOf": [{"type": "number"}]}}
+    schemas = Schemas(mechanism={"type": "object", "properties": properties, "additionalProperties": False})
+    assert "schemas.mechanism.properties.scale.oneOf: oneOf gives misleading messages" in told(schemas=schemas)
+
+
+def test_evidence_and_checks_that_are_wrong(told, base):
+    scope = Scope(data="this", pipeline="executed")
+
+    class Odd(base):
+        def conclude(self, spec, trials):
+            yield from super().conclude(spec, trials)
+            yield Check(assumption="noise-scale", test="", p_value=0.5, observed="measured")
+            yield Series(
+                name="s",
+                title="s",
+                columns=FrozenMap({"x": [1, 2], "y": [1]}),
+                units=FrozenMap({"x": ""}),
+                rigor="theorem",
+                source="here",
+            )
+            statistics = FrozenMap({"trials": 5, "successes": "5"})
+            yield Evidence(
+                id="e", kind="binomial", statistics=statistics, scope=scope, method="m", source="s", quantity="q"
+            )
+
+    said = told(Odd)
+    assert "a check of 'noise-scale': its test is empty" in said
+    assert "series 's': its columns must be lists of equal length, got {'x': 2, 'y': 1}" in said
+    assert "series 's': its columns y have no unit" in said
+    assert "evidence 'e' of kind 'binomial' lacks the counts successes" in said
+
+
+HEAD = "import dpspec.contract as dps\nDPSPEC_API = {}\n"
+NONE = "@dps.hookimpl\ndef {}(): return []\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "says"),
+    [
+        ("odd_api", HEAD.format(2) + NONE.format("dpspec_models"), "it speaks plugin API 2; this dpspec speaks 1"),
+        ("odd_name", HEAD.format(1) + NONE.format("dpspec_mechanism"), "unknown hook 'dpspec_mechanism'; did you mean"),
+        ("odd_mark", HEAD.format(1) + "def dpspec_models(): return []\n", "hook dpspec_models is not marked with"),
+    ],
+)
+def test_plugins_that_cannot_be_used(module_file, module, text, says):
+    module_file(module, text)
+    odd = Candidate(distribution="dpspec-odd", version="1", plugin="odd", value=module)
+    registry = build([odd])
+    suite = type("Suite", (MechanismSuite,), {"kind": "odd", "registry": classmethod(lambda cls: registry)})()
+    with pytest.raises(AssertionError, match="no plugin offers mechanism 'odd'") as refused:
+        suite.test_nothing_of_the_plugin_is_broken()
+    assert says in str(refused.value)
+
+
+def test_the_inspection_tells_every_promise(demo):
+    promises = list(inspect(demo, "dpspec-conformdemo", "conformdemo"))
+    assert [p for p in promises if p.broken] == []
+    assert promises[-1].left_out == "monotone names no key"
+    assert {p.provider for p in promises} == {"mechanism conformdemo"}
+    assert promises[0].demand.startswith("The plugin is not listed as broken")
+
+
+def test_the_inspection_tells_what_is_broken(with_audit, base):
+    registry = with_audit(bounding(base, lambda f: dataclasses.replace(f, source="")))
+    broken: list[Promise] = [p for p in inspect(registry, "dpspec-conformdemo", "conformdemo") if p.broken]
+    assert "Findings, series, checks and evidence a" in [p.demand[:39] for p in broken]
+    assert all("raises" not in p.broken for p in broken if p.demand.startswith("Findings"))
+
+
+def test_the_inspection_of_one_kind_leaves_the_others_alone(demo):
+    promises = list(inspect(demo, "dpspec", "builtin", "digits"))
+    assert {p.provider for p in promises} == {"dataset digits"}
+    assert not [p for p in promises if p.broken]

@@ -1,0 +1,83 @@
+"""The author's guide is followed word for word, by somebody who has dpspec in a fresh environment and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "first-plugin.md"
+_BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[tuple[str, int]]:
+    """Every command of the page, in order, with the exit code that it must end with."""
+    found = []
+    for notes, text in _BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+        lines = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+        last = int(re.search(r"<!-- exit: (\d+) -->", notes).group(1)) if "<!-- exit" in notes else 0  # type: ignore[union-attr]
+        found += [(line, last if line is lines[-1] else 0) for line in lines]
+    return found
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A virtual environment that sees what is installed here; what it installs itself comes first, without an index."""
+    pytest.importorskip("pip")
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "seen.pth").write_text("\n".join(p for p in sys.path if p and Path(p).name != "tests") + "\n")
+    program = home / "bin" / "dpspec"
+    program.write_text(f"#!{home}/bin/python\nimport sys\nfrom dpspec.__main__ import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    path = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    gone = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {key: value for key, value in os.environ.items() if key not in gone}
+    return {**kept, **offline, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the page is for a POSIX shell")
+def test_the_guide_works_word_for_word(environment: dict[str, str], tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    said = {}
+    for command, code in commands():
+        done = subprocess.run(
+            command, shell=True, cwd=here, env=environment, capture_output=True, text=True, timeout=300
+        )
+        said[command] = done.stdout + done.stderr
+        assert done.returncode == code, f"{command!r} ended with {done.returncode}:\n{said[command]}"
+    runs = [text for command, text in said.items() if command.startswith("dpspec run")]
+    assert "REFUTED       too-good" in runs[-1]
+    assert [text for text in said.values() if "17 kept" in text or "16 kept, 1 not tried" in text]
+
+
+def test_what_the_guide_quotes_is_what_is_said() -> None:
+    """The words that the page shows are those of ``tests/testing/test_testing_words.py``."""
+    words = (Path(__file__).parents[1] / "testing" / "test_testing_words.py").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    for said in (
+        "is not decreasing: 0.5 at",
+        "all randomness must come from context.seed(index, ...)",
+        "its source is empty; say whose theorem it is, or which test",
+        "its value is NaN: where nothing can be computed, yield",
+        "oneOf gives misleading messages",
+        "unknown hook 'dpspec_mechanism'; did you mean",
+        "it speaks plugin API 2; this dpspec speaks 1",
+        "check raises ZeroDivisionError: ",
+        "groups[0].hits is a numpy.int64; JSON holds",
+        "asks for 'epsilonn'; did you mean 'epsilon'?",
+    ):
+        assert said in words
+        assert said in page
