@@ -64,6 +64,9 @@ class SpecError(DpspecError):
         self.diagnostics = tuple(diagnostics)
         super().__init__("; ".join(d.message for d in self.diagnostics) or "invalid spec")
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[Sequence[Diagnostic]]]:
+        return type(self), (self.diagnostics,)
+
 
 class PluginError(DpspecError):
     """A plugin that a spec needs is missing, broken or in conflict."""
@@ -73,6 +76,9 @@ class PluginError(DpspecError):
     def __init__(self, message: str, diagnostics: Sequence[Diagnostic] = ()) -> None:
         self.diagnostics = tuple(diagnostics)
         super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[PluginError], tuple[str, Sequence[Diagnostic]]]:
+        return type(self), (str(self), self.diagnostics)
 
 
 class NothingToRunError(DpspecError):

@@ -93,8 +93,9 @@ class Work:
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels: without places in files, and without providers that the spec does not name."""
-        spec = dataclasses.replace(self.spec, origin={})
+        """What travels: without places in files, without providers that the spec does not name, and with a folder that
+        is the same from wherever the work is done."""
+        spec = dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute()))
         return {**self.__dict__, "spec": spec, "catalog": named(self.spec, self.catalog), "bench": None}
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from dpspec.contract import Demand, Ended, Failed, Lost, Message, Needs, Pool, Progressed, Said, Task, Yielded
-from dpspec.errors import UsageError
+from dpspec.errors import ExitCode, UsageError
 from dpspec.executors.inline import Here
 from dpspec.executors.processes import portable
 
@@ -27,6 +29,9 @@ _MOMENT = 0.5
 
 #: An address that names a machine, and the seconds that it is given to answer.
 _HOST_PORT, _PATIENCE = re.compile(r"\[?([^/\]]+)\]?:(\d{1,5})"), 10.0
+
+#: The head of a cluster is asked after every so many seconds, and gone when it has not answered so often.
+_KNOCK, _MISSED = 5.0, 3
 
 #: What a task may say between two parts of its outcome; older words are left out, and so is how far it has come:
 #: nothing is sent before the next part is.
@@ -66,6 +71,27 @@ def _knock(address: str | None) -> None:
         socket.create_connection((found[1], int(found[2])), timeout=_PATIENCE).close()
 
 
+def _watch(head: str, over: threading.Event) -> None:
+    """End the process where the head of the cluster is gone: Ray would, after a minute, with the code of a bad verdict.
+
+    What was yielded is kept by then. Nothing less will do: calls to a head that is gone do not come back.
+    """
+    missed = 0
+    while not over.wait(_KNOCK):
+        try:
+            _knock(head)
+            missed = 0
+        except OSError:
+            missed += 1
+        if missed >= _MISSED:
+            sys.stderr.write(
+                f"error: the head of the Ray cluster at {head} is gone. Trials that ended are stored: running the same "
+                "command again resumes from there.\n"
+            )
+            sys.stderr.flush()
+            os._exit(ExitCode.INCOMPLETE)
+
+
 class Cluster:
     """A pool whose workers are those of a Ray cluster, however many it has at the moment."""
 
@@ -76,6 +102,9 @@ class Cluster:
         self._running: dict[Any, int] = {}
         self._arriving: dict[Any, Any] = {}
         self._gpu = self._wants_gpu(demand.device)
+        self._over = threading.Event()
+        head = ray.get_runtime_context().gcs_address
+        threading.Thread(target=_watch, args=(head, self._over), name="ray head", daemon=True).start()
 
     @property
     def size(self) -> int:
@@ -112,6 +141,7 @@ class Cluster:
 
     def close(self) -> None:
         """Stop what runs; a cluster that was started here ends."""
+        self._over.set()
         for generator in self._running:
             self._ray.cancel(generator, force=True)
         self._running.clear()

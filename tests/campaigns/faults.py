@@ -128,6 +128,34 @@ def worker_killed(bench: Bench) -> Row:
     return row
 
 
+def ray_worker_killed(bench: Bench) -> Row:
+    """SIGKILL to a worker process of a Ray cluster."""
+    return _on_ray(bench, Row("SIGKILL to a Ray worker"), "worker", (0,))
+
+
+def ray_head_killed(bench: Bench) -> Row:
+    """SIGKILL to everything that makes the head of a Ray cluster."""
+    return _on_ray(bench, Row("SIGKILL to the Ray head"), "head", (0, 6))
+
+
+def _on_ray(bench: Bench, row: Row, what: str, codes: tuple[int, ...]) -> Row:
+    victim = bench.victim(f"ray-{what}")
+    with _cluster(victim) as (address, processes):
+        options = ("--executor", "ray", "--ray-address", address, "--report", "json=hurt.json")
+        process = victim.start(*options, environment=_RAY)
+        victim.wait_for(process, 1)
+        for number in processes(what):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        done = ended(process)
+    row.note(done, *codes)
+    row.saw = next((line for line in done.err.splitlines() if "lost" in line), row.saw)
+    if done.code == 0 and outcome(victim.folder / "hurt.json") != bench.whole:
+        row.wrong.append(f"the run that lost a Ray {what} came to something else")
+    bench.settle(row, victim)
+    return row
+
+
 def ctrl_c_twice(bench: Bench) -> Row:
     """SIGINT at random moments, and again within a third of a second."""
     row, saw = Row(f"Ctrl-C twice, at {bench.times} random moments"), ""
@@ -318,6 +346,8 @@ def damaged(bench: Bench) -> Row:
 FAULTS: dict[str, Callable[[Bench], Row]] = {
     "killed": killed,
     "worker": worker_killed,
+    "ray-worker": ray_worker_killed,
+    "ray-head": ray_head_killed,
     "ctrl-c": ctrl_c_twice,
     "full": disk_full,
     "full-report": report_disk_full,
@@ -330,6 +360,9 @@ FAULTS: dict[str, Callable[[Bench], Row]] = {
     "two": two_at_once,
     "damaged": damaged,
 }
+
+#: A cluster of this machine asks for no token.
+_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 #: A library that stands between a program and the clock on the wall.
 _CLOCK = """
@@ -350,6 +383,39 @@ time_t time(time_t *at) {
     return now.tv_sec;
 }
 """
+
+
+@contextlib.contextmanager
+def _cluster(victim: Victim) -> Iterator[tuple[str, Callable[[str], list[int]]]]:
+    """A Ray cluster of one node with two CPUs: its address, and the numbers of its ``worker`` or ``head`` processes."""
+    ray = Path(sys.executable).with_name("ray")
+    if not ray.is_file():
+        raise NotTriedError("Ray is not installed")
+    folder, port = tempfile.mkdtemp(prefix="ray-"), 20000 + os.getpid() % 20000
+    start = [str(ray), "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
+    environment = victim.environment(RAY_USAGE_STATS_ENABLED="0", **_RAY)
+    started = subprocess.run([*start, f"--temp-dir={folder}"], env=environment, capture_output=True, text=True)
+    if started.returncode:
+        raise NotTriedError(f"no Ray cluster starts here: {started.stderr.strip().splitlines()[-1]}")
+
+    def processes(what: str) -> list[int]:
+        heads = _mentioning(folder)
+        return heads if what == "head" else [child for head in heads for child in _children(head, "ray::_run")][:1]
+
+    try:
+        yield f"127.0.0.1:{port}", processes
+    finally:
+        for number in _mentioning(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mentioning(text: str) -> list[int]:
+    """The processes whose command line mentions a text that nobody else's does."""
+    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+    rows = [line.strip().partition(" ") for line in listed.splitlines()]
+    return [int(number) for number, _, command in rows if text in command]
 
 
 @contextlib.contextmanager
@@ -378,10 +444,11 @@ def _protect(store: Path, mount: Callable[[str], None] | None, on: bool) -> None
         store.chmod(0o555 if on else 0o755)
 
 
-def _children(process: int) -> list[int]:
-    """The processes that a process has started, of a system that tells."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True)
-    return [int(number) for number in listed.stdout.split()]
+def _children(process: int, title: str = "") -> list[int]:
+    """The processes that a process has started, of a system that tells, and whose command line begins so."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True)
+    rows = [line.strip().partition(" ") for line in listed.stdout.splitlines()]
+    return [int(number) for number, _, command in rows if command.startswith(title)]
 
 
 def table(rows: Sequence[tuple[str, Row | str]]) -> str:

@@ -219,3 +219,19 @@ def test_a_bug_of_a_plugin_is_told_to_be_its_authors(reports_in, capsys, monkeyp
     assert "send it to the authors of dpspec-theirs" in err
     guarded(lambda: {}["x"], [])
     assert "this is a bug in dpspec: KeyError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SpecError([Diagnostic(code="bad-value", message="too large", path=("a", 1))]),
+        PluginError("gone", [Diagnostic(code="unknown-kind", message="x")]),
+        UsageError("x"),
+    ],
+)
+def test_errors_of_other_processes_arrive_as_what_they_are(error):
+    import pickle
+
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert getattr(again, "diagnostics", ()) == getattr(error, "diagnostics", ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -19,6 +20,7 @@ def listening(monkeypatch: pytest.MonkeyPatch):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupt.listen()
     yield
+    sys.unraisablehook = sys.__unraisablehook__
     monkeypatch.setattr(interrupt, "_heard", False)
     signal.signal(signal.SIGINT, before)
 
@@ -52,6 +54,21 @@ def test_what_was_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_in_the_clean_up_of_an_object_it_comes_a_moment_later(listening, capsys):
+    class Cleaned:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def working() -> None:
+        del cleaned[:]
+        time.sleep(5.0)
+        raise AssertionError("it went on")
+
+    cleaned = [Cleaned()]
+    assert guarded(working, []) == 130
+    assert "Exception ignored" not in capsys.readouterr().err
 
 
 def test_at_the_end_the_system_decides(listening):
