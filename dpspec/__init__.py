@@ -11,6 +11,7 @@ Plugins import :mod:`dpspec.contract` instead.
 from __future__ import annotations
 
 from importlib import import_module
+
 TYPE_CHECKING = False  # as typing's: importing that takes longer than all of this, and Ctrl-C may come early
 if TYPE_CHECKING:
     from typing import Any

@@ -17,16 +17,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.training.clipping import clipper
 from dpspec.training.optimizers import Invertible, update_of
 from dpspec.training.schedule import Phase, Schedule
 from dpspec.training.stacked import StackedModel
-
-#: A clip norm that clips nothing: norms come out as they are.
-_UNCLIPPED = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +43,7 @@ class Target:
         """``others`` (n, ...), (n,): all records but the one; ``record`` (1, ...), (1,). On the device."""
         self._x, self._y = others
         self._record = record
-        self._module = copy.deepcopy(module).to(others[0].device)
-        self._model = StackedModel(self._module, *record)
+        self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
         self._watchers: list[RecordAttack] = []
         self._ready: dict[int, tuple[Tensor, Seen]] = {}
 
@@ -79,37 +74,17 @@ class Target:
         width = max(1, chunk // height)
         for top in range(0, runs, height):
             at = slice(top, top + height)
-            unused = torch.zeros_like(states[at])
             for left in range(0, records, width):
-                x, y = self._x[left : left + width], self._y[left : left + width]
-                norms = self._clipped(unused, states[at], x, y, _UNCLIPPED)
-                along = self._along(states[at], gradients[at], x, y).double()
-                products[at, left : left + width] = along * (clip / norms.clamp(min=clip))
+                part = slice(left, left + width)
+                x, y = (rows[part].expand(len(states[at]), *rows[part].shape) for rows in (self._x, self._y))
+                along, squares = self._model.along(states[at], gradients[at], x, y)
+                products[at, part] = along * (clip / squares.sqrt().clamp(min=clip))
         return [Seen(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
 
     def _clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, clip: float) -> Tensor:
         x, y = (rows.expand(len(states), *rows.shape) for rows in (x, y))
         inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
         return self._model.add_clipped(sums, states, x, y, inside, clipper(clip))
-
-    def _along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The derivatives (R, b) of the records' losses at ``states`` (R, P) along ``directions`` (R, P).
-
-        With weights u on the losses, the gradient of their sum is linear in u: its inner product with the direction
-        has these derivatives as its own gradient.
-        """
-
-        def losses(state: Tensor) -> Tensor:
-            outputs = functional_call(self._module, self._model.layout.unflatten(state), (x,))
-            return nn.functional.cross_entropy(outputs, y, reduction="none")
-
-        with torch.enable_grad():
-            at = states.detach().requires_grad_()
-            found = vmap(losses)(at)
-            weights = torch.ones_like(found).requires_grad_()
-            (gradients,) = torch.autograd.grad(found, at, grad_outputs=weights, create_graph=True)
-            (along,) = torch.autograd.grad(gradients, weights, grad_outputs=directions)
-        return along.detach()
 
 
 class RecordAttack(Observer):

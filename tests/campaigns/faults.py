@@ -117,9 +117,13 @@ def worker_killed(bench: Bench) -> Row:
     row, victim = Row("SIGKILL to a worker process"), bench.victim("worker")
     process = victim.start("--workers", "2", "--report", "json=hurt.json")
     victim.wait_for(process, 1)
-    with contextlib.suppress(ProcessLookupError, IndexError):
-        os.kill(_children(process.pid)[-1], signal.SIGKILL)
+    found = _children(process.pid)[-1:]
+    for number in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
     done = ended(process)
+    if not found:
+        row.wrong.append("there was nothing to kill")
     row.note(done, 0)
     if not (victim.folder / "hurt.json").is_file() or outcome(victim.folder / "hurt.json") != bench.whole:
         row.wrong.append("the run that lost a worker came to something else")
@@ -144,10 +148,13 @@ def _on_ray(bench: Bench, row: Row, what: str, codes: tuple[int, ...]) -> Row:
         options = ("--executor", "ray", "--ray-address", address, "--report", "json=hurt.json")
         process = victim.start(*options, environment=_RAY)
         victim.wait_for(process, 1)
-        for number in processes(what):
+        found = processes(what)
+        for number in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         done = ended(process)
+    if not found:
+        row.wrong.append("there was nothing to kill")
     row.note(done, *codes)
     row.saw = next((line for line in done.err.splitlines() if "lost" in line), row.saw)
     if done.code == 0 and outcome(victim.folder / "hurt.json") != bench.whole:
@@ -400,7 +407,7 @@ def _cluster(victim: Victim) -> Iterator[tuple[str, Callable[[str], list[int]]]]
 
     def processes(what: str) -> list[int]:
         heads = _mentioning(folder)
-        return heads if what == "head" else [child for head in heads for child in _children(head, "ray::_run")][:1]
+        return heads if what == "head" else [child for head in heads for child in _children(head, "ray::victim")][:1]
 
     try:
         yield f"127.0.0.1:{port}", processes

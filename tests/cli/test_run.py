@@ -154,7 +154,8 @@ def test_verify_accepts_what_run_wrote_and_names_what_was_edited(dpspec, countin
     (tmp_path / "edited.json").write_text(text.replace('"value": 1.0', '"value": 0.9'), encoding="utf-8")
     ended = dpspec("verify", "edited.json")
     assert ended.code == 1
-    assert "coin: findings[0].value (epsilon <= 0.9, delta 0, closed form)\n    recorded:   0.9\n    recomputed: 1.0\n" in ended.out
+    assert "coin: findings[0].value (epsilon <= 0.9, delta 0, closed form)\n" in ended.out
+    assert "    recorded:   0.9\n    recomputed: 1.0\n" in ended.out
     assert "1 value of edited.json did not come out again" in ended.out
 
 
