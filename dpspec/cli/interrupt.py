@@ -52,11 +52,14 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 def _swallowed(lost: Any) -> None:
     """What Python does with an exception that it cannot raise, unless it is Ctrl-C."""
     if _heard and isinstance(lost.exc_value, KeyboardInterrupt):
-        _thread.start_new_thread(_press_again, ())
+        _thread.start_new_thread(_press_again, (_thread.get_ident(),))
     else:
         sys.__unraisablehook__(lost)
 
 
-def _press_again() -> None:
+def _press_again(main: int) -> None:
     time.sleep(0.01)  # until the clean-up is over
-    _thread.interrupt_main()
+    if hasattr(signal, "pthread_kill"):  # wakes it from whatever it waits for
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        _thread.interrupt_main()

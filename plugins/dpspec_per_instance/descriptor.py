@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dpspec.contract as dps
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec_per_instance.audit_keys import AUDIT
 
 #: The orders of the paper's sweeps and those between them that matter at common noise.
 ORDERS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
@@ -106,172 +107,6 @@ _THREAT_MODEL: dict[str, dps.Json] = {
     "additionalProperties": False,
 }
 
-_ATTACK: dict[str, dps.Json] = {
-    "type": "object",
-    "description": "Also attack single records: in each of many runs one record is there by a fair coin, all else is "
-    "as declared, and the adversary sees every iterate.",
-    "properties": {
-        "most": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 100,
-            "default": 1,
-            "description": "How many audited records to attack, those with the largest gradients in a pilot run.",
-        },
-        "least": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": 100,
-            "default": 1,
-            "description": "How many of those with the smallest gradients to attack.",
-        },
-        "records": {
-            "type": "array",
-            "maxItems": 100,
-            "uniqueItems": True,
-            "items": {"type": "integer", "minimum": 0, "description": "An audited record."},
-            "default": [],
-            "description": "Further records to attack, by their place in the population.",
-        },
-        "runs": {
-            "type": "integer",
-            "minimum": 2,
-            "maximum": 100000,
-            "default": 20,
-            "description": "How many runs each attacked record gets in every one of audit.runs.",
-        },
-        "looks": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 1000000,
-            "description": "How many of a run's steps the adversary scores, spread evenly; all if left out.",
-        },
-    },
-    "additionalProperties": False,
-}
-
-_MEAN_RULE: dict[str, dps.Json] = {
-    "type": "object",
-    "description": "Also estimate, at models along a run, what one step would lose if it added the same noise to the "
-    "mean of its batch: an estimate for each expected batch size, and no bound.",
-    "properties": {
-        "batches": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 20,
-            "uniqueItems": True,
-            "items": {"type": "number", "exclusiveMinimum": 0, "description": "An expected batch size."},
-            "description": "Expected batch sizes.",
-        },
-        "orders": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 20,
-            "uniqueItems": True,
-            "items": {"type": "integer", "minimum": 2, "maximum": 256, "description": "A whole order."},
-            "default": [8],
-            "description": "Renyi orders, whole ones.",
-        },
-        "points": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 100000,
-            "default": 30,
-            "description": "How many of the audited records, the first ones.",
-        },
-        "outer": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 10000,
-            "default": 20,
-            "description": "How many batches to compare with.",
-        },
-        "inner": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": 10000,
-            "default": 20,
-            "description": "How many tuples of batches for each of them.",
-        },
-    },
-    "required": ["batches"],
-    "additionalProperties": False,
-}
-
-_REFERENCE: dict[str, dps.Json] = {
-    "type": "object",
-    "description": "Figures of somebody else's audit of the same experiment, for a table beside what is found.",
-    "properties": {
-        "source": {"type": "string", "minLength": 1, "description": "Whose figures they are."},
-        "step_bound": {
-            "enum": ["directional", "theorem"],
-            "description": "How steps were bounded there; the table is shown where they are here too. Always if left "
-            "out.",
-        },
-        "ratios": {
-            "type": "array",
-            "maxItems": 100,
-            "items": {
-                "type": "object",
-                "description": "What steps add at one order, relative to a saturated record, on average over records.",
-                "properties": {
-                    "order": {"type": "number", "exclusiveMinimum": 1, "description": "One of mechanism.orders."},
-                    "steps": {
-                        "type": "array",
-                        "maxItems": 1000,
-                        "items": {"type": "integer", "minimum": 1, "description": "An observed step, from 1."},
-                        "description": "Observed steps.",
-                    },
-                    "means": {
-                        "type": "array",
-                        "maxItems": 1000,
-                        "items": {"type": "number", "exclusiveMinimum": 0, "description": "The mean at a step."},
-                        "description": "The mean at each of these steps.",
-                    },
-                },
-                "required": ["order", "steps", "means"],
-                "additionalProperties": False,
-            },
-            "description": "Ratios over training.",
-        },
-        "median": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "description": "The median record's epsilon by Renyi divergences.",
-        },
-        "tenth": {"type": "number", "exclusiveMinimum": 0, "description": "Its 10th percentile over records."},
-        "share_below": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": 1,
-            "description": "The share of records that lose less than the data-independent epsilon by one method.",
-        },
-        "data_independent": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "description": "The data-independent epsilon by Renyi divergences.",
-        },
-    },
-    "required": ["source"],
-    "additionalProperties": False,
-}
-
-_AUDIT: dict[str, dps.Json] = {
-    "type": "object",
-    "properties": {
-        "attack": _ATTACK,
-        "mean_rule": _MEAN_RULE,
-        "reference": _REFERENCE,
-        "use": {
-            "enum": ["inspect", "modify-training"],
-            "default": "inspect",
-            "description": "What the values per record are for. They depend on the data: training that is changed by "
-            "them is not what was audited.",
-        },
-    },
-    "additionalProperties": False,
-}
-
 EXAMPLE = """\
 dpspec: 1
 name: per-instance-example
@@ -314,7 +149,7 @@ audit:
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
     summary="DP-SGD: what each record loses by itself, from its gradients along training",
-    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=_AUDIT),
+    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance.audit:PerInstanceAudit",
     example=EXAMPLE,

@@ -6,6 +6,7 @@ import random
 import sys
 import types
 from dataclasses import dataclass, fields
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ class Plugins(Target):
         finally:
             sys.path.remove(str(folder / "site"))
             del sys.modules[MODULE]
-        assert "group" in catalog.mechanisms, "a foreign plugin took one of ours away"
+        # What says that it is dpspec itself and comes first on the path is another copy of it, as imports have it.
+        assert "group" in catalog.mechanisms or _claims_to_be_dpspec(case), "a foreign plugin took one of ours away"
         _as_json(catalog)
         for line in _as_text(catalog).splitlines():
             assert line.isprintable(), f"a broken plugin's reason reaches the terminal as {line!r}"
@@ -109,6 +111,11 @@ class Plugins(Target):
         else:
             values[name] = chance.choice((junk(chance), frozenset({"approx-dp", 3}), frozenset(TEXTS), object()))
         return type(provider)(**values)
+
+
+def _claims_to_be_dpspec(case: Given) -> bool:
+    name = message_from_bytes(case.metadata)["Name"]
+    return str(name).strip().lower() == "dpspec"
 
 
 def _hook(chance: random.Random, made: list[Any]) -> Any:
