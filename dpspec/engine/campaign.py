@@ -32,6 +32,7 @@ from dpspec.engine.store import Store
 from dpspec.engine.trials import Listener, Trials
 from dpspec.engine.work import Bench, Bounding, Concluding, Made, Training, Work
 from dpspec.errors import IncompleteError, SpecError
+from dpspec.stats import nulls
 
 #: Bounds, plan and conclusions of so many audits are done before workers have started; and the seconds of one.
 _FEW, _EACH = 8, 2.0
@@ -96,7 +97,8 @@ class Campaign:
 
         def hear(piece: Piece, made: Made) -> None:
             audit = self.audits[piece.audit]
-            audit.outcomes, audit.seconds = made.value, audit.seconds + made.seconds
+            (audit.outcomes, tests), audit.seconds = made.value, audit.seconds + made.seconds
+            nulls.learn(tests)
 
         heavy = {number for number, audit in enumerate(self.audits) if audit.trials.array_bytes > _HEAVY}
         self._small("conclude", [i for i in range(len(self.audits)) if i not in heavy], make, hear)

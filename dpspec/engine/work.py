@@ -16,8 +16,10 @@ from typing import Any
 from dpspec.contract import Catalog, DataError, Facts, Finding, FrozenMap, Offered, Place, Plan, Series, Spec, Trial
 from dpspec.engine.context import RunContext
 from dpspec.engine.environment import environment
+from dpspec.engine.judge import Unjudged, judge
 from dpspec.engine.outcomes import Outcomes, conclude
 from dpspec.engine.prepare import Prepared, prepare
+from dpspec.stats import nulls
 
 
 class Bench:
@@ -147,7 +149,10 @@ class Training(Work):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Concluding(Work):
-    """What follows from bounds and trials: one ``Made``."""
+    """What follows from bounds and trials: one ``Made`` with that, and with the tests that its judgement will need.
+
+    Judging is done for all audits together, but the tests themselves take longest and can be made anywhere.
+    """
 
     bounds: Sequence[Finding | Series]
     trials: Sequence[Trial]
@@ -164,7 +169,21 @@ class Concluding(Work):
         """Pure: nothing of the context but the audit is used."""
         began = time.monotonic()
         outcomes: Outcomes = conclude(context.prepared, self.bounds, self.trials)
-        yield Made(index=0, value=outcomes, seconds=time.monotonic() - began)
+        tests = {} if self.bench is not None else _tests(context.prepared.spec, outcomes)
+        yield Made(index=0, value=(outcomes, tests), seconds=time.monotonic() - began)
+
+
+def _tests(spec: Spec, outcomes: Outcomes) -> dict[nulls.Made, float]:
+    """What is tested when an audit is judged, alone as among others."""
+    before = nulls.made()
+    unjudged = Unjudged(
+        spec=spec,
+        findings=tuple(outcomes.findings),
+        checks=tuple(outcomes.checks),
+        evidence=tuple(outcomes.evidence),
+    )
+    judge([unjudged])
+    return {test: value for test, value in nulls.made().items() if test not in before}
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:

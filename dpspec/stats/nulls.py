@@ -16,15 +16,20 @@ integers, several of them a list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from dpspec.contract import Evidence, FrozenMap
 from dpspec.stats import binomial, ladder, manyrun, onerun, onerun_curve, thresholds
 from dpspec.stats.curves import Point
+
+#: A test by its name, the statistics that it read, and the null.
+Made: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
+
+_made: dict[Made, float] = {}
+_REMEMBERED = 4096
 
 _BINOMIAL = ("successes", "trials")
 
@@ -169,9 +174,28 @@ def _possible(kind: str, values: tuple[Any, ...]) -> bool:
     return True
 
 
-@lru_cache(maxsize=4096)
+def made() -> dict[Made, float]:
+    """The tests that were made in this process, or learned: what was tested on what, and what came out."""
+    return dict(_made)
+
+
+def learn(tests: Mapping[Made, float]) -> None:
+    """Do not make tests again that another process has made."""
+    for key, value in tests.items():
+        _keep(key, value)
+
+
 def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
-    return test(*statistics, *null)
+    key = (f"{test.__module__}.{test.__qualname__}", statistics, null)
+    if key not in _made:
+        _keep(key, test(*statistics, *null))
+    return _made[key]
+
+
+def _keep(key: Made, value: float) -> None:
+    if len(_made) >= _REMEMBERED:
+        del _made[next(iter(_made))]
+    _made[key] = value
 
 
 def _privacy(evidence: Evidence) -> _Kind:

@@ -20,7 +20,7 @@ _ATTACK, _MEAN, _REFERENCE = ("audit", "attack"), ("audit", "mean_rule"), ("audi
 def attack_refusals(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dps.Diagnostic]:
     """Reasons why the attack or the estimate of the mean rule cannot be made."""
     assert spec.audit is not None
-    attack, points = attack_of(spec.audit.options), set(audited.points)
+    attack, points = attack_of(spec.audit.options), audited.known
     if attack is not None:
         if attack.targets == 0:
             yield dps.Diagnostic(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,20 @@ DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent
 class Audited:
     """Which records are audited, in which directions.
 
-    points: places in the population. sampled: whether they were drawn at random from it.
+    points: places in the population; of all of it a range, which takes no memory.
+    sampled: whether they were drawn at random from it.
     """
 
     population: str
     size: int
-    points: tuple[int, ...]
+    points: Sequence[int]
     sampled: bool
     directions: tuple[str, ...]
+
+    @property
+    def known(self) -> Collection[int]:
+        """The same, to ask whether a record is among them."""
+        return self.points if isinstance(self.points, range) else frozenset(self.points)
 
     @property
     def shared(self) -> str:
@@ -84,7 +90,7 @@ def audited_of(threat: Mapping[str, Any], records: int, test_records: int) -> Au
     return Audited(
         population=population,
         size=size,
-        points=tuple(points),
+        points=points if isinstance(points, range) else tuple(points),
         sampled=isinstance(asked, Mapping),
         directions=("remove", "add") if direction == "both" else (direction,),
     )

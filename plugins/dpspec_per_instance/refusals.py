@@ -130,7 +130,7 @@ def _points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
-    points = set(audited.points)
+    points = audited.known
     for i, claim in enumerate(spec.claims):
         if claim.record is not None and claim.record not in points:
             yield dps.Diagnostic(

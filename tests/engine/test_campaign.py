@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,25 @@ def test_threads_follow_from_the_plan_alone(
     plan = Plan(chunks=tuple((i,) for i in range(chunks)), seconds=seconds, memory_bytes=0)
     assert Means().threads_of(plan) == threads
     assert Means(threads=3).threads_of(plan) == 3
+
+
+def test_tests_are_made_where_conclusions_are(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpspec.engine import campaign
+    from dpspec.stats import manyrun, nulls
+
+    monkeypatch.setattr(campaign, "_FEW", 0)
+    monkeypatch.setattr(nulls, "_made", {})
+    specs = load(text=CELLS)
+    here = found(audited(specs, tmp_path / "here"))
+    monkeypatch.setattr(nulls, "_made", {})
+
+    original = manyrun.curve_p_value
+
+    def refuse(present: int, absent: int, true: int, false: int, points: object) -> float:
+        if (true, false) != (present, 0):  # what perfect guesses would show depends on all audits together
+            raise AssertionError("made again")
+        return original(present, absent, true, false, points)  # type: ignore[arg-type]
+
+    refuse.__module__, refuse.__qualname__ = manyrun.__name__, manyrun.curve_p_value.__qualname__
+    monkeypatch.setitem(nulls._KINDS, "many-run", replace(nulls._KINDS["many-run"], p_value=refuse))
+    assert found(audited(specs, tmp_path / "apart", PAIR)) == here

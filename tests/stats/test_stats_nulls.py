@@ -90,3 +90,21 @@ def test_a_metric_is_tested_on_the_side_that_it_claims() -> None:
 def test_what_no_test_reads_is_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_test_that_is_known_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nulls, "_made", {})
+    value = nulls.p_value(MANY, 0.5, 0.0)
+    ((key, kept),) = nulls.made().items()
+    assert kept == value
+    monkeypatch.setattr(nulls, "_made", {})
+    nulls.learn({key: 0.125})
+    assert nulls.p_value(MANY, 0.5, 0.0) == 0.125
+    assert nulls.p_value(MANY, 0.25, 0.0) < value
+
+
+def test_only_so_many_tests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nulls, "_made", {})
+    monkeypatch.setattr(nulls, "_REMEMBERED", 3)
+    nulls.learn({(str(n), (), ()): float(n) for n in range(5)})
+    assert [name for name, _, _ in nulls.made()] == ["2", "3", "4"]
