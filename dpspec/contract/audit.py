@@ -55,6 +55,8 @@ class Plan:
 
     ``chunks`` partitions the trial indices; one chunk runs on one device and may batch its trials. ``checks`` are the
     tests of conformance that will be made, each with the deviation that it would see; nothing is measured in them yet.
+    ``sequential`` promises that what ``conclude`` says of privacy, and its checks, hold after whichever chunk of the
+    plan one stops, by whatever rule: the run then ends when all claims about privacy are decided.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -63,6 +65,7 @@ class Plan:
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    sequential: bool = False
 
     @property
     def trials(self) -> int:
@@ -113,7 +116,7 @@ class Context(Protocol):
         """A folder for temporary files, removed afterwards."""
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
+        """A 63-bit seed derived from the trial's inputs but for ``split``, an index and a purpose."""
 
     def resumable(self, index: int) -> Resumable | None:
         """Where the runs of trial ``index`` may keep their state until the trial is stored; None for nowhere.
@@ -159,7 +162,9 @@ class Audit(ABC):
         """Everything that trials may read, and the whole of their cache key.
 
         By default: mechanism, data, model, training, the threat model, and of the audit its method, seed and own
-        options. Never claims, confidence, the number of runs, or keys that only bounds read.
+        options. Never claims, confidence, the number of runs, or keys that only bounds read. What stands under
+        ``split`` says how the work of one run is divided among trials: it decides keys, and no seed, so that all
+        trials of a run can draw the same.
         """
         audit = spec.audit
         document: dict[str, Json] = {

@@ -143,7 +143,8 @@ class Evidence:
 
     kind: which test reads them (``dpspec.stats.nulls``): ``one-run`` (canaries, guesses, correct), ``one-run-ladder``
         (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives, false_positives),
-        ``many-run-ranked`` (outcomes, a text of 0 and 1) or ``binomial`` (trials, successes).
+        ``many-run-ranked`` (outcomes, a text of 0 and 1), ``many-run-sequential`` (coins, a text of 0 and 1, and
+        scores, both in the order of the runs; valid whenever one stops) or ``binomial`` (trials, successes).
     quantity: what is attacked: ``epsilon`` for privacy curves, or the name of a metric.
     power: the largest epsilon (at ``at.delta``) that this attack could have shown with perfect guesses.
     """

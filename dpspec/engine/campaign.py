@@ -24,10 +24,11 @@ from dpspec.contract import (
     TrialsPlanned,
 )
 from dpspec.engine.dispatch import Limits, Piece, work_off
-from dpspec.engine.judge import Unjudged, judge
+from dpspec.engine.judge import Unjudged, confidence_of, judge
 from dpspec.engine.means import Means, Workshop
 from dpspec.engine.outcomes import Outcomes
 from dpspec.engine.prepare import Prepared, beyond, unreadable
+from dpspec.engine.settled import Rule, Watch
 from dpspec.engine.store import Store
 from dpspec.engine.trials import Listener, Trials
 from dpspec.engine.work import Bench, Bounding, Concluding, Made, Training, Work
@@ -53,6 +54,9 @@ class Audit:
     plan: Plan = NOTHING
     outcomes: Outcomes = field(default_factory=Outcomes)
     seconds: float = 0.0
+    settled_after: int | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    watch: Watch | None = None
 
 
 class Campaign:
@@ -63,6 +67,7 @@ class Campaign:
     ) -> None:
         self._catalog, self._store, self._means, self._emit = catalog, store, means, emit
         self._bench = Bench(prepared)
+        self._rule = Rule(confidence=confidence_of([p.spec for p in prepared]), audits=len(prepared))
         self._workshop = Workshop(means, catalog, lambda said: emit(said.value))
         self._all = prepared[0].spec.name if len(prepared) == 1 else f"{len(prepared)} audits"
         self.audits = [Audit(prepared=p, trials=Trials(p, NOTHING, store, emit)) for p in prepared]
@@ -107,18 +112,23 @@ class Campaign:
     def _train(self) -> None:
         for audit in self.audits:
             audit.trials = Trials(audit.prepared, audit.plan, self._store, self._emit)
+            if audit.plan.sequential:
+                audit.watch = Watch(audit.prepared, audit.bounds, audit.plan, self._rule)
             if audit.plan.chunks:
                 audit.trials.look()
-                name, stored = audit.prepared.spec.name, len(audit.trials.found)
-                seconds = audit.plan.seconds
-                self._emit(TrialsPlanned(audit=name, total=audit.plan.trials, stored=stored, seconds=seconds))
+                self._settle(audit)
+                name, total = audit.prepared.spec.name, audit.trials.plan.trials
+                stored, seconds = total - audit.trials.missing_trials, audit.plan.seconds
+                self._emit(TrialsPlanned(audit=name, total=total, stored=stored, seconds=seconds))
         waiting = [(n, missing) for n in self._order() for missing in self.audits[n].trials.missing()]
         chosen = _first(waiting, self._means.max_trials)
         if not chosen:
             return
-        seconds = sum(a.plan.seconds * a.trials.share_missing for a in self.audits)
+        seconds = sum(a.plan.seconds * a.trials.missing_trials / max(1, a.plan.trials) for a in self.audits)
         pool = self._workshop.pool(len(chosen), seconds)
         pieces = [self._training(number, missing, apart=pool.size > 1) for number, missing in chosen]
+        for piece in pieces:
+            self.audits[piece.audit].pieces.append(piece)
         done, total = 0, sum(len(missing) for _, missing in chosen)
 
         def hear(piece: Piece, made: Made) -> None:
@@ -127,11 +137,25 @@ class Campaign:
             audit.trials.keep(made)
             audit.seconds += made.seconds
             done += 1
+            self._settle(audit)
             if pool.size > 1:
                 self._emit(Progressed(audit=self._all, what="trials", done=done, total=total, unit="trials"))
 
         self._work_off(pieces, pool, hear, Limits(seconds=self._means.seconds_left))
         self._tell_what_is_missing(cut=len(chosen) < len(waiting))
+
+    def _settle(self, audit: Audit) -> None:
+        """Ask for no more of an audit whose claims are decided."""
+        if audit.watch is None or audit.settled_after is not None:
+            return
+        chunks = audit.watch.after(audit.trials.found, lambda index: audit.trials.found[index].trial)
+        if chunks is None:
+            return
+        audit.settled_after = audit.trials.cut(chunks)
+        for piece in audit.pieces:
+            piece.missing.clear()
+        message = f"its claims are decided after {audit.settled_after} of {audit.plan.trials} trials: no more are made"
+        self._emit(Noticed(audit=audit.prepared.spec.name, message=message))
 
     def _training(self, number: int, missing: list[int], *, apart: bool) -> Piece:
         """What is missing of a chunk; ``apart``: to be made by other processes than this one."""
@@ -214,7 +238,7 @@ class Campaign:
         why = f"stopped after {self._means.max_trials} trials" if cut else "stopped at the time limit"
         late = (self._means.seconds_left() or 0.0) < 0.0
         for audit in self.audits:
-            if len(audit.trials.found) < audit.plan.trials and (cut or late):
+            if audit.trials.missing_trials and (cut or late):
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.prepared.spec.name, message=message))
 

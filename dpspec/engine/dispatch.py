@@ -72,13 +72,16 @@ def work_off(
     """Do all pieces, in their order as far as there is room.
 
     hear: is given every part of an outcome as it arrives. failed: is told what a piece raised, and raises.
-    A piece that is not finished when this returns still has ``missing`` indices.
+    A piece that is not finished when this returns still has ``missing`` indices; one that has none is not started.
     """
     waiting = deque(piece for piece in pieces if piece.missing)
     running: dict[int, Piece] = {}
     number = 0
     while waiting or running:
         while waiting and not limits.over() and pool.room(waiting[0].needs):
+            if not waiting[0].missing:  # no longer asked for
+                waiting.popleft()
+                continue
             piece, number = waiting.popleft(), number + 1
             running[number] = piece
             emit(StageStarted(audit=piece.name, stage=piece.stage))
@@ -93,7 +96,8 @@ def work_off(
                     if not (isinstance(event, Progressed) and len(running) > 1):  # of several, only the whole is told
                         emit(event)
                 case Yielded(value=made):
-                    piece.missing.remove(made.index)
+                    if made.index in piece.missing:
+                        piece.missing.remove(made.index)
                     hear(piece, made)
                 case Ended():
                     del running[message.task]

@@ -66,6 +66,11 @@ def judge(audits: Sequence[Unjudged]) -> tuple[Judged, ...]:
     return tuple(judged)
 
 
+def confidence_of(specs: Sequence[Spec]) -> float:
+    """The family-wise confidence of an invocation: the highest that a spec states."""
+    return max((spec.audit.confidence for spec in specs if spec.audit is not None), default=CONFIDENCE)
+
+
 def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
     """Whether a verdict is one of those expected; ``supported`` accepts ``proved``, ``refuted`` ``contradicted``."""
     stronger = {"supported": "proved", "refuted": "contradicted"}
@@ -99,8 +104,7 @@ class _Bench:
     def __init__(self, findings: list[tuple[Finding, ...]], audits: Sequence[Unjudged]) -> None:
         self.findings = findings
         self._evidence = [audit.evidence for audit in audits]
-        stated = [audit.spec.audit.confidence for audit in audits if audit.spec.audit is not None]
-        self._confidence = max(stated, default=CONFIDENCE)
+        self._confidence = confidence_of([audit.spec for audit in audits])
         kinds = {statement(claim).about_privacy for audit in audits for claim in audit.spec.claims}
         metrics = METRIC_SHARE if len(kinds) == 2 else 1.0
         privacy = 1.0 - METRIC_SHARE if len(kinds) == 2 else 1.0

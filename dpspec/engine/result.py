@@ -74,6 +74,7 @@ class Conformance:
 class AuditResult:
     """One spec, one cell of its matrix, audited.
 
+    settled_after: the number of trials after which every claim was decided, where the run ended before its plan did.
     left_out: how many values of each privacy class ``dpspec.engine.redact`` removed; empty where none was.
     places: where each claim stands: its id to ``file``, ``line`` and ``column``; empty for a spec that is in no file.
     """
@@ -92,6 +93,7 @@ class AuditResult:
     evidence: tuple[Evidence, ...]
     trials: tuple[TrialRecord, ...]
     planned_trials: int
+    settled_after: int | None = None
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -100,8 +102,13 @@ class AuditResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every planned trial is there."""
-        return len(self.trials) == self.planned_trials
+        """Whether every trial is there that was planned, or that was needed."""
+        return len(self.trials) == self.needed_trials
+
+    @property
+    def needed_trials(self) -> int:
+        """How many trials there must be."""
+        return self.planned_trials if self.settled_after is None else self.settled_after
 
     @property
     def as_expected(self) -> bool:
@@ -110,10 +117,27 @@ class AuditResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """One of the results that a joined one was put together from: its file, and all that its audits do not hold.
+
+    names: what its audits are called there, in their order; a joined result tells audits of one name apart.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    confidence: float
+    created: str
+    environment: FrozenMap
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One invocation: all its audits, judged together.
 
     ``confidence`` is the family-wise one over the invocation; ``environment`` records versions and the machine.
+    ``parts``: where results of several invocations were joined (``dpspec.engine.joined``), each of which was judged by
+    itself, what they are besides their audits; empty for one invocation.
     """
 
     audits: tuple[AuditResult, ...]
@@ -121,6 +145,7 @@ class Result:
     created: str
     environment: FrozenMap
     notes: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
     schema: str = SCHEMA
 
     @property

@@ -19,7 +19,7 @@ from dpspec.contract import (
 )
 from dpspec.engine.campaign import Campaign
 from dpspec.engine.environment import environment
-from dpspec.engine.judge import Unjudged, judge
+from dpspec.engine.judge import Unjudged, confidence_of, judge
 from dpspec.engine.means import Means
 from dpspec.engine.outcomes import Outcomes
 from dpspec.engine.prepare import Prepared, prepare
@@ -39,6 +39,7 @@ class Audited:
     outcomes: Outcomes
     trials: tuple[TrialRecord, ...]
     seconds: float
+    settled_after: int | None = None
 
 
 def run(
@@ -84,6 +85,7 @@ def run(
             outcomes=audit.outcomes,
             trials=tuple(stored.record for stored in audit.trials.sorted),
             seconds=audit.seconds,
+            settled_after=audit.settled_after,
         )
         for audit in campaign.run(train=train)
     ]
@@ -102,8 +104,7 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
         except SpecError as error:
             errors.extend(error.diagnostics)
             continue
-        if any(prepared.spec.name == other.spec.name for other in ready):
-            errors.append(_same_name(spec))
+        errors.extend(_same_name(spec, other.spec) for other in ready if other.spec.name == spec.name)
         ready.append(prepared)
         errors.extend(d for d in prepared.diagnostics if d.severity == "error")
     if errors:
@@ -140,6 +141,7 @@ def assemble(audited: Sequence[Audited], catalog: Catalog) -> Result:
             evidence=tuple(a.outcomes.evidence),
             trials=a.trials,
             planned_trials=a.plan.trials,
+            settled_after=a.settled_after,
             power=a.plan.power,
             notes=a.plan.notes,
             seconds=round(a.seconds, 3),
@@ -149,17 +151,19 @@ def assemble(audited: Sequence[Audited], catalog: Catalog) -> Result:
     )
     return Result(
         audits=audits,
-        confidence=max((a.prepared.spec.audit.confidence for a in audited if a.prepared.spec.audit), default=0.95),
+        confidence=confidence_of([a.prepared.spec for a in audited]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=environment(catalog),
         notes=_notes(audits),
     )
 
 
-def _same_name(spec: Spec) -> Diagnostic:
+def _same_name(spec: Spec, other: Spec) -> Diagnostic:
+    first = other.origin.get(("name",))
+    where = f", in {first.file}:{first.line}" if first is not None else ""
     diagnostic = Diagnostic(
         code="same-name",
-        message=f"another audit of this run is named {spec.name!r} too",
+        message=f"another audit of this run is named {spec.name!r} too{where}",
         path=("name",),
         help="verdicts are told apart by the audit's name: rename one, or run them one by one",
     )

@@ -6,11 +6,14 @@ does not match its own digests is set aside and counts as absent: it is reported
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,19 @@ if TYPE_CHECKING:
 
 SCHEMA = "dpspec/trial/v1"
 MAX_EVIDENCE_BYTES = 1 << 20
+
+#: Records that are asked for at once: a store may be far away.
+AT_ONCE = 16
+
+#: Arrays of fewer bytes are read at once: mapped ones keep their file open, and systems allow so many of them.
+_MAPPED = 1 << 18
+
+#: What the system says of files that are not as they were left. What else it says, of rights or of too many open files,
+#: is no word on the record.
+_BROKEN = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO})
+
+#: Headers of arrays are read one at a time: Python before 3.11.8 fails where threads parse at once (gh-106905).
+_HEADERS = threading.Lock()
 
 #: Another process may take away as damaged what was put a moment ago; so often it is put again.
 _ATTEMPTS = 3
@@ -80,13 +96,21 @@ class Store:
         return self._shelf.refusal()
 
     def get(self, key: str, on_damage: Callable[[str], None] | None = None) -> StoredTrial | None:
-        """The trial stored under ``key``, or None. A damaged record is set aside, reported, and counts as absent."""
+        """The trial stored under ``key``, or None. A damaged record is set aside, reported, and counts as absent.
+
+        Raises ``UsageError`` where the system does not let us read it.
+        """
         if not self._shelf.holds(key):
             return None
         try:
             return self._read(key)
         except _UNREADABLE as error:
-            with suppress(OSError):  # where another process was faster, or the store cannot be written to
+            if isinstance(error, OSError) and error.errno not in _BROKEN:
+                why = error.strerror or str(error)
+                raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {why}") from error
+            if not self._shelf.holds(key):  # another process took it away meanwhile
+                return None
+            with suppress(OSError, UsageError):  # where another was faster, or the store cannot be written to
                 self._shelf.set_aside(key)
             if on_damage is not None:
                 on_damage(f"stored trial {key[:12]} is damaged ({error or type(error).__name__}): it is made again")
@@ -129,7 +153,7 @@ class Store:
         return self._shelf.unfinished(key)
 
     def sweep(self) -> int:
-        """Remove the state of all trials that were not finished; the number of bytes that it took."""
+        """Remove what is no record: of trials that were not finished, and what was set aside; its bytes."""
         return self._shelf.sweep()
 
     def keys(self) -> Iterator[str]:
@@ -138,14 +162,8 @@ class Store:
 
     def entries(self) -> Iterator[Entry]:
         """All stored trials by their keys, with what each says of itself; arrays are not looked at."""
-        for key in self.keys():
-            size = self.size(key)
-            try:
-                recorded = self._body(key)["recorded"]
-                told = {name: str(recorded.get(name) or "") for name in ("spec", "kind", "made")}
-            except _UNREADABLE:
-                told = {}
-            yield Entry(key=key, size=size, **told)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from (entry for entry in pool.map(self._entry, self.keys()) if entry is not None)
 
     def size(self, key: str) -> int:
         """The bytes that one trial takes."""
@@ -154,6 +172,19 @@ class Store:
     def remove(self, key: str) -> None:
         """Remove one trial; an absent one is no error."""
         self._shelf.remove(key)
+
+    def _entry(self, key: str) -> Entry | None:
+        """What a list shows of a trial; None where another process has just removed it."""
+        try:
+            size = self.size(key)
+        except FileNotFoundError:
+            return None
+        try:
+            recorded = self._body(key)["recorded"]
+            told = {name: str(recorded.get(name) or "") for name in ("spec", "kind", "made")}
+        except _UNREADABLE:
+            told = {}
+        return Entry(key=key, size=size, **told)
 
     def _forget_unfinished(self, key: str) -> None:
         folder = self._shelf.unfinished(key)
@@ -169,15 +200,13 @@ class Store:
         return body
 
     def _read(self, key: str) -> StoredTrial:
-        import numpy as np
-
         body = self._body(key)
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
             file = self._shelf.file(key, _array_file(name), about["digest"])
             if _file_digest(file) != about["digest"]:
                 raise _DamageError(f"array {name} does not match its digest")
-            arrays[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            arrays[name] = _load(file)
         record = TrialRecord(
             index=body["index"],
             key=key,
@@ -216,6 +245,19 @@ def _write_array(file: Path, array: np.ndarray) -> dict[str, Json]:
         out.flush()
         os.fsync(out.fileno())
     return {"digest": _file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
+
+
+def _load(file: Path) -> np.ndarray:
+    """An array for reading only; a large one stays where it is until it is looked at."""
+    import numpy as np
+
+    with _HEADERS:
+        mapped = np.lib.format.open_memmap(file, mode="r")
+    if mapped.nbytes > _MAPPED:
+        return mapped
+    array = np.array(mapped)
+    array.flags.writeable = False
+    return array
 
 
 def _array_file(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,13 +13,10 @@ from dpspec.contract import Event, Noticed, Plan, TrialFinished
 from dpspec.engine.keys import trial_key
 from dpspec.engine.prepare import Prepared
 from dpspec.engine.result import TrialRecord
-from dpspec.engine.store import Store, StoredTrial
+from dpspec.engine.store import AT_ONCE, Store, StoredTrial
 from dpspec.engine.work import Made
 
 Listener = Callable[[Event], None]
-
-#: Records that are asked for at once: a store may be far away.
-_AT_ONCE = 16
 
 
 class Trials:
@@ -39,7 +37,7 @@ class Trials:
 
     def look(self) -> None:
         """Take from the store what it has; a damaged record is told, and counts as absent."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             stored = pool.map(lambda key: self._store.get(key, self._notice), self._keys.values())
             self.found = {index: trial for index, trial in zip(self._keys, stored, strict=True) if trial is not None}
 
@@ -50,9 +48,9 @@ class Trials:
                 yield rest
 
     @property
-    def share_missing(self) -> float:
-        """The share of the planned trials that are still to be made."""
-        return 1.0 - len(self.found) / self.plan.trials if self.plan.trials else 0.0
+    def missing_trials(self) -> int:
+        """How many are still to be made."""
+        return sum(map(len, self.missing()))
 
     def folders(self, indices: Sequence[int], *, made: bool) -> dict[int, Path | None]:
         """Where trials in work may keep their state; ``made``: as folders that are there, for others to find."""
@@ -63,6 +61,11 @@ class Trials:
                     folder.mkdir(parents=True, exist_ok=True)
         return folders
 
+    def cut(self, chunks: int) -> int:
+        """Go no further than so many chunks, whatever else is there or still comes; returns their number of trials."""
+        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
+        return self.plan.trials
+
     def keep(self, made: Made) -> None:
         """Store a trial that has just been made."""
         self.found[made.index] = self._store.put(self._keys[made.index], made.value, made.recorded)
@@ -71,7 +74,8 @@ class Trials:
     @cached_property
     def sorted(self) -> list[StoredTrial]:
         """All that are there, once no more are made; tells where they were made in different ways."""
-        trials = [self.found[index] for index in sorted(self.found)]
+        planned = {index for chunk in self.plan.chunks for index in chunk}
+        trials = [self.found[index] for index in sorted(self.found) if index in planned]
         for notice in _mixtures([stored.record for stored in trials]):
             self._notice(notice)
         return trials

@@ -11,17 +11,31 @@ import math
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
-from dpspec.contract import Assumption, Catalog, Check, DataError, Json, MissingArrayError, Plan, Spec, Trial, thaw
+from dpspec.contract import (
+    Assumption,
+    Catalog,
+    Check,
+    DataError,
+    FrozenMap,
+    Json,
+    MissingArrayError,
+    Plan,
+    Spec,
+    Trial,
+    thaw,
+)
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
+from dpspec.engine.joined import apart, join, split
 from dpspec.engine.judge import as_expected
-from dpspec.engine.keys import trial_key
 from dpspec.engine.outcomes import conclude
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.recorded import as_recorded
 from dpspec.engine.redact import INTERNAL, LEFT_OUT_REASON, redact_audit
 from dpspec.engine.result import AuditResult, Result, TrialRecord
+from dpspec.engine.revisions import Revisions, strangers
 from dpspec.engine.runner import Audited, assemble
+from dpspec.engine.settled import Rule, settled_after
 from dpspec.engine.store import Store, StoredTrial
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
@@ -40,6 +54,7 @@ _RECOMPUTED = (
     "verdicts",
     "conformance",
     "planned_trials",
+    "settled_after",
     "power",
     "notes",
 )
@@ -73,11 +88,14 @@ def verify(
 
     Raises ``PluginError`` when a kind that the result names is not installed.
     """
+    if result.parts:
+        return tuple(_of_parts(result, catalog, directory, store))
     mismatches: list[Mismatch] = []
     audited: list[Audited] = []
+    rule = Rule(confidence=result.confidence, audits=len(result.audits))
     for audit in result.audits:
         try:
-            again, found = _recompute(audit, catalog, directory, store)
+            again, found = _recompute(audit, catalog, directory, store, rule)
         except (SpecError, OSError, ValueError, KeyError) as error:
             text = str(error) or type(error).__name__
             mismatches.append(Mismatch(audit=audit.name, what="audit", recorded="a result", recomputed=text))
@@ -102,8 +120,23 @@ def verify(
     return tuple(mismatches)
 
 
+def _of_parts(result: Result, catalog: Catalog, directory: str | None, store: Store | None) -> Iterator[Mismatch]:
+    """Every part by itself, as it was judged, and that the whole is no more than these."""
+    parts = split(result)
+    for source, part, named in zip((one.source for one in result.parts), parts, apart(result), strict=True):
+        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
+        for found in verify(part, catalog, directory=directory, store=store):
+            what = found.what if found.audit else f"{source}: {found.what}"
+            yield dataclasses.replace(found, audit=names.get(found.audit, found.audit), what=what)
+    again = join([(one.source, part) for one, part in zip(result.parts, parts, strict=True)])
+    names_now, names_then = ([audit.name for audit in one.audits] for one in (result, again))
+    yield from _compare("", "names", encode(names_now), encode(names_then))
+    for what in ("confidence", "created", "environment", "notes"):
+        yield from _compare("", what, encode(getattr(result, what)), encode(getattr(again, what)))
+
+
 def _recompute(
-    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None
+    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, rule: Rule
 ) -> tuple[Audited, list[Mismatch]]:
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
@@ -117,10 +150,9 @@ def _recompute(
     plan = prepared.plan() if audit.planned_trials or audit.trials else Plan(chunks=(), seconds=0.0, memory_bytes=0)
     chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
     mismatches.extend(_uncounted([record.index for record in audit.trials], chunk_of, audit.name))
-    for record in audit.trials:
-        chunk = chunk_of.get(record.index, ())
-        key = trial_key(inputs, prepared.facts, prepared.revisions, chunk, record.index)
-        mismatches.extend(_compare(audit.name, f"trials[{record.index}].key", record.key, key))
+    strange = strangers(audit.trials, chunk_of, inputs, prepared.facts, prepared.revisions)
+    for others, indices in strange.items():
+        mismatches.extend(_made_otherwise(audit.name, others, indices, prepared.revisions))
     context = RunContext(prepared, catalog, inputs, device="cpu")
     try:
         bounds = list(prepared.audit.bound(spec, context))
@@ -132,8 +164,9 @@ def _recompute(
     trials = [_trial(record, stored) for record, stored in zip(audit.trials, held, strict=True)]
     try:
         outcomes = conclude(prepared, bounds, trials)
+        stopped = settled_after(prepared, bounds, plan, {trial.index: trial for trial in trials}, rule)
     except MissingArrayError as error:
-        outcomes = as_recorded(audit, bounds)
+        outcomes, stopped = as_recorded(audit, bounds), audit.settled_after
         mismatches.append(
             Mismatch(
                 audit=audit.name,
@@ -143,8 +176,36 @@ def _recompute(
                 differs=False,
             )
         )
-    again = Audited(prepared=prepared, plan=plan, outcomes=outcomes, trials=audit.trials, seconds=audit.seconds)
+    again = Audited(
+        prepared=prepared,
+        plan=plan,
+        outcomes=outcomes,
+        trials=audit.trials,
+        seconds=audit.seconds,
+        settled_after=stopped,
+    )
     return again, mismatches
+
+
+def _made_otherwise(
+    audit: str, others: Revisions, indices: Sequence[int], installed: FrozenMap
+) -> Iterator[Mismatch]:
+    """A line for every provider whose revision has changed since the trials were made, or one for whatever else has."""
+    number = f"{len(indices)} trial{'' if len(indices) == 1 else 's'}"
+    for part, kind, revision in others:
+        yield Mismatch(
+            audit=audit,
+            what=f"{number}, {part} {kind!r}",
+            recorded=f"made by its revision {revision}",
+            recomputed=f"its revision {installed[part][1]} is installed, which trains or measures in another way",
+        )
+    if not others:
+        yield Mismatch(
+            audit=audit,
+            what=f"trials[{indices[0]}].key" + (f" and of {len(indices) - 1} more" if len(indices) > 1 else ""),
+            recorded="other inputs, data or revisions of plugins",
+            recomputed=f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
+        )
 
 
 def _misplaced(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:

@@ -30,8 +30,13 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     if not audit.planned_trials:
         yield f"Nothing was trained for {audit.name}: its numbers speak of the mechanism as declared, not of any code."
     elif not audit.complete:
-        missing = audit.planned_trials - len(audit.trials)
-        yield f"{missing} of {audit.planned_trials} trials of {audit.name} are missing: a re-run resumes."
+        missing = audit.needed_trials - len(audit.trials)
+        yield f"{missing} of {audit.needed_trials} trials of {audit.name} are missing: a re-run resumes."
+    if audit.settled_after is not None:
+        yield (
+            f"{audit.name} stopped after {audit.settled_after} of {audit.planned_trials} trials, when all its claims "
+            "were decided: more might have shown more."
+        )
     if audit.planned_trials:
         yield "A lower bound is what these attacks found: a stronger attack may find more, never less."
         if audit.conformance.status == "conforms-within":

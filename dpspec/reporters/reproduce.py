@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from dpspec.contract import FrozenMap, Json
 from dpspec.engine import numbers
+from dpspec.engine.joined import apart
 from dpspec.engine.result import AuditResult, Result
 from dpspec.reporters import words
 
@@ -21,8 +23,23 @@ def command(result: Result) -> tuple[str, ...]:
     return ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How one result is made again; ``of`` names its file where there are several."""
+
+    of: str
+    command: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def recipes(result: Result) -> tuple[Recipe, ...]:
+    """One for each result that was joined; the one of any other."""
+    named = [part.source for part in result.parts] or [""]
+    return tuple(Recipe(of, command(one), tuple(facts(one))) for of, one in zip(named, apart(result), strict=True))
+
+
 def facts(result: Result) -> Iterator[tuple[str, str]]:
-    """Name and text of every fact, in the order in which they are read."""
+    """Name and text of every fact of one invocation, in the order in which they are read."""
     for audit in result.audits:
         yield from _audit(audit)
     yield "family-wise confidence", numbers.exact(result.confidence)
@@ -45,7 +62,7 @@ def _audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
     if seed is not None:
         parts.append(f"seed {words.value(seed)}")
     if audit.planned_trials:
-        parts.append(f"{len(audit.trials)} of {words.count(audit.planned_trials, 'trial')}")
+        parts.append(words.trials(audit))
     devices = sorted({str(trial.recorded["device"]) for trial in audit.trials if trial.recorded.get("device")})
     if devices:
         parts.append(f"trained on {' and '.join(devices)}")

@@ -94,9 +94,15 @@ def conformance_line(audit: AuditResult) -> str:
     return f"{', '.join(part for part in (found.status, conformance_outcome(audit)) if part)}. {found.reason}"
 
 
+def trials(audit: AuditResult) -> str:
+    """How many trials there are, of how many that were planned."""
+    said = f"{len(audit.trials)} of {count(audit.planned_trials, 'trial')}"
+    return said if audit.settled_after is None else f"{said}, which decided all its claims"
+
+
 def missing_trials(audit: AuditResult) -> str:
     """How many trials are there, and what to do about the others."""
-    return f"{len(audit.trials)} of {audit.planned_trials} trials are there; a run with the same store goes on"
+    return f"{len(audit.trials)} of {audit.needed_trials} trials are there; a run with the same store goes on"
 
 
 def claimed(verdict: Verdict) -> str:
@@ -181,7 +187,8 @@ def tally(result: Result) -> str:
     verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
     kept = sum(verdict.expected for _, verdict in verdicts)
     later = sum(pending(audit, verdict) for audit, verdict in verdicts)
-    counts = f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
+    counts = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
+    counts += f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
     if kept == len(verdicts):
         counts += "all as expected"
     else:

@@ -7,6 +7,8 @@ one-run          canaries, guesses, correct                             a privac
 one-run-ladder   canaries, guesses (rising), correct (of each count)    a privacy curve
 many-run         present, absent, true_positives, false_positives       a privacy curve
 many-run-ranked  outcomes: a text of 0 and 1, from the lowest score     a privacy curve
+many-run-        coins: a text of 0 and 1, scores: both in the order    a privacy curve, whenever
+sequential       in which runs were made                                one stops
 binomial         trials, successes                                      a metric's at_least or at_most
 ================ ====================================================== ==================================
 
@@ -22,7 +24,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from dpspec.contract import Evidence, FrozenMap
-from dpspec.stats import binomial, ladder, manyrun, onerun, onerun_curve, thresholds
+from dpspec.stats import binomial, ladder, manyrun, onerun, onerun_curve, sequential, thresholds
 from dpspec.stats.curves import Point
 
 #: A test by its name, the statistics that it read, and the null.
@@ -35,6 +37,9 @@ _BINOMIAL = ("successes", "trials")
 
 #: No attack counts more.
 _MOST = 10**9
+
+#: No attack makes more runs one after the other.
+_RUNS = 10**5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,12 @@ _KINDS: dict[str, _Kind] = {
         p_value=thresholds.p_value,
         epsilon_lower=thresholds.epsilon_lower,
         perfect=lambda outcomes: ("".join(sorted(outcomes)),),
+    ),
+    "many-run-sequential": _Kind(
+        statistics={"coins": str, "scores": tuple},
+        p_value=sequential.p_value,
+        epsilon_lower=sequential.epsilon_lower,
+        perfect=lambda coins, scores: (coins, tuple(map(int, coins))),
     ),
 }
 
@@ -148,7 +159,7 @@ def require_counts(evidence: Evidence) -> None:
     for value in values:
         if isinstance(value, str):
             if len(value) > _MOST or set(value) - {"0", "1"}:
-                raise ValueError(f"evidence {evidence.id!r}: outcomes must be a text of 0 and 1")
+                raise ValueError(f"evidence {evidence.id!r}: outcomes and coins must be texts of 0 and 1")
         elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
     if not _possible(evidence.kind, values):
@@ -171,6 +182,9 @@ def _possible(kind: str, values: tuple[Any, ...]) -> bool:
     if kind == "many-run":
         present, absent, true, false = values
         return bool(true <= present and false <= absent)
+    if kind == "many-run-sequential":
+        coins, scores = values
+        return len(coins) == len(scores) <= _RUNS
     return True
 
 

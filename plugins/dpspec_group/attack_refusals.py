@@ -109,6 +109,14 @@ def _options(canary: dps.FrozenMap, audit: dps.FrozenMap, attack: Attack) -> Ite
             path=("audit", "score"),
             help="leave score out",
         )
+    if attack.sequential and attack.method != "many-run":
+        yield dps.Diagnostic(
+            code="unsupported",
+            message="stop: settled ends many runs as soon as they show enough; the test of one-run is of a number of "
+            "guesses that was fixed before",
+            path=("audit", "stop"),
+            help="leave stop out, or write method: many-run",
+        )
     if attack.calibrated and attack.method == "many-run":
         yield dps.Diagnostic(
             code="unsupported",

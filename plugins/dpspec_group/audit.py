@@ -51,14 +51,16 @@ class GroupAudit(dps.Audit):
             memory_bytes=4 * parameters * min(facts.records, 4096) + 8 * facts.records * facts.features,
             power=power(spec, facts.records),
             checks=foresee(spec, facts),
+            sequential=attack.sequential,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: baselines, and parts of the threat model."""
+        """The default without what no trial reads: baselines, when to stop, and parts of the threat model."""
         inputs = super().trial_inputs(spec)
         mechanism = {key: value for key, value in inputs["mechanism"].items() if key != "baselines"}
         threat = {key: inputs["threat_model"][key] for key in ("adjacency", "access", "group_size")}
-        return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat})
+        audit = {key: value for key, value in inputs["audit"].items() if key != "stop"}
+        return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat, "audit": audit})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries, once per index, and without."""

@@ -36,6 +36,11 @@ _AUDIT = {
             "first model (this is the default), how small it is, or how likely both are if they were planted, learned "
             "from half of the canaries, which are not guessed then.",
         },
+        "stop": {
+            "enum": ["planned", "settled"],
+            "description": "When many runs end: after all of them (this is the default), or as soon as every claim "
+            "about privacy is proved or refuted, by a test that holds whenever one stops.",
+        },
     },
     "additionalProperties": False,
 }

@@ -1,7 +1,8 @@
 """Many runs: in each the target group is planted by a fair coin, and an exact test counts both kinds of error.
 
 Where the law of the scores is known, the threshold from which on a run counts as "present" is fixed before. Where it
-is not, the threshold that shows most is chosen on the runs themselves, and the test pays for the choice.
+is not, the threshold that shows most is chosen on the runs themselves, and the test pays for the choice. Where runs end
+as soon as they show enough, each threshold follows from earlier runs, and the test pays for being asked after each.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import dpspec.contract as dps
-from dpspec.stats import manyrun, thresholds
+from dpspec.stats import manyrun, sequential, thresholds
 from dpspec_group.options import EDGES, attack_of_spec
 from dpspec_group.plans import COINS, attack_delta, many_run_design
 
@@ -58,10 +59,16 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
         if min(sides) == 0:
             continue
         at = dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size})
-        fixed = many_run_design(spec, records, len(runs), size)
+        fixed = None if attack.sequential else many_run_design(spec, records, len(runs), size)
         statistics: dict[str, dps.Json]
         assumptions: tuple[dps.Assumption, ...]
-        if fixed is not None:
+        if attack.sequential:
+            kind, source, assumptions = "many-run-sequential", sequential.SOURCE, (COINS,)
+            coins, scores = "".join(str(int(run.present)) for run in runs), tuple(run.reached for run in runs)
+            statistics = {"coins": coins, "scores": scores}
+            value = sequential.epsilon_lower(coins, scores, at["delta"], confidence)
+            power = sequential.largest(len(runs), at["delta"], confidence)
+        elif fixed is not None:
             kind, source, assumptions = "many-run", _SOURCE, (COINS, _THRESHOLD)
             statistics = dict(counts(runs, EDGES.index(fixed.score)))
             value = manyrun.epsilon_lower(**statistics, delta=at["delta"], confidence=confidence)

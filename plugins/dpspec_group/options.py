@@ -27,6 +27,7 @@ class Attack:
     """What is planted and how it is looked for.
 
     sizes: the group sizes, ascending; each gets ``share`` canary groups per run.
+    sequential: whether runs end as soon as all claims are decided, and are tested accordingly.
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
     """
 
@@ -38,6 +39,7 @@ class Attack:
     spread: float
     sizes: tuple[int, ...]
     share: int
+    sequential: bool = False
 
     @property
     def count(self) -> int:
@@ -100,6 +102,7 @@ def attack_of(inputs: Mapping[str, Any]) -> Attack:
         spread=float(canary.get("spread", 0.0)),
         sizes=sizes,
         share=int(canary.get("count", len(sizes))) // len(sizes),
+        sequential=audit.get("stop") == "settled",
     )
 
 

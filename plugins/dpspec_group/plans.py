@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import dpspec.contract as dps
-from dpspec.stats import manyrun, thresholds
+from dpspec.stats import manyrun, sequential, thresholds
 from dpspec_group.bounds import claimed_deltas
 from dpspec_group.design import Design, Threshold, blind, design, threshold
 from dpspec_group.laws import ScoreLaw, end_to_end, score_law
@@ -87,9 +87,11 @@ def _shown(spec: dps.Spec, attack: Attack, records: int, size: int) -> tuple[str
     assert spec.audit is not None
     runs, delta, confidence = spec.audit.runs, attack_delta(spec, size), spec.audit.confidence
     if attack.method == "many-run":
+        what = f"{runs} runs with and without a group of {size}"
+        if attack.sequential:
+            return f"{what} at most", sequential.largest(runs, delta, confidence), math.nan
         fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
         largest = (thresholds if fixed is None else manyrun).largest(*sides, delta, confidence)
-        what = f"{runs} runs with and without a group of {size}"
         return what, largest, math.nan if fixed is None else fixed.expected_epsilon
     planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
     what = f"{attack.share * runs} canary groups of {size}"

@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused_with_its_place(place: str, value: Any, s
         ("one-run-ladder", {"canaries": 10, "guesses": (4, 3), "correct": (3, 3)}, "counts more than there can be"),
         ("one-run-ladder", {"canaries": 10, "guesses": (4, 6), "correct": (3,)}, "counts more than there can be"),
         ("many-run", {"present": 5, "absent": 5, "true_positives": 6, "false_positives": 0}, "more than there can be"),
-        ("many-run-ranked", {"outcomes": "012"}, "outcomes must be a text of 0 and 1"),
+        ("many-run-ranked", {"outcomes": "012"}, "must be texts of 0 and 1"),
         ("binomial", {"trials": 5, "successes": 6}, "counts more than there can be"),
         ("binomial", {"trials": 5, "successes": -1}, "holds counts below 0"),
     ],

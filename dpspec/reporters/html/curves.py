@@ -95,6 +95,9 @@ def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
         pairs = [(counts["false_positives"] / absent, counts["true_positives"] / present)]
     elif evidence.kind == "many-run-ranked":
         pairs = list(_ranked(str(counts["outcomes"])))
+    elif evidence.kind == "many-run-sequential":
+        runs = sorted(zip(counts["scores"], (-int(coin) for coin in counts["coins"]), strict=True))
+        pairs = list(_ranked("".join(str(-coin) for _, coin in runs)))
     elif evidence.kind in ("one-run", "one-run-ladder"):
         canaries = max(1, int(counts["canaries"]))
         guessed, right = (_list(counts[key]) for key in ("guesses", "correct"))

@@ -1,0 +1,178 @@
+"""Betting on coins: the capital grows by no fair chance, whenever one looks."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpspec.contract import Evidence, FrozenMap, Scope
+from dpspec.stats import gdp, nulls, sequential
+
+POINTS = [(0.0, 0.0), (0.0, 0.3), (0.7, 0.0), (0.7, 1e-5), (2.0, 0.1), (5.0, 1e-3)]
+
+Runs = tuple[str, list[int]]
+
+
+def gaussian(mu: float, runs: int, seed: int) -> Runs:
+    """Scores of a mechanism that is mu-GDP, in steps of 1/64."""
+    rng = np.random.default_rng(seed)
+    coins = rng.integers(0, 2, runs)
+    scores = np.floor(64 * (mu * coins + rng.standard_normal(runs))).astype(int)
+    return "".join(map(str, coins)), scores.tolist()
+
+
+def randomized_response(epsilon: float, delta: float, runs: int, seed: int) -> Runs:
+    """The mechanism that loses most: score 3 or 0 where delta gives the coin away, else the coin or its opposite."""
+    rng = np.random.default_rng(seed)
+    coins = rng.integers(0, 2, runs)
+    open_, right = rng.random(runs) < delta, rng.random(runs) < math.exp(epsilon) / (1 + math.exp(epsilon))
+    scores = np.where(open_, 3 * coins, 1 + (coins == right))
+    return "".join(map(str, coins)), scores.tolist()
+
+
+def capital(coins: str, scores: list[int], epsilon: float, delta: float) -> list[float]:
+    """The same, step by step, as the module's docstring says it."""
+    bettors = [
+        (side, tail, stake, 1.0) for side in (1, 0) for tail in (0.0, 0.02, 0.1, 0.3) for stake in (0.9, 0.5, 0.15)
+    ]
+    total = []
+    for t, (coin, score) in enumerate(zip(coins, scores, strict=True)):
+        after = []
+        for side, tail, stake, has in bettors:
+            sign = 1 if side else -1
+            against = sorted(
+                (sign * s for c, s in zip(coins[:t], scores[:t], strict=True) if int(c) != side), reverse=True
+            )
+            if against and sign * score > against[math.floor(tail * len(against))]:
+                won = int(coin) == side
+                has *= 1 + stake * (2 - delta) / (2 * math.exp(epsilon) + delta) if won else 1 - stake
+            else:
+                has *= 1 - stake * delta / (2 + delta)
+            after.append((side, tail, stake, has))
+        bettors = after
+        total.append(sum(has for *_, has in bettors) / len(bettors))
+    return total
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), POINTS)
+@pytest.mark.parametrize("stake", [0.15, 0.5, 0.9])
+def test_no_bet_is_better_than_fair(epsilon: float, delta: float, stake: float) -> None:
+    """The mean factor over a fair coin, for all rates that (epsilon, delta)-DP allows, and for smaller epsilon too."""
+    rates = np.linspace(0.0, 1.0, 201)
+    high, low = (grid.ravel() for grid in np.meshgrid(rates, rates))
+    gain = stake * (2 - delta) / (2 * math.exp(epsilon) + delta)
+    idle = -stake * delta / (2 + delta)
+    for smaller in (0.0, 0.5 * epsilon, epsilon):
+        allowed = high <= math.exp(smaller) * low + delta
+        mean = 0.5 * (high * gain + (1 - high) * idle) + 0.5 * (-low * stake + (1 - low) * idle)
+        assert mean[allowed].max() <= 1e-12
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), POINTS)
+def test_it_is_what_the_bettors_have(epsilon: float, delta: float) -> None:
+    for seed, runs in product(range(3), (1, 7, 60)):
+        coins, scores = gaussian(2.0, runs, seed)
+        expected = min(1.0, 1.0 / max(1.0, *capital(coins, scores, epsilon, delta), 1.0))
+        assert sequential.p_value(coins, scores, [(epsilon, delta)]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (0.5, 0.05), (2.0, 0.0)])
+def test_looking_after_every_run_is_paid_for(epsilon: float, delta: float) -> None:
+    """Seeds 0 to 399, at the mechanism that loses all that is allowed: at most the 99.9% quantile of Bin(400, 0.05)."""
+    p = [sequential.p_value(*randomized_response(epsilon, delta, 200, seed), [(epsilon, delta)]) for seed in range(400)]
+    assert sum(value <= 0.05 for value in p) <= stats.binom.ppf(0.999, 400, 0.05)
+    assert min(p) < 0.5
+
+
+@pytest.mark.parametrize("mu", [0.5, 2.0])
+def test_the_lower_bound_covers_a_gaussian_mechanism_whenever_one_stops(mu: float) -> None:
+    """Seeds 0 to 59, stopped where the bound is largest of four looks."""
+    true = gdp.epsilon(mu, 1e-3)
+    wrong, shown = 0, []
+    for seed in range(60):
+        coins, scores = gaussian(mu, 240, seed)
+        best = max(sequential.epsilon_lower(coins[:n], scores[:n], 1e-3, 0.95) for n in range(60, 241, 60))
+        wrong += best > true
+        shown.append(best)
+    assert wrong <= stats.binom.ppf(0.999, 60, 0.05)
+    assert np.median(shown) > 0.15 * true or mu < 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.0, 6.0), st.floats(0.0, 6.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+def test_a_weaker_claim_is_refuted_later(seed: int, e1: float, e2: float, d1: float, d2: float) -> None:
+    coins, scores = gaussian(3.0, 80, seed)
+    strong, weak = (min(e1, e2), min(d1, d2)), (max(e1, e2), max(d1, d2))
+    assert sequential.p_value(coins, scores, [strong]) <= sequential.p_value(coins, scores, [weak]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_lower_bound_is_what_the_test_refutes(seed: int) -> None:
+    coins, scores = gaussian(3.0, 200, seed)
+    bound = sequential.epsilon_lower(coins, scores, 1e-4, 0.95)
+    assert bound > 0.5
+    assert sequential.p_value(coins, scores, [(bound, 1e-4)]) <= 0.05
+    assert sequential.p_value(coins, scores, [(bound * (1 + 1e-6), 1e-4)]) > 0.05
+    # One more run never takes anything back.
+    assert sequential.epsilon_lower(coins[:-1], scores[:-1], 1e-4, 0.95) <= bound
+
+
+def test_perfect_guesses_show_what_the_design_can() -> None:
+    """Alternating coins without an error: each bettor on either side wins half of the runs, but for the first."""
+    assert sequential.largest(1, 0.0, 0.95) == 0.0
+    value = sequential.largest(400, 0.0, 0.95)
+
+    def log_capital(epsilon: float) -> float:
+        each = [w * math.log1p(c * math.exp(-epsilon)) for c in (0.9, 0.5, 0.15) for w in [199] * 4 + [200] * 4]
+        return float(np.logaddexp.reduce(each)) - math.log(24)
+
+    # The side that bets on "absent" has a present run before it in each of its 200 runs, the other one 199 times.
+    assert log_capital(value) == pytest.approx(-math.log(0.05), abs=1e-3)
+    assert value > sequential.largest(100, 0.0, 0.95) > sequential.largest(100, 0.0, 0.99) > 0.0
+
+
+def test_several_points_are_one_test() -> None:
+    coins, scores = gaussian(3.0, 100, 1)
+    alone = sequential.p_value(coins, scores, [(0.5, 1e-5)])
+    several = sequential.p_value(coins, scores, [(0.5, 1e-5), (9.0, 0.5)])
+    assert alone < several <= 2.0 * alone
+    assert sequential.p_value(coins, scores, []) == 1.0
+    assert sequential.p_value("", [], [(0.5, 0.0)]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("coins", "scores", "point"),
+    [("1", [1, 2], (1.0, 0.0)), ("2", [1], (1.0, 0.0)), ("1", [1], (-1.0, 0.0)), ("1", [1], (1.0, 2.0))],
+)
+def test_what_makes_no_sense_is_refused(coins: str, scores: list[int], point: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match=r"coins must be|need epsilon"):
+        sequential.p_value(coins, scores, [point])
+
+
+def evidence(coins: str, scores: list[int]) -> Evidence:
+    return Evidence(
+        id="a",
+        kind="many-run-sequential",
+        statistics=FrozenMap({"coins": coins, "scores": tuple(scores)}),
+        scope=Scope(),
+        method="m",
+        source="s",
+    )
+
+
+def test_stored_evidence_is_read_by_it() -> None:
+    coins, scores = gaussian(3.0, 100, 1)
+    scores = [score + 1000 for score in scores]  # only their order counts
+    read = evidence(coins, scores)
+    assert nulls.p_value(read, 0.5, 1e-5) == sequential.p_value(coins, scores, [(0.5, 1e-5)])
+    assert nulls.epsilon_lower(read, 1e-5, 0.95) == sequential.epsilon_lower(coins, scores, 1e-5, 0.95)
+    assert nulls.largest(read, 1e-5, 0.95) == pytest.approx(sequential.largest(100, 1e-5, 0.95), rel=0.1)
+    nulls.require_counts(read)
+    with pytest.raises(ValueError, match="more than there can be"):
+        nulls.require_counts(evidence(coins, scores[1:]))
