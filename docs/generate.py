@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import commands, python, spec
+from generator import commands, python, spec, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract import Catalog
@@ -44,6 +44,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands.page(),
         "python.md": python.public_page(),
         "plugins.md": python.plugin_page(),
+        "plugin-tools.md": tools.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 

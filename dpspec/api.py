@@ -26,9 +26,9 @@ def run(
     workers: int | None = None,
     address: str | None = None,
 ) -> Result:
-    """Audit spec files, all claims as one family: the result that ``dpspec run`` shows.
+    """Audit spec files, or all specs of a folder, all claims as one family: the result that ``dpspec run`` shows.
 
-    specs: one file or several.
+    specs: one file or folder, or several.
     overrides: ``path=value`` texts, as for ``--set``; each holds for every spec.
     store: the folder or the URL where trials are kept, so that nothing is trained twice.
     device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
@@ -37,7 +37,7 @@ def run(
     train: whether trials may be made; without, bounds are computed and claims judged by them alone.
 
     Raises ``SpecError`` with every diagnostic of every file, ``PluginError`` when a kind is not installed (both with
-    notes that show the lines at fault), ``NothingToRunError`` without specs.
+    notes that show the lines at fault), ``NothingToRunError`` without specs, ``UsageError`` where a folder holds none.
     """
     from dpspec.engine import runner
     from dpspec.engine.means import Means

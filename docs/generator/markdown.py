@@ -92,7 +92,8 @@ def _field(f: dataclasses.Field[Any]) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    text = parameter.name if parameter.annotation is parameter.empty else f"{parameter.name}: {parameter.annotation}"
+    name = f"*{parameter.name}" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name
+    text = name if parameter.annotation is parameter.empty else f"{name}: {parameter.annotation}"
     return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
 
 

@@ -8,6 +8,7 @@ import re
 import dpspec
 import dpspec.contract as contract
 from dpspec.contract import DpspecHooks
+from dpspec.engine.result import AuditResult
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
@@ -49,6 +50,8 @@ def public_page() -> str:
             lines += ["## `__version__`\n", "The version of the distribution, as text.\n"]
         else:
             lines += described(name, getattr(dpspec, name))
+        if name == "Result":
+            lines += [*described("AuditResult", AuditResult), "What `Result.audits` holds; it is not imported.\n"]
     return tidy("\n".join(lines))
 
 

@@ -24,7 +24,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 @dataclass(frozen=True)
 class Picture:
-    """Part of a report: its top, or the figure whose title begins so."""
+    """Part of a report on a spec, or on a folder of them: its top, or the figure whose title begins so."""
 
     spec: str
     figure: str = ""
@@ -38,6 +38,7 @@ SHOWN = {
     "report.png": Picture("quickstart.yaml", height=1060),
     "report-phone.png": Picture("quickstart.yaml", width=400, height=860, dark=True),
     "control.png": Picture("controls/tenth-noise.yaml", height=560),
+    "overview.png": Picture("controls", height=1180, dark=True),
     "tests-of-membership.png": Picture("quickstart.yaml", "Power of the best test"),
     "groups.png": Picture("quickstart.yaml", "Delta against epsilon"),
     "records.png": Picture("per-instance/digits.yaml", "Every audited record", internal=True),

@@ -17,6 +17,7 @@ TRACKER = "the dpspec issue tracker"
 def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
     """The text of a bug report, in Markdown."""
     from dpspec import __version__
+    from dpspec.stores.shelf import shown
 
     lines = [
         "# dpspec: unexpected error",
@@ -24,7 +25,7 @@ def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
         f"- dpspec: {__version__}",
         f"- python: {platform.python_implementation()} {platform.python_version()}",
         f"- platform: {platform.platform()}",
-        f"- command: `{shlex.join(['dpspec', *arguments])}`",
+        f"- command: `{shlex.join(['dpspec', *map(shown, arguments)])}`",
         "",
         "```",
         "".join(traceback.format_exception(error)).rstrip(),

@@ -28,13 +28,14 @@ def list_trials(
     from dpspec.engine.numbers import size
     from dpspec.engine.store import Store
 
-    kept = list(Store(store).entries())
+    place = Store(store)
+    kept = list(place.entries())
     if keys:
         for entry in kept:
             emit(f"{entry.key}  {size(entry.size):>10}  {entry.made or '?':25}  {entry.kind or '?'}  {_named(entry)}")
     elif kept:
         emit(table([("kind", "spec", "trials", "size", "made"), *_by_spec(kept)], page_width(), indent=0))
-    emit(f"{_trials(len(kept))}, {size(sum(entry.size for entry in kept))} in {store}")
+    emit(f"{_trials(len(kept))}, {size(sum(entry.size for entry in kept))} in {place.location}")
     return ExitCode.OK
 
 
@@ -47,7 +48,8 @@ def remove_trials(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove every stored trial, and what unfinished ones need to go on.")
+        bool,
+        typer.Option("--all", help="Remove every stored trial, what was set aside, and what unfinished ones need."),
     ] = False,
     store: StorePlace = DEFAULT_STORE,
 ) -> int:
@@ -82,9 +84,10 @@ def verify_trials(store: StorePlace = DEFAULT_STORE) -> int:
             damaged += 1
             emit(f"{key}  {told[0]}")
     if damaged:
-        emit(f"{damaged} of {_trials(count)} in {store} {'is' if damaged == 1 else 'are'} not as written: set aside")
+        are = "is" if damaged == 1 else "are"
+        emit(f"{damaged} of {_trials(count)} in {kept.location} {are} not as written: set aside")
         return ExitCode.UNEXPECTED
-    emit(f"{_trials(count)} in {store}: every one as it was written")
+    emit(f"{_trials(count)} in {kept.location}: every one as it was written")
     return ExitCode.OK
 
 

@@ -53,7 +53,10 @@ def new_plugin(
     root = folder / f"dpspec-{name}"
     install = shlex.quote(f"{root}[test]")
     example = root / root.name.replace("-", "_") / "example.yaml"
-    emit(f"\nNext:\n  pip install -e {install}\n  python -m pytest {root}\n  dpspec run {example}")
+    emit(
+        f"\nNext:\n  pip install -e {install}\n  python -m pytest {root}\n  dpspec plugins --check {name}\n"
+        f"  dpspec run {example}"
+    )
     return ExitCode.OK
 
 

@@ -8,11 +8,18 @@ from typing import Annotated, TypeAlias
 import typer
 
 SpecFiles: TypeAlias = Annotated[
-    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML).", show_default=False)
+    list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of them.", show_default=False)
+]
+
+ResultFiles: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RESULT", help="Results (JSON or HTML); several are shown as one report.", show_default=False
+    ),
 ]
 
 ResultFile: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="RESULT", help="A result written by --report json=PATH.", show_default=False)
+    Path, typer.Argument(metavar="RESULT", help="A result: JSON, or a report in HTML.", show_default=False)
 ]
 
 Overrides: TypeAlias = Annotated[

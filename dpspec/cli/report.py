@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli.options import Internal, ResultFile
+from dpspec.cli.options import Internal, ResultFiles
 from dpspec.cli.output import emit
 from dpspec.errors import ExitCode
 
 
 def report(
-    result: ResultFile,
+    results: ResultFiles,
     format_: Annotated[
         str | None,
         typer.Option("--format", metavar="FORMAT", help="json, markdown, text, ...; the terminal's own otherwise."),
@@ -23,12 +23,12 @@ def report(
     ] = None,
     internal: Internal = False,
 ) -> int:
-    """Show a result again, or turn it into another format; nothing is recomputed."""
+    """Show results again, or turn them into another format, several into one report; nothing is recomputed."""
     from dpspec.cli.reports import find_format, show_on_terminal, write_file
-    from dpspec.cli.results import read_result
+    from dpspec.cli.results import read_results
     from dpspec.registry.loader import load_catalog
 
-    stored = read_result(result)
+    stored = read_results(results)
     if format_ is None and output is None:
         show_on_terminal(stored, internal=internal)
         return ExitCode.OK

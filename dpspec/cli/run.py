@@ -100,6 +100,8 @@ def run(
     known = None if baseline is None else read_result(baseline)
     if executor not in catalog.executors:
         raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+    if address is not None and executor == "local":
+        raise UsageError("--ray-address says where a cluster is: it needs --executor ray")
     kept = Store(store)
     means = Means(
         executor=executor,

@@ -55,6 +55,17 @@ def freeze(value: Json) -> Json:
     return value
 
 
+def deeper_than(value: Json, levels: int) -> bool:
+    """Whether maps and lists are nested in a value of plain JSON over more than ``levels`` levels; never recurses."""
+    held = [value]
+    for _ in range(levels + 1):
+        held = [inner for inner in held if isinstance(inner, dict | list)]
+        if not held:
+            return False
+        held = [part for inner in held for part in (inner.values() if isinstance(inner, dict) else inner)]
+    return True
+
+
 def thaw(value: Json) -> Json:
     """Turn a frozen value back into plain dicts and lists, ready for ``json.dumps``."""
     if isinstance(value, Mapping):

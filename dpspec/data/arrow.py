@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError
+from dpspec.data.files import shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,15 +22,36 @@ def column(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
 
     kind = values.type
     if kinds.is_dictionary(kind):
+        if is_text(kind.value_type):
+            return _texts(values)
         kind = kind.value_type
         values = values.cast(kind)
     if kinds.is_decimal(kind):
         values = values.cast(pa.float64())
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
+    if is_text(kind):
         return np.array(values.to_pylist(), dtype=object)
     if kinds.is_boolean(kind) and values.null_count:
         return np.array([None if v is None else str(v).lower() for v in values.to_pylist()], dtype=object)
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
         array: np.ndarray[Any, Any] = values.to_numpy()
         return array
-    raise DataError(f"{where}: column {name!r} is of type {kind}, neither number, truth value nor text")
+    raise DataError(f"{where}: column {shortened(name)!r} is of type {kind}, neither number, truth value nor text")
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is that of texts."""
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def _texts(values: Any) -> np.ndarray[Any, Any]:
+    """Texts that are kept once each: a long one in every record takes no more memory than in one."""
+    import numpy as np
+
+    parts = [np.empty(0, dtype=object)]
+    for chunk in values.chunks:
+        different = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        places = chunk.indices.cast("int64").fill_null(len(different) - 1)
+        parts.append(different[places.to_numpy()])
+    return np.concatenate(parts)

@@ -73,7 +73,8 @@ def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int
         different, inverse = np.unique(values, return_inverse=True)
         found = np.array([known.get(_text(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
     else:
-        found = np.array([known.get(_text(v), -1) for v in values], dtype=np.int64)
+        place = {value: known.get(_text(value), -1) for value in set(values)}
+        found = np.array([place[value] for value in values], dtype=np.int64)
     bad = np.flatnonzero(found < 0)
     if bad.size:
         raise unknown(_text(values[bad[0]]), int(bad[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.files import check_count, locate, sha256
+from dpspec.data.files import check_count, locate, sha256, shortened
 from dpspec.data.options import path, schema
 from dpspec.data.table import KEYS, Columns, Table, no_category
 
@@ -138,10 +139,19 @@ def _one_hot(text: str, name: str, known: Mapping[str, int], where: str) -> list
     return [float(place == known[text]) for place in range(len(known))]
 
 
+#: What is no number to Python and often stands where one should: a date, and numbers of other conventions.
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+_GROUPED = re.compile(r"[+-]?\d+(?:[.,' ]\d{3})*(?:[.,]\d+)?")
+
+
 def _hint(text: str) -> str:
     """What to do about a value that is no number."""
     if not text.strip():
         return "; leave the column out (columns), or declare how missing values are written (missing)"
+    if _DATE.search(text):
+        return "; of a date make a number beforehand, as the days since a public one, or leave the column out (columns)"
+    if _GROUPED.fullmatch(text.strip()):
+        return "; write numbers with a point and without separators of thousands"
     return "" if _like_a_number(text) else "; declare the values of a column of words (categories), or leave it out"
 
 
@@ -156,5 +166,5 @@ def _number(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{where}: {text!r} is not a finite number{_hint(text)}")
+        raise DataError(f"{where}: {shortened(text)!r} is not a finite number{_hint(text)}")
     return value

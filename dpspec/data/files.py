@@ -12,13 +12,18 @@ from pathlib import Path
 
 from dpspec.contract import DataError
 
+#: No more of a foreign text than so many characters stands in a message: it may be somebody's secret.
+MAX_QUOTED = 40
+
 #: No file may be larger, and no array may hold more values (4 bytes each once loaded).
 MAX_BYTES = 2**30
 MAX_VALUES = 2**28
 
 
 def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -> Path:
-    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when it is absent or too large.
+    """The regular file ``name``, relative to ``directory``; raises ``DataError`` when absent, empty or too large.
+
+    Empty files are refused because those of ``/proc`` call themselves so: some have no end, others hold secrets.
 
     otherwise: what to append to the name where no file has it as it is.
     key: the key of ``data`` that names the file.
@@ -34,6 +39,8 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
         raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
         raise DataError(f"{path}: not a regular file", key)
+    if size == 0:
+        raise DataError(f"{path}: is empty", key)
     if size > MAX_BYTES:
         raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read", key)
     return path
@@ -43,6 +50,11 @@ def meant(word: str, candidates: Sequence[str]) -> str:
     """``; did you mean 'x'?`` where a candidate is near ``word``, to end a message with; else nothing."""
     near = get_close_matches(word, candidates, 1, 0.7)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shortened(text: str) -> str:
+    """A text out of a file for a message: all of it, or how it begins."""
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
 def _beside(path: Path) -> list[str]:

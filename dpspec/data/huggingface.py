@@ -19,7 +19,7 @@ from dpspec.data.options import schema
 from dpspec.data.pictures import KEYS as PICTURES
 from dpspec.data.pictures import check_shape, decoded, scaled
 from dpspec.data.remote import FACTS, Remote
-from dpspec.data.table import KEYS, Columns
+from dpspec.data.table import KEYS, Columns, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ class HuggingFace(Remote):
             return rows(read, self, self.columns(table.column_names, self.what()), self.what())
         for name in (image, self.options["label"]):
             if name not in table.column_names:
-                raise DataError(f"{self.what()}: has no column {name!r} (its columns: {', '.join(table.column_names)})")
+                raise DataError(f"{self.what()}: has no column {name!r} (its columns: {listed(table.column_names)})")
         _, y = rows(read, self, Columns(self.options["label"], (), {}), self.what())
         shape = tuple(int(n) for n in self.options["features"])
         x = np.zeros((len(y), *shape), dtype=np.float32)

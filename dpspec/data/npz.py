@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.files import check_count, locate, sha256
+from dpspec.data.files import check_count, locate, sha256, shortened
 from dpspec.data.options import CLASSES, path, schema
 from dpspec.data.source import Source
 
@@ -136,7 +136,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
     try:
         member = archive.open(f"{name}.npy")
     except KeyError:
-        names = ", ".join(other.removesuffix(".npy") for other in archive.namelist()[:_SHOWN])
+        names = ", ".join(shortened(other.removesuffix(".npy")) for other in archive.namelist()[:_SHOWN])
         raise DataError(f"{archive.filename}: has no array {name!r} (its arrays: {names})") from None
     with member:
         yield member

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.arrow import column
+from dpspec.data.arrow import column, is_text
 from dpspec.data.columnar import rows
 from dpspec.data.extras import need
 from dpspec.data.files import MAX_BYTES, check_count, locate, sha256
@@ -86,15 +86,20 @@ class Parquet(Table):
     def _rows(self, path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         with _open(path) as file:
             columns = self.columns(file.schema_arrow.names, path)
+            texts = [field.name for field in file.schema_arrow if is_text(field.type)]
+        with _open(path, texts) as file:
             return rows(lambda name: column(file.read(columns=[name])[name], name, path), self, columns, path)
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """Open a file; whatever goes wrong becomes a ``DataError``, as foreign bytes make pyarrow raise many kinds."""
+def _open(path: Path, texts: Sequence[str] = ()) -> Iterator[Any]:
+    """Open a file; whatever goes wrong becomes a ``DataError``, as foreign bytes make pyarrow raise many kinds.
+
+    texts: the columns to read as dictionaries: as a file may store a text once for many records, so does memory.
+    """
     parquet = need("pyarrow.parquet", "pyarrow", "parquet")
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, read_dictionary=list(texts)) as file:
             yield file
     except DataError:
         raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import DataError, Json
-from dpspec.data.files import meant
+from dpspec.data.files import meant, shortened
 from dpspec.data.options import CLASSES
 from dpspec.data.source import Source
 
@@ -50,7 +50,7 @@ SHOWN = 20
 
 def listed(names: Sequence[str]) -> str:
     """Names for a message, not too many."""
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return ", ".join(map(shortened, names[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Table(Source):
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                raise DataError(f"{where}: column {name!r} stands there twice among the names of columns")
+                raise DataError(f"{where}: column {shortened(name)!r} stands there twice among the names of columns")
         features = tuple(self.options.get("columns") or (name for name in header if name != label))
         categories = self.options.get("categories") or {}
         for name in (label, *features, *categories):
@@ -104,7 +104,7 @@ class Table(Source):
         """The error of a label that is not among the classes; with what to declare where labels may be words."""
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
         return DataError(
-            f"{where}: label {label!r} is not one of the declared classes ({listed([*self.classes()])}){hint}",
+            f"{where}: label {shortened(label)!r} is not one of the declared classes ({listed([*self.classes()])}){hint}",
             "classes",
         )
 
@@ -126,5 +126,5 @@ def places(names: Sequence[str]) -> dict[str, int]:
 def no_category(value: str, name: str, known: Mapping[str, int], where: object) -> DataError:
     """The error of a value that is not among the categories of column ``name``."""
     hint = "" if value else '; write "" among them for missing values'
-    said = f"{where}: {value!r} is not one of the categories of column {name!r} ({listed([*known])}){hint}"
+    said = f"{where}: {shortened(value)!r} is not one of the categories of column {name!r} ({listed([*known])}){hint}"
     return DataError(said, "categories")

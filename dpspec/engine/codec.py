@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dpspec.contract import FrozenMap, Json, freeze
+from dpspec.contract.frozen import deeper_than
 from dpspec.engine.result import SCHEMA, Result
 from dpspec.engine.sound import require_sound
 from dpspec.errors import ResultError
@@ -21,8 +22,11 @@ from dpspec.errors import ResultError
 #: A result larger than this is refused: trials embed at most 1 MiB each.
 MAX_BYTES = 1 << 30
 
-#: Whole numbers from here on are no floats.
-_BEYOND = 2**1023
+#: Values nested deeper are refused, so that nothing that walks over a result runs out of stack.
+MAX_DEPTH = 100
+
+#: Whole numbers of more digits are refused: they are no floats, and everything that compares or prints may need one.
+MAX_DIGITS = 300
 
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
@@ -35,9 +39,11 @@ def dump(result: Result, *, indent: int | None = 1) -> str:
 def load(text: str) -> Result:
     """Read a result. Raises ``ResultError`` saying where the text is not one."""
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
+        data = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
         raise ResultError(f"not JSON: {error}") from None
+    if deeper_than(data, MAX_DEPTH):
+        raise ResultError(f"not a dpspec result: values are nested deeper than {MAX_DEPTH} levels")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
@@ -79,8 +85,7 @@ def decode(hint: Any, data: Json, where: str) -> Any:
         return freeze(_require(isinstance(data, dict), data, where, "must be a mapping"))
     if hint is float:
         number = _INFINITE.get(data, data) if isinstance(data, str) else data
-        small = isinstance(number, int) and not isinstance(number, bool) and abs(number) < _BEYOND
-        ok = isinstance(number, float) or small
+        ok = isinstance(number, int | float) and not isinstance(number, bool)
         return float(_require(ok, number, where, "must be a number"))
     if hint is int:
         return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")
@@ -130,6 +135,12 @@ def _require(ok: bool, data: Any, where: str, text: str) -> Any:
     if not ok:
         raise ResultError(f"{where} {text}, got {str(data)[:60]!r}")
     return data
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ResultError(f"not a dpspec result: it holds a whole number of {len(text.lstrip('-'))} digits")
+    return int(text)
 
 
 def _refuse_constant(text: str) -> float:

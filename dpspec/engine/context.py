@@ -107,8 +107,13 @@ class RunContext:
         return Path(self._folder.name)
 
     def seed(self, index: int, *purpose: str) -> int:
-        """A 63-bit seed derived from the trial's inputs, its index and a purpose."""
-        return trial_seed(self.inputs, index, *purpose)
+        """A 63-bit seed derived from the trial's inputs but for ``split``, an index and a purpose."""
+        return trial_seed(self._seeding, index, *purpose)
+
+    @cached_property
+    def _seeding(self) -> FrozenMap:
+        """How a run is divided among trials changes nothing that it draws."""
+        return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
 
     def resumable(self, index: int) -> Resumable | None:
         """Where the runs of trial ``index`` may keep their state, which the store removes once it has the trial."""

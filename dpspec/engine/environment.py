@@ -23,9 +23,13 @@ def environment(catalog: Catalog | None) -> FrozenMap:
 @cache
 def _base() -> FrozenMap:
     values: dict[str, Json] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    for library in _LIBRARIES:
-        try:
-            values[library] = metadata.version(library)
-        except metadata.PackageNotFoundError:
-            values[library] = None
-    return FrozenMap(values)
+    return FrozenMap({**values, **{library: version_of(library) for library in _LIBRARIES}})
+
+
+@cache
+def version_of(distribution: str) -> str | None:
+    """The version that is installed here, None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -117,8 +117,9 @@ def plan(spec: Spec, catalog: Catalog) -> Plan:
 
 
 def unreadable(error: DataError, spec: Spec) -> Diagnostic:
-    """What a data error says, at the key of ``data`` that is at fault."""
-    path = ("data", error.key) if error.key else ("data",)
+    """What a data error says, at the key of ``data`` that is at fault, or where the file is named."""
+    key = error.key or ("path" if "path" in spec.data.options else "")
+    path = ("data", key) if key else ("data",)
     return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
 
 
@@ -150,7 +151,8 @@ def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             code="unsupported",
             message=f"{spec.mechanism.kind!r} takes no records with missing values",
             path=("data", "missing"),
-            help="leave missing out, or take a mechanism that imputes and accounts for it",
+            help="leave missing out and write a public constant into the empty cells beforehand, which costs nothing, "
+            "or take a mechanism that imputes and accounts for it",
         )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.blur import blurred
+from dpspec.engine.joined import apart
 from dpspec.engine.result import AuditResult, Result, TrialRecord, Verdict
 
 #: The key of a trial's evidence under which it keeps what no report may show.
@@ -25,6 +26,10 @@ LEFT_OUT_REASON = "It rests on a number that speaks of the data itself, which is
 
 def redact(result: Result) -> Result:
     """The result without data-dependent and per-record values; redacting twice is redacting once."""
+    if result.parts:
+        return dataclasses.replace(
+            result, audits=tuple(audit for part in apart(result) for audit in redact(part).audits)
+        )
     family = sum(len(audit.checks) for audit in result.audits)
     return dataclasses.replace(result, audits=tuple(redact_audit(audit, family) for audit in result.audits))
 

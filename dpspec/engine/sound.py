@@ -33,8 +33,13 @@ def require_sound(result: Result) -> None:
 
 
 def _wrong(result: Result) -> Iterator[str]:
-    if not 0.0 < result.confidence < 1.0:
+    if not (0.0 < result.confidence < 1.0 or (result.parts and result.confidence == 0.0)):
         yield f"result.confidence must lie between 0 and 1, got {result.confidence}"
+    for i, part in enumerate(result.parts):
+        if not 0.0 < part.confidence < 1.0:
+            yield f"result.parts[{i}].confidence must lie between 0 and 1, got {part.confidence}"
+    if result.parts and sum(len(part.names) for part in result.parts) != len(result.audits):
+        yield "result.parts must name every audit once"
     for i, audit in enumerate(result.audits):
         for place, wrong in _of_audit(audit):
             yield f"result.audits[{i}].{place} {wrong}"

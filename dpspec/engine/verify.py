@@ -187,9 +187,7 @@ def _recompute(
     return again, mismatches
 
 
-def _made_otherwise(
-    audit: str, others: Revisions, indices: Sequence[int], installed: FrozenMap
-) -> Iterator[Mismatch]:
+def _made_otherwise(audit: str, others: Revisions, indices: Sequence[int], installed: FrozenMap) -> Iterator[Mismatch]:
     """A line for every provider whose revision has changed since the trials were made, or one for whatever else has."""
     number = f"{len(indices)} trial{'' if len(indices) == 1 else 's'}"
     for part, kind, revision in others:

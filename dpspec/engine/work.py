@@ -15,10 +15,11 @@ from typing import Any
 
 from dpspec.contract import Catalog, DataError, Facts, Finding, FrozenMap, Offered, Place, Plan, Series, Spec, Trial
 from dpspec.engine.context import RunContext
-from dpspec.engine.environment import environment
+from dpspec.engine.environment import environment, version_of
 from dpspec.engine.judge import Unjudged, judge
 from dpspec.engine.outcomes import Outcomes, conclude
 from dpspec.engine.prepare import Prepared, prepare
+from dpspec.errors import UsageError
 from dpspec.stats import nulls
 
 
@@ -74,7 +75,8 @@ class Made:
 class Work:
     """One step of one audit.
 
-    threads: the CPU threads to compute with. bench: that of the caller's process, which does not travel.
+    threads: the CPU threads to compute with. bench: that of the caller's process, which does not travel. versions: what
+    it was sent by, once it has travelled.
     """
 
     spec: Spec
@@ -82,11 +84,17 @@ class Work:
     facts: Facts
     threads: int = 1
     bench: Bench | None = None
+    versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     def __call__(self, place: Place) -> Iterator[Made]:
-        """Do it, where it is."""
+        """Do it, where it is; raises ``UsageError`` where that has other versions than it was sent by."""
         from dpspec.training.threads import limited
 
+        if self.versions and (here := _versions(self.catalog)) != self.versions:
+            ours, theirs = (
+                ", ".join(f"{name} {v}" for name, v in sorted(each.items())) for each in (here, self.versions)
+            )
+            raise UsageError(f"a worker has {ours}, but the run was started by {theirs}: install the same everywhere")
         with limited(self.threads):
             yield from self.done((self.bench or _BENCH).context(self, place))
 
@@ -98,7 +106,8 @@ class Work:
         """What travels: without places in files, without providers that the spec does not name, and with a folder that
         is the same from wherever the work is done."""
         spec = dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute()))
-        return {**self.__dict__, "spec": spec, "catalog": named(self.spec, self.catalog), "bench": None}
+        catalog = named(self.spec, self.catalog)
+        return {**self.__dict__, "spec": spec, "catalog": catalog, "bench": None, "versions": _versions(catalog)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +130,11 @@ class Training(Work):
 
     indices: tuple[int, ...]
     folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A worker may work in another folder than the caller."""
+        folders = {index: None if folder is None else folder.absolute() for index, folder in self.folders.items()}
+        return {**super().__getstate__(), "folders": folders}
 
     def done(self, context: RunContext) -> Iterator[Made]:
         """Each trial as it ends, with a record of where it was made."""
@@ -184,6 +198,14 @@ def _tests(spec: Spec, outcomes: Outcomes) -> dict[nulls.Made, float]:
     )
     judge([unjudged])
     return {test: value for test, value in nulls.made().items() if test not in before}
+
+
+def _versions(catalog: Catalog) -> dict[str, str | None]:
+    """The versions of dpspec and of whatever offers the kinds of a catalog, as they are installed here."""
+    offers = (catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends)
+    return {
+        name: version_of(name) for name in {"dpspec", *(o.distribution for offer in offers for o in offer.values())}
+    }
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:

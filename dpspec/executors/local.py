@@ -39,4 +39,4 @@ def open_pool(demand: Demand) -> Pool:
     if most == 1:
         return Inline()
     threads = available if wanted is None else max(available, wanted)
-    return Processes(places, most, threads, int(free - most * _PROCESS))
+    return Processes(places, most, threads, int(free), _PROCESS)

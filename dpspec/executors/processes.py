@@ -47,11 +47,13 @@ class Processes:
     """At most ``most`` tasks at once, which compute with ``threads`` CPU threads and need ``budget`` bytes together.
 
     devices: what tasks that need a device are spread over, evenly; several GPUs, or one device for all.
+    idle: the bytes of the budget that each process takes, with a task or without.
     """
 
-    def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int) -> None:
+    def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._devices, self._most, self._threads, self._budget = tuple(devices), most, threads, budget
+        self._devices, self._most, self._threads = tuple(devices), most, threads
+        self._budget, self._idle = budget, idle
         self._workers: list[_Worker] = []
         atexit.register(self.close)  # or the interpreter would wait for workers that wait for it
 
@@ -63,10 +65,11 @@ class Processes:
     def room(self, needs: Needs) -> bool:
         """Whether threads and memory that are not spoken for are enough; a lone task always fits."""
         running = [needs, *(worker.task.needs for worker in self._workers if worker.task is not None)]
+        processes = max(len(running), len(self._workers))
         return len(running) == 1 or (
             len(running) <= self._most
             and sum(each.threads for each in running) <= self._threads
-            and sum(each.memory_bytes for each in running) <= self._budget
+            and sum(each.memory_bytes for each in running) + processes * self._idle <= self._budget
         )
 
     def start(self, task: Task) -> None:
@@ -88,22 +91,12 @@ class Processes:
 
     def messages(self) -> Iterator[Message]:
         """What the workers said, and which of them died."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.task is not None}
-        for pipe in wait(list(busy), timeout=_MOMENT):
-            worker = busy[pipe]  # type: ignore[index]
-            task = worker.task
-            assert task is not None
-            try:
-                message = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - of a process that we started
-            except (EOFError, OSError):
-                self._workers.remove(worker)
-                worker.process.join(_GRACE)
-                worker.pipe.close()
-                yield Lost(task=task.number, reason=_death(worker.process.exitcode))
-                continue
-            if isinstance(message, Ended | Failed):
-                worker.task = None
-            yield message
+        busy = [worker for worker in self._workers if worker.task is not None]
+        # A process that a task has started may hold the pipe open when the worker is dead: so both are waited for.
+        heard = wait([thing for worker in busy for thing in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
+        for worker in busy:
+            if worker.pipe in heard or worker.process.sentinel in heard:
+                yield self._heard(worker)
 
     def close(self) -> None:
         """Idle workers end when their pipe closes, busy ones are stopped."""
@@ -118,6 +111,23 @@ class Processes:
                 worker.process.join()
         self._workers.clear()
         atexit.unregister(self.close)
+
+    def _heard(self, worker: _Worker) -> Message:
+        """What a worker said, or that it is dead."""
+        task = worker.task
+        assert task is not None
+        try:
+            if not worker.pipe.poll():
+                raise EOFError
+            message: Message = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - of a process that we started
+        except (EOFError, OSError):
+            self._workers.remove(worker)
+            worker.process.join(_GRACE)
+            worker.pipe.close()
+            return Lost(task=task.number, reason=_death(worker.process.exitcode))
+        if isinstance(message, Ended | Failed):
+            worker.task = None
+        return message
 
     def _least_busy(self) -> str:
         busy = [worker.device for worker in self._workers if worker.task is not None]

@@ -48,6 +48,8 @@ def open_pool(demand: Demand) -> Pool:
         import ray
     except ImportError as error:
         raise UsageError(f"--executor ray needs Ray ({error}): pip install 'dpspec[ray]'") from None
+    if "://" in (demand.address or ""):  # Ray Client's sends no outcome before the task has ended
+        raise UsageError(f"--ray-address is auto or HOST:PORT, got {demand.address!r}")
     ours = not ray.is_initialized()
     if ours:
         try:
@@ -61,7 +63,12 @@ def open_pool(demand: Demand) -> Pool:
         except (OSError, RuntimeError, ValueError) as error:
             hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token in the environment"
             raise UsageError(f"no Ray cluster at {demand.address!r}: {error} ({hint})") from None
-    return Cluster(ray, demand, ours=ours)
+    try:
+        return Cluster(ray, demand, ours=ours)
+    except UsageError:
+        if ours:
+            ray.shutdown()
+        raise
 
 
 def _knock(address: str | None) -> None:
@@ -141,9 +148,9 @@ class Cluster:
 
     def close(self) -> None:
         """Stop what runs; a cluster that was started here ends."""
-        self._over.set()
         for generator in self._running:
             self._ray.cancel(generator, force=True)
+        self._over.set()  # not before: calls to a head that is gone do not come back
         self._running.clear()
         self._arriving.clear()
         if self._ours:
@@ -201,6 +208,8 @@ class Cluster:
         has = self._ray.cluster_resources().get("GPU", 0) >= 1
         if device.startswith("cuda") and not has:
             raise UsageError(f"device {device!r} was asked for, but no node of the Ray cluster has a GPU")
+        if device == "mps":
+            raise UsageError("device 'mps' was asked for: on a Ray cluster it is auto, cpu or cuda")
         return bool(has) and device != "cpu"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import PurePath
@@ -16,6 +17,8 @@ T = TypeVar("T")
 
 _LONGEST = 500
 _HERE = PurePath(__file__).parent
+_CORE = _HERE.parent
+_STANDARD = PurePath(sysconfig.get_path("stdlib"))
 
 
 class Failed(Exception):  # noqa: N818 - the outcome of a call, never shown to users
@@ -54,14 +57,21 @@ def one_line(text: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of foreign code that the exception passed; a syntax error names its place itself."""
+    """The last line that the exception passed, of foreign code where it passed any; a syntax error names its place."""
     if isinstance(error, SyntaxError):
         return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
+    passed: list[tuple[PurePath, int | None]] = []
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = PurePath(frame.filename)
         if path.parent == _HERE:
             break
         if not frame.filename.startswith("<") and "importlib" not in path.parts:
-            return f"{'/'.join(path.parts[-2:])}:{frame.lineno}"
-    return ""
+            passed.append((path, frame.lineno))
+    path, line = next((p for p in passed if _foreign(p[0])), passed[0] if passed else (_HERE, None))
+    return f"{'/'.join(path.parts[-2:])}:{line}" if line is not None else ""
+
+
+def _foreign(path: PurePath) -> bool:
+    """Whether a file is neither dpspec's own nor the standard library's: what these raise, somebody asked them to."""
+    installed = "site-packages" in path.parts or not path.is_relative_to(_STANDARD)
+    return installed and not path.is_relative_to(_CORE)

@@ -19,7 +19,7 @@ _COMMANDS = re.compile(r":(?=:)|##(?=\[)")
 _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
 
 #: What begins a list or underlines a heading where it stands first on a line.
-_START = re.compile(r"^(\d*)([-+=.)])")
+_START = re.compile(r"^(\d+(?=[.)])|)([-+=.)])")
 
 
 def plain(text: str) -> str:

@@ -65,12 +65,24 @@ def grid(findings: Sequence[Finding], room: int) -> Grid | None:
     return min(fitting, key=lambda table: len(table.rows), default=None)
 
 
+def pictures(series: Series) -> tuple[str, ...]:
+    """The columns whose cells are pictures, which no table prints; none where the series is no table of pictures."""
+    names = series.plot.get("y", ())
+    if series.plot.get("kind") != "pictures" or not isinstance(names, tuple):
+        return ()
+    return tuple(str(name) for name in names if name in series.columns)
+
+
 def series_table(series: Series, room: int) -> tuple[str, ...]:
-    """A short series as lines of a table, its floats to nearest; empty where it is long or does not fit."""
-    columns = [[_number(item) for item in column] for column in series.columns.values()]
+    """A short series as lines of a table, its floats to nearest; empty where it is long or does not fit.
+
+    Columns of pictures are left out.
+    """
+    head = tuple(column for column in series.columns if column not in pictures(series))
+    columns = [[_number(item) for item in series.columns[column]] for column in head]
     if not columns or len(columns[0]) > _MOST_ROWS:
         return ()
-    table = Grid(title="", head=tuple(series.columns), rows=tuple(zip(*columns, strict=True)))
+    table = Grid(title="", head=head, rows=tuple(zip(*columns, strict=True)))
     return table.lines() if len(table.lines()[0]) <= room else ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dpspec.engine.joined import apart
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result
 from dpspec.reporters import words
@@ -26,13 +27,14 @@ def render(result: Result, *, internal: bool = False) -> str:
     if not internal:
         result = redact(result)
     document = JUnitXml("dpspec")
-    for audit in result.audits:
-        suite = TestSuite(plain(audit.name))
-        suite.timestamp = result.created
-        for case in _cases(audit):
-            suite.add_testcase(case)
-        suite.time = audit.seconds
-        document.add_testsuite(suite)
+    for part in apart(result):
+        for audit in part.audits:
+            suite = TestSuite(plain(audit.name))
+            suite.timestamp = part.created
+            for case in _cases(audit):
+                suite.add_testcase(case)
+            suite.time = audit.seconds
+            document.add_testsuite(suite)
     text: bytes = document.tostring()  # type: ignore[no-untyped-call]
     return text.decode("utf-8") + "\n"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from dpspec.engine.joined import sources
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import words
 from dpspec.reporters.escape import markdown, plain
 from dpspec.reporters.limits import limits
-from dpspec.reporters.reproduce import command, facts
+from dpspec.reporters.reproduce import recipes
 
 
 def render(result: Result, *, internal: bool = False) -> str:
@@ -18,18 +19,25 @@ def render(result: Result, *, internal: bool = False) -> str:
     if not internal:
         result = redact(result)
     lines = ["# dpspec", "", f"**{markdown(words.tally(result))}**", ""]
-    for audit in result.audits:
-        lines.extend(_audit(audit))
+    for source, audit in zip(sources(result), result.audits, strict=True):
+        lines.extend(_audit(audit, source))
     lines.extend(["## What this does not show", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
-    lines.extend(["", "## How to reproduce", "", *_fenced(shlex.join(plain(part) for part in command(result))), ""])
-    lines.extend(f"- {markdown(name)}: {markdown(text)}" for name, text in facts(result))
+    lines.extend(["", "## How to reproduce", ""])
+    for recipe in recipes(result):
+        lines.extend([f"### {markdown(recipe.of)}", ""] if recipe.of else [])
+        lines.extend([*_fenced(shlex.join(plain(part) for part in recipe.command)), ""])
+        lines.extend(f"- {markdown(name)}: {markdown(text)}" for name, text in recipe.facts)
+        lines.extend([""] if recipe.of else [])
     return "\n".join(lines) + "\n"
 
 
-def _audit(audit: AuditResult) -> Iterator[str]:
+def _audit(audit: AuditResult, source: str) -> Iterator[str]:
     yield f"## {markdown(audit.name)}"
     yield ""
+    if source:
+        yield f"From {markdown(source)}."
+        yield ""
     for verdict in audit.verdicts:
         if verdict.verdict == "contradicted":
             yield f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}"

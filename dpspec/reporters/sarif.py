@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from dpspec.contract import Json
 from dpspec.contract.canonical import digest
+from dpspec.engine.joined import apart
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result
 from dpspec.reporters import words
@@ -39,19 +40,23 @@ def render(result: Result, *, internal: bool = False) -> str:
     """
     if not internal:
         result = redact(result)
-    found = [item for audit in result.audits for item in _results(audit)]
+    runs = [_run(part) for part in apart(result)]
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": runs}, indent=2, allow_nan=False) + "\n"
+
+
+def _run(result: Result) -> Json:
+    """One invocation."""
     driver: dict[str, Json] = {
         "name": "dpspec",
         "semanticVersion": _version(result),
         "rules": [_rule(name, text) for name, text in _RULES.items()],
     }
-    run = {
+    return {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": True, "endTimeUtc": _zulu(result.created)}],
         "columnKind": "unicodeCodePoints",
-        "results": found,
+        "results": [item for audit in result.audits for item in _results(audit)],
     }
-    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, allow_nan=False) + "\n"
 
 
 def _results(audit: AuditResult) -> Iterator[Json]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from dpspec.engine import numbers
+from dpspec.engine.joined import apart
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import words
@@ -70,7 +71,7 @@ class Statement:
 
 def statements(result: Result) -> tuple[Statement, ...]:
     """One statement per audit, without anything that depends on the data."""
-    return tuple(_statement(audit, result.created) for audit in redact(result).audits)
+    return tuple(_statement(audit, part.created) for part in apart(redact(result)) for audit in part.audits)
 
 
 def render(result: Result, *, internal: bool = False) -> str:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from dpspec.contract import Assumption, Finding
 from dpspec.engine import numbers
+from dpspec.engine.joined import sources
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import checks, words
-from dpspec.reporters.grid import grid, series_table
+from dpspec.reporters.grid import grid, pictures, series_table
 from dpspec.reporters.layout import Page
 from dpspec.reporters.limits import limits
-from dpspec.reporters.reproduce import command, facts
+from dpspec.reporters.reproduce import recipes
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -45,7 +46,11 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page = Page(width, color=color)
     _alarm(page, result)
     page.heading("Claims")
-    for audit in result.audits:
+    told = ""
+    for source, audit in zip(sources(result), result.audits, strict=True):
+        if source != told:
+            page.line(f"From {source}", indent=2, hang=2)
+            told = source
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
     page.line((words.tally(result), "bold"))
@@ -140,7 +145,8 @@ def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     for series in audit.series:
         table = series_table(series, page.width - 6)
         columns = "rounded to nearest" if table else f"{', '.join(series.columns)}, in the JSON"
-        about = "; ".join(part for part in (columns, series.rigor, series.source) if part)
+        shown = f"{', '.join(pictures(series))} as pictures in the HTML report" if pictures(series) else ""
+        about = "; ".join(part for part in (columns, shown, series.rigor, series.source) if part)
         page.line(f"{series.title}: {about}", indent=4, hang=2)
         for line in table:
             page.line(line, indent=6)
@@ -211,6 +217,9 @@ def _notes(page: Page, audit: AuditResult, suffix: str) -> None:
 
 def _reproduce(page: Page, result: Result) -> None:
     page.heading("How to reproduce")
-    page.command(command(result))
-    for name, text in facts(result):
-        page.line(f"{name}: {text}", indent=4, hang=2)
+    for recipe in recipes(result):
+        if recipe.of:
+            page.line((recipe.of, "underline"), indent=2, hang=2)
+        page.command(recipe.command)
+        for name, text in recipe.facts:
+            page.line(f"{name}: {text}", indent=4, hang=2)

@@ -26,13 +26,13 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
         # The kind and the size are asked before anything is opened: a pipe would block, a disk image fill the memory.
         facts = os.stat(path)
         if stat.S_ISDIR(facts.st_mode):
-            return _whole(file, "unreadable", "is a folder; give the spec files in it by name")
+            return _whole(file, "unreadable", "is a folder; name a spec file in it")
         if not stat.S_ISREG(facts.st_mode):
             return _whole(file, "unreadable", "is not a regular file")
         if facts.st_size > MAX_BYTES:
             return _too_large(file, facts.st_size)
         with open(path, "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            raw = stream.read(min(facts.st_size, MAX_BYTES) + 1)
     except FileNotFoundError:
         beside = _specs_beside(path)
         near = did_you_mean(path.stem, beside)
@@ -40,8 +40,8 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return _whole(file, "unreadable", f"cannot be read: {reason}")
-    if len(raw) > MAX_BYTES:
-        return _too_large(file, len(raw))
+    if len(raw) > facts.st_size:  # the system's own, such as /proc/self/environ, which nobody needs to see
+        return _whole(file, "unreadable", "holds more than its size says; a spec is a file on a disk")
     return decode(raw, file)
 
 

@@ -12,6 +12,7 @@ from dpspec.errors import PluginError, SpecError
 from dpspec.spec import overrides as command_line
 from dpspec.spec.build import build
 from dpspec.spec.compose import Composed, compose
+from dpspec.spec.folders import find_specs
 from dpspec.spec.inherit import read_family
 from dpspec.spec.kinds import PLUGIN_CODES
 from dpspec.spec.tree import from_plain, locate, not_json, origin, plain
@@ -27,11 +28,14 @@ class Loaded:
 
     missing_plugins: there are errors, and every one of them is a plugin that is not installed, broken or too old.
     sources: the text of every file that was read, and of the overrides, by the name that spans give them.
+    files: the spec files, those of folders among them. others: the YAML files of these folders that are no specs.
     """
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
     missing_plugins: bool
+    files: tuple[Path, ...] = ()
+    others: tuple[Path, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -41,22 +45,32 @@ class Loaded:
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
-    """Read, compose and validate spec files.
+    """Read, compose and validate spec files, and of every folder the specs below it (``dpspec.spec.folders``).
 
     overrides: ``path=value`` texts of the command line; each holds for every spec.
+
+    Raises ``UsageError`` where a folder holds no spec.
     """
+    found = find_specs(paths)
     given, diagnostics = command_line.parse(overrides)
     sources = {command_line.FILE: command_line.text_of(overrides)} if overrides else {}
     specs: list[Spec] = []
-    for path in paths:
-        found, wrong, texts = _load(path, catalog, given)
-        specs += found
+    for path in found.files:
+        built, wrong, texts = _load(path, catalog, given)
+        specs += built
         diagnostics += wrong
         sources |= texts
     if len(given) < len(overrides):
         specs = []  # without one of its overrides, none of them is the spec that was asked for
     unique = tuple(dict.fromkeys(diagnostics))
-    return Loaded(specs=tuple(specs), diagnostics=unique, missing_plugins=_plugins_only(unique), sources=sources)
+    return Loaded(
+        specs=tuple(specs),
+        diagnostics=unique,
+        missing_plugins=_plugins_only(unique),
+        files=found.files,
+        others=found.others,
+        sources=sources,
+    )
 
 
 def from_document(

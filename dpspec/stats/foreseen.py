@@ -64,7 +64,7 @@ def _evidence(run: Run) -> dict[str, Any]:
     total = sum(steps)
     seen = [int(part.sum()) for part in np.split(looked(total, run.looks), np.cumsum(steps)[:-1])]
     noisy, noisy_seen = (
-        sum(n for n, sigma in zip(counts, sigmas, strict=True) if sigma > 0.0) if gaussian else 0
+        sum(n for n, sigma in zip(counts, sigmas, strict=True) if _noisy(sigma)) if gaussian else 0
         for counts in (steps, seen)
     )
     found: dict[str, Any] = {}
@@ -96,10 +96,15 @@ def rate_of(phase: FrozenMap, records: int) -> float:
     return min(1.0, float(sampling["batch_size"]) / records) if "batch_size" in sampling else 1.0
 
 
+def _noisy(sigma: float) -> bool:
+    """Whether there is noise to measure: a variance that is not 0, as that of 1e-200 is in floating point."""
+    return sigma * sigma > 0.0
+
+
 def _measured(
     run: Run, steps: Sequence[int], sigmas: Sequence[float], rates: Sequence[float], noisy: int, width: int
 ) -> dict[str, Any]:
-    phases = [(n, s, q * (1.0 - q) * run.records) for n, s, q in zip(steps, sigmas, rates, strict=True) if s > 0.0]
+    phases = [(n, s, q * (1.0 - q) * run.records) for n, s, q in zip(steps, sigmas, rates, strict=True) if _noisy(s)]
     least = sum(n * s * s for n, s, _ in phases)
     variance = sum(n * (s * s + sampled) for n, s, sampled in phases)
     sigma = math.sqrt(least / noisy)

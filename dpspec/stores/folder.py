@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from dpspec.stores.shelf import RECORD, check_key
+from dpspec.stores.shelf import RECORD, check_key, is_place_of
+
+#: Seconds after which nobody works any more on a record that was begun.
+_STALE = 86_400.0
 
 
 class FolderShelf:
@@ -41,7 +46,8 @@ class FolderShelf:
 
     def keys(self) -> Iterator[str]:
         """One for each record file."""
-        yield from (path.parent.name for path in self.root.glob(f"trials/*/*/{RECORD}"))
+        found = (path.parent for path in self.root.glob(f"trials/*/*/{RECORD}"))
+        yield from (folder.name for folder in found if is_place_of(folder.parent.name, folder.name))
 
     def holds(self, key: str) -> bool:
         """Whether its folder is there."""
@@ -76,7 +82,7 @@ class FolderShelf:
 
     def set_aside(self, key: str) -> None:
         """Rename the record's folder into ``damaged/``."""
-        place = self.root / "damaged" / key
+        place = self.root / "damaged" / check_key(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(place, ignore_errors=True)
         self._folder(key).rename(place)
@@ -84,7 +90,11 @@ class FolderShelf:
     def remove(self, key: str) -> None:
         """Take the record away by one rename first, so that nobody sees half of it."""
         if self.holds(key):
-            self.set_aside(key)
+            try:
+                self.set_aside(key)
+            except OSError:
+                if self.holds(key):  # otherwise another process was faster
+                    raise
         shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
 
     def unfinished(self, key: str) -> Path:
@@ -92,10 +102,13 @@ class FolderShelf:
         return self.root / "unfinished" / check_key(key)
 
     def sweep(self) -> int:
-        """Remove ``unfinished/``."""
-        folder = self.root / "unfinished"
-        freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        shutil.rmtree(folder, ignore_errors=True)
+        """Remove ``unfinished/``, ``damaged/``, and from ``tmp/`` what was left there a day ago or earlier."""
+        freed = 0
+        for folder in (self.root / "unfinished", self.root / "damaged", *self.root.glob("tmp/*")):
+            with suppress(FileNotFoundError):  # another process was faster
+                if folder.parent == self.root or folder.stat().st_mtime < time.time() - _STALE:
+                    freed += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+                    shutil.rmtree(folder, ignore_errors=True)
         return freed
 
     def _folder(self, key: str) -> Path:

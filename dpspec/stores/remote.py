@@ -8,8 +8,11 @@ own digest, so that writers of different bytes never meet; ``record.json`` goes 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
+import time
+import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
-from dpspec.stores.shelf import RECORD, check_key
+from dpspec.stores.shelf import RECORD, check_digest, check_key, is_place_of, shown
+
+#: Seconds to wait before a record is put again: where two put it at the same moment, a store may refuse both.
+_PAUSES = (0.1, 0.4, 1.6)
 
 
 class RemoteShelf:
@@ -25,7 +31,7 @@ class RemoteShelf:
 
     def __init__(self, files: Any, root: str, location: str) -> None:
         """``files``: an fsspec file system; ``root``: the prefix as it names it; ``location``: as a person does."""
-        self._files, self._root, self._location = files, root.rstrip("/"), location
+        self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
@@ -40,16 +46,16 @@ class RemoteShelf:
             protocol = url.split("://", 1)[0]
             extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
             hint = f"; pip install 'dpspec[{extra}]'" if extra else ""
-            raise UsageError(f"cannot use the store {url}: {error}{hint}") from None
+            raise UsageError(f"cannot use the store {shown(url)}: {error}{hint}") from None
         return cls(files, root, url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteShelf.open, (self._location,)
+        return RemoteShelf.open, (self._url,)
 
     @property
     def location(self) -> str:
-        """The URL."""
-        return self._location
+        """The URL, without secrets."""
+        return shown(self._url)
 
     def exists(self) -> bool:
         """A prefix is there once something is under it; whether it is costs as much to ask as to look."""
@@ -69,8 +75,8 @@ class RemoteShelf:
     def keys(self) -> Iterator[str]:
         """One for each record file."""
         with self._asked():
-            found = self._listed(f"{self._root}/trials")
-        yield from (path.split("/")[-2] for path in found if path.endswith(f"/{RECORD}") and path.count("/") > 1)
+            found = [path.split("/") for path in self._listed(f"{self._root}/trials")]
+        yield from (path[-2] for path in found if path[-1] == RECORD and is_place_of(*path[-3:-1]))
 
     def holds(self, key: str) -> bool:
         """Whether its record file is there."""
@@ -79,12 +85,13 @@ class RemoteShelf:
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
         """A copy, fetched anew each time unless its digest says that the one at hand is it."""
-        place = self._local / "read" / check_key(key) / _stored_name(name, digest)
+        place = self._read(key) / _stored_name(name, digest)
         if not (digest and place.exists()):
             place.parent.mkdir(parents=True, exist_ok=True)
+            arriving = place.with_name(uuid.uuid4().hex)
             with self._asked():
-                content = self._files.cat_file(f"{self._folder(key)}/{place.name}")
-            place.write_bytes(content)
+                self._files.get_file(f"{self._folder(key)}/{place.name}", str(arriving))
+            os.replace(arriving, place)
         return place
 
     def size(self, key: str) -> int:
@@ -105,15 +112,17 @@ class RemoteShelf:
             with self._asked():
                 for file in sorted(folder.iterdir()):
                     if file.name != RECORD:
-                        name = _stored_name(file.name, hashlib.sha256(file.read_bytes()).hexdigest())
+                        with file.open("rb") as stream:
+                            name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
                         self._files.put_file(str(file), f"{place}/{name}")
-                self._files.pipe_file(f"{place}/{RECORD}", (folder / RECORD).read_bytes(), mode="create")
+            self._create(f"{place}/{RECORD}", (folder / RECORD).read_bytes())
         except FileExistsError:
             return False
         return True
 
     def set_aside(self, key: str) -> None:
-        """Move its record file to ``damaged/``."""
+        """Move its record file to ``damaged/``, and forget what was fetched of it."""
+        shutil.rmtree(self._read(key), ignore_errors=True)
         record = f"{self._folder(key)}/{RECORD}"
         with self._asked():
             self._files.copy(record, f"{self._root}/damaged/{key}/{RECORD}")
@@ -131,8 +140,33 @@ class RemoteShelf:
         check_key(key)
 
     def sweep(self) -> int:
-        """There is nothing to remove."""
-        return 0
+        """Remove what was set aside, probes, and arrays without the record that would vouch for them."""
+        with self._asked():
+            found: dict[str, Any] = {}
+            for part in ("damaged", "tmp", "trials"):
+                found |= self._listed(f"{self._root}/{part}")
+            whole = {path.rpartition("/")[0] for path in found if path.endswith(f"/{RECORD}")}
+            kept = f"{self._root}/trials/"
+            gone = [path for path in found if not (path.startswith(kept) and path.rpartition("/")[0] in whole)]
+            for path in gone:
+                self._files.rm_file(path)
+        return sum(int(found[path]["size"] or 0) for path in gone)
+
+    def _create(self, path: str, content: bytes) -> None:
+        """Write an object where there is none; raises ``FileExistsError``."""
+        for pause in (*_PAUSES, None):
+            try:
+                with self._asked():
+                    self._files.pipe_file(path, content, mode="create")
+                return
+            except UsageError:
+                if pause is None:
+                    raise
+                time.sleep(pause)
+
+    def _read(self, key: str) -> Path:
+        """Where copies of a record's files are."""
+        return self._local / "read" / check_key(key)
 
     def _folder(self, key: str) -> str:
         return f"{self._root}/trials/{check_key(key)[:2]}/{key}"
@@ -151,9 +185,9 @@ class RemoteShelf:
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # every implementation has errors of its own
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise UsageError(f"cannot use the store {self._location}: {text}") from error
+            text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
+            raise UsageError(f"cannot use the store {self.location}: {text}") from error
 
 
 def _stored_name(name: str, digest: str) -> str:
-    return name if name == RECORD else f"{digest[:16]}.{name}"
+    return name if name == RECORD else f"{check_digest(digest)[:16]}.{name}"

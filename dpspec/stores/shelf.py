@@ -15,7 +15,10 @@ from typing import Protocol
 RECORD = "record.json"
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_KEY = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+#: What may be a secret in a URL: a password, and what stands behind a question mark.
+_PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
 
 
 class Shelf(Protocol):
@@ -23,7 +26,7 @@ class Shelf(Protocol):
 
     @property
     def location(self) -> str:
-        """The text that names it."""
+        """The text that names it, without what may be a secret."""
 
     def exists(self) -> bool:
         """Whether there is such a place yet."""
@@ -32,7 +35,7 @@ class Shelf(Protocol):
         """Why nothing could be kept here, in words; None where something could."""
 
     def keys(self) -> Iterator[str]:
-        """The keys of all records, in no order."""
+        """The keys of all records, in no order; what else lies there is left out."""
 
     def holds(self, key: str) -> bool:
         """Whether there is a record, whole or not."""
@@ -62,7 +65,7 @@ class Shelf(Protocol):
         """A local folder for the state of a trial in work, which may not exist; None where there can be none."""
 
     def sweep(self) -> int:
-        """Remove the state of all trials in work; the number of bytes that it took."""
+        """Remove what is no record: the state of trials in work, what was set aside, what was begun; its bytes."""
 
 
 def open_shelf(location: str | Path) -> Shelf:
@@ -83,8 +86,25 @@ def open_shelf(location: str | Path) -> Shelf:
     return RemoteShelf.open(text)
 
 
+def shown(location: str) -> str:
+    """A location as people may see it: a URL without its password and its options, where tokens stand."""
+    return _OPTIONS.sub("***", _PASSWORD.sub(r"\1***@", location)) if "://" in location else location
+
+
 def check_key(key: str) -> str:
     """The key itself; raises ``ValueError`` on a text that could lead out of the store."""
-    if not _KEY.fullmatch(key):
+    if not _DIGEST.fullmatch(key):
         raise ValueError(f"not a trial key: {key!r}")
     return key
+
+
+def check_digest(digest: str) -> str:
+    """The digest itself, which a record claims and file names begin with; raises ``ValueError`` as for a key."""
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"not a digest: {digest!r}")
+    return digest
+
+
+def is_place_of(folder: str, key: str) -> bool:
+    """Whether a record in ``trials/FOLDER/KEY`` is where a store would have put it."""
+    return bool(_DIGEST.fullmatch(key)) and folder == key[:2]

@@ -1,12 +1,12 @@
 """A pytest plugin that collects specs as tests: one test per claim, and one for the conformance of what ran.
 
 Enabled by name alone: ``pytest -p dpspec.testing.collect specs/``, or ``addopts = ["-p", "dpspec.testing.collect"]``.
-A spec is a YAML file with a top-level key ``dpspec``. Each file is one invocation: its claims are judged as one family.
+Which files are specs is the rule of ``dpspec run`` on a folder. Each file is one invocation: its claims are judged as
+one family.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,6 @@ import pytest
 
 if TYPE_CHECKING:
     from dpspec.engine.result import AuditResult
-
-_SPEC = re.compile(rb"^dpspec[ \t]*:", re.MULTILINE)
-
-#: No larger file is read to see whether it is a spec.
-_MOST = 1 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,9 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A collector for a spec; other files are left alone."""
-    if file_path.suffix not in (".yaml", ".yml") or file_path.stat().st_size > _MOST:
-        return None
-    if _SPEC.search(file_path.read_bytes()) is None:
+    from dpspec.spec.folders import is_spec
+
+    if not is_spec(file_path):
         return None
     collector: pytest.Collector = SpecFile.from_parent(parent, path=file_path)
     return collector

@@ -37,7 +37,7 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
     suite = type("Suite", (_suite(family, provider),), {"kind": kind, "family": family.name, **_given(registry)})()
     for name in _tests(type(suite)):
         test = getattr(suite, name)
-        demand = " ".join((test.__doc__ or name).split())
+        demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         broken = left_out = ""
         try:
             test()

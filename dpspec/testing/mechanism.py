@@ -94,7 +94,7 @@ class MechanismSuite(ProviderSuite):
         require(result.complete, "the example's run is incomplete")
         for audit in result.audits:
             surprises = [f"{v.claim} is {v.verdict}: {v.reason}" for v in audit.verdicts if not v.expected]
-            require(not surprises, f"{audit.name}: not as expected: {'; '.join(surprises)}")
+            require(not surprises, f"{audit.name}: not as expected: {' '.join(surprises)}")
             require(audit.conformance.expected, f"{audit.name}: {audit.conformance.reason}")
             require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: no upper bound was found")
 
@@ -176,7 +176,7 @@ class MechanismSuite(ProviderSuite):
     def test_bounds_are_monotone_where_declared(self) -> None:
         """Every upper bound moves as ``monotone`` declares, and moves at all."""
         if not self.monotone:
-            raise unittest.SkipTest("monotone names no key")
+            raise unittest.SkipTest("only the plugin's own tests can: there, `monotone` names keys of the spec")
         bench = self.laboratory()
         for key, trend in self.monotone.items():
             specs = [bench.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dpspec.contract import Check, Evidence, Finding, Series, Spec
+from dpspec.contract import Check, Evidence, Finding, Scope, Series, Spec
 from dpspec.engine import codec
 from dpspec.engine.claims import statement
+from dpspec.engine.scope import claim_scope, covers
 from dpspec.errors import ResultError
 
 #: What claims are about; a plugin may find other quantities too, but not by a slip of the pen.
@@ -46,7 +48,7 @@ def flaws(outcomes: Iterable[object], step: str) -> Iterator[str]:
 
 
 def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
-    """The claims whose quantity no upper bound is of: whatever the numbers, they stay open."""
+    """The claims that no upper bound speaks of, by quantity or by scope: whatever the numbers, they stay open."""
     found = sorted({f.quantity for f in findings if f.bound == "upper"})
     other = sorted({f.bound for f in findings})
     said = f"upper bounds are of {', '.join(found)}" if found else f"bounds are {', '.join(other) or 'none at all'}"
@@ -54,6 +56,23 @@ def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
         for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
             if quantity not in found:
                 yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({said})"
+            elif "proved" in claim.expect:
+                scopes = {f.scope: f.method for f in findings if f.bound == "upper" and f.quantity == quantity}
+                yield from _out_of_scope(f"claim {claim.id!r}", claim_scope(spec, claim), quantity, scopes)
+
+
+def _out_of_scope(claim: str, asked: Scope, quantity: str, scopes: Mapping[Scope, str]) -> Iterator[str]:
+    """In what the upper bounds differ from a claim that expects to be proved, where none covers it."""
+    if any(covers(scope, asked) for scope in scopes):
+        return
+    for scope, method in scopes.items():
+        short = [
+            f"{name} is {value!r}, and the claim's {getattr(asked, name)!r}"
+            for name, value in dataclasses.asdict(scope).items()
+            if not covers(dataclasses.replace(asked, **{name: value}), asked)
+        ]
+        bound = f"the bound of {quantity} by {method!r}"
+        yield f"{claim} expects to be proved, and {bound} does not speak of it: its {'; its '.join(short)}"
 
 
 def _name(outcome: object) -> str:

@@ -1,7 +1,7 @@
 """A run's state on disk, so that a killed run loses at most what came after: one file, replaced as a whole.
 
-The file holds nothing but arrays (``.npz``, never pickled) and the digest of its job; a file of another job, or one
-that cannot be read, counts as absent. The file of a run that has ended stays, for whoever trains several times before
+The file holds nothing but arrays (``.npz``, never pickled), the digest of its job and one of its arrays; a file of
+another job, one that was changed, or one that cannot be read, counts as absent. The file of a run that has ended stays, for whoever trains several times before
 anything of it is stored; it is the owner of the folder who removes it.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
@@ -28,7 +27,7 @@ from dpspec.contract.providers import Resumable, TrainingJob
 from dpspec.training.memories import Remembering, collect, distribute, part
 
 #: Raise it when what is stored changes its meaning.
-_FORMAT = 1
+_FORMAT = 2
 
 #: A large state is saved less often: work goes on for so many times as long as saving took.
 _WORTH = 20.0
@@ -63,10 +62,10 @@ class Checkpoint:
         try:
             with self._file.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 kept = {name: stored[name] for name in stored.files}
-            if str(kept["identity"]) != self._identity:
+            if str(kept.pop("digest")) != _content(kept) or str(kept["identity"]) != self._identity:
                 return None
             step, state = int(kept["step"]), torch.tensor(kept["state"]).to(initial)
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+        except Exception:  # damaged bytes make zip, zlib and numpy raise more kinds than can be listed
             return None
         distribute(remembering, part(kept, "memory"))
         self._saved_step = step
@@ -95,6 +94,7 @@ class Checkpoint:
             return
         arrays: dict[str, Any] = {f"memory.{name}": value for name, value in memory.items()}
         arrays |= {"identity": np.array(self._identity), "step": np.array(step), "state": state.cpu().numpy()}
+        arrays["digest"] = np.array(_content(arrays))
         beside = self._file.with_name(f"{uuid4().hex}.tmp")
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +140,11 @@ def identity_of(job: TrainingJob, initial: Tensor) -> str:
             "observers": [type(observer).__name__ for observer in job.observers],
         }
     )
+
+
+def _content(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    """The digest of named arrays."""
+    return digest({name: _hash(array) for name, array in arrays.items()})
 
 
 def _hash(array: np.ndarray[Any, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,10 +111,10 @@ def _available() -> int | None:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    for pages, share in (("SC_AVPHYS_PAGES", 1), ("SC_PHYS_PAGES", 2)):  # macOS does not tell what is free of all
+        with suppress(AttributeError, OSError, ValueError):
+            return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") // share
+    return None
 
 
 def _container() -> int | None:
@@ -121,6 +122,8 @@ def _container() -> int | None:
     try:
         limit = int((folder / "memory.max").read_text(encoding="ascii"))
         used = int((folder / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no limit is written as "max"
+        told = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = int(told["inactive_file"])  # copies of files, which make room when it is needed
+    except (OSError, ValueError, KeyError):  # no limit is written as "max"
         return None
-    return max(0, limit - used)
+    return max(0, limit - used + files)

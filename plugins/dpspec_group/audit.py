@@ -59,7 +59,7 @@ class GroupAudit(dps.Audit):
         inputs = super().trial_inputs(spec)
         mechanism = {key: value for key, value in inputs["mechanism"].items() if key != "baselines"}
         threat = {key: inputs["threat_model"][key] for key in ("adjacency", "access", "group_size")}
-        audit = {key: value for key, value in inputs["audit"].items() if key != "stop"}
+        audit = {key: value for key, value in inputs.get("audit", {}).items() if key != "stop"}
         return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat, "audit": audit})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:

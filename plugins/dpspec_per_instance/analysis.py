@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,8 +14,9 @@ from dpspec.accounting.checks import Floats
 from dpspec.accounting.convert import epsilon_at_orders
 from dpspec.accounting.interval import Interval
 from dpspec_per_instance import bounds, estimation
+from dpspec_per_instance.joined import array, sizes
 from dpspec_per_instance.options import DIRECTIONS, Audited, audited_of_spec
-from dpspec_per_instance.totals import Composer, Total
+from dpspec_per_instance.totals import Composer, Detailed, Total
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -73,7 +74,7 @@ class Analysis:
     """All directions together."""
 
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
-        """Raises ``ValueError`` where a trial's norms are not at hand."""
+        """``trials``: one for each run. Raises ``ValueError`` where the norms of one are not at hand."""
         assert spec.audit is not None
         self.spec, self.trials = spec, trials
         self.audited: Audited = audited_of_spec(spec, sizes(trials))
@@ -81,13 +82,14 @@ class Analysis:
         # A random sample spends half of what may fail on being one.
         self.failure = (1.0 - self.confidence) * (0.5 if self.audited.extent > len(self.audited.points) else 1.0)
         sources = {
-            direction: [_array(trial, "ratios" if direction == self.audited.shared else "own") for trial in trials]
+            direction: [array(trial, "ratios" if direction == self.audited.shared else "own") for trial in trials]
             for direction in self.audited.directions
         }
         observed, points = next(iter(sources.values()))[0].shape
         count = max(1, observed - 1) * points * len(spec.mechanism["orders"]) * len(sources)
         terms = estimation.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
+        self._detailed: dict[float, Detailed] = {}
         self.sides = {name: Side(spec, name, ratios, terms) for name, ratios in sources.items()}
 
     @property
@@ -112,12 +114,12 @@ class Analysis:
     @cached_property
     def labels(self) -> Array:
         """The audited records' labels, (m,)."""
-        return _array(self.trials[0], "labels")
+        return array(self.trials[0], "labels")
 
     @cached_property
     def right(self) -> Array:
         """The share of runs whose model is right about each record, per observed step: (observed, m)."""
-        return np.asarray(np.mean([_array(trial, "right") for trial in self.trials], axis=0), dtype=np.float64)
+        return np.asarray(np.mean([array(trial, "right") for trial in self.trials], axis=0), dtype=np.float64)
 
     @cached_property
     def first(self) -> Side:
@@ -136,9 +138,11 @@ class Analysis:
             )
         )
 
-    def total(self, order: float) -> Total:
-        """The shown side's total at one order."""
-        return next(total for total in self.first.totals if total.order == order)
+    def total(self, order: float) -> Detailed:
+        """The shown side's total at one order, with its steps."""
+        if order not in self._detailed:
+            self._detailed[order] = self.first.composer.detailed(order, self.first.places, self.first.log_terms)
+        return self._detailed[order]
 
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         """Every record's epsilon: the worse of two directions where both are asked for."""
@@ -153,26 +157,6 @@ class Analysis:
             tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
-
-
-def at_hand(trials: Sequence[dps.Trial]) -> bool:
-    """Whether the trials' arrays are here: results carry their evidence alone."""
-    return all("ratios" in trial.arrays for trial in trials)
-
-
-def sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """How many records there are: all that conclusions need to know of the data."""
-    records, test_records = trials[0].evidence["sizes"]
-    return dps.Facts(records=int(records), features=0, classes=0, test_records=int(test_records))
-
-
-def _array(trial: dps.Trial, name: str) -> Array:
-    arrays: Mapping[str, Array] = trial.arrays
-    if name not in arrays:
-        raise dps.MissingArrayError(
-            f"per-record values need the array {name!r} of trial {trial.index}, which is in the store it was made in"
-        )
-    return arrays[name]
 
 
 def _epsilon(totals: Sequence[Total], divergences: Sequence[Floats], delta: float) -> Floats:

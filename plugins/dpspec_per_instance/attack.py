@@ -32,7 +32,7 @@ def targets(bench: Bench, asked: Attack) -> tuple[tuple[str, int], ...]:
 
     found = [(f"record {record}", bench.audited.points.index(record)) for record in asked.records]
     if asked.most or asked.least:
-        job, watcher = bench.watched(bench.job(0, "pilot"))
+        job, watcher = bench.watched(bench.job(0, "pilot"), slice(0, len(bench.audited.points)))
         train(bench.context, [bench.told(job, "pilot run")])
         ranked = np.argsort(np.square(watcher.ratios.astype(np.float64)).mean(axis=0), kind="stable")
         found += [(f"most exposed {i + 1}", int(place)) for i, place in enumerate(ranked[::-1][: asked.most])]

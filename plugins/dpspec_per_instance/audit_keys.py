@@ -1,4 +1,4 @@
-"""The keys of the audit block: the attack, the rule for means of batches, a reference, and what values are for."""
+"""The keys of the audit block: the attack, the rule for means of batches, a reference, shards, what values are for."""
 
 from __future__ import annotations
 
@@ -160,6 +160,14 @@ AUDIT: dict[str, dps.Json] = {
         "attack": _ATTACK,
         "mean_rule": _MEAN_RULE,
         "reference": _REFERENCE,
+        "shard_records": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 100000000,
+            "description": "At most so many of the audited records in one trial: each run becomes several trials, "
+            "which all repeat its training and look at other records, so that workers share the work. Left out, one "
+            "trial looks at all records of a run. It changes no seed.",
+        },
         "use": {
             "enum": ["inspect", "modify-training"],
             "default": "inspect",

@@ -15,7 +15,7 @@ _COINS = dps.Assumption(
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """For each attacked record what the ranked scores show; nothing where all coins fell alike.
+    """For each attacked record what the ranked scores show; nothing where all coins fell alike, or nothing was told.
 
     Which record is the most exposed one is told per record only: the evidence says no more than why it was chosen, but
     for records that a claim names.
@@ -23,7 +23,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     assert spec.audit is not None
     delta, confidence = bounds.claimed_deltas(spec)[-1], spec.audit.confidence
     claimed = {c.record for c in spec.claims if c.record is not None}
-    indices = dict(trials[0].evidence.get("internal", {}).get("targets", ()))
+    indices = dict(trials[0].evidence.get("internal", {}).get("targets", ())) if trials else {}
     for name, runs in told(trials).items():
         present = sum(coin for coin, _ in runs)
         if present in (0, len(runs)):

@@ -9,7 +9,8 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec_per_instance import bounds, composition, divergence, estimation
-from dpspec_per_instance.analysis import Analysis, Epsilons, sizes
+from dpspec_per_instance.analysis import Analysis, Epsilons
+from dpspec_per_instance.joined import sizes
 from dpspec_per_instance.options import DIRECTIONS, audited_of_spec
 from dpspec_per_instance.totals import Composer, quantile_place
 
@@ -113,7 +114,8 @@ def _finding(
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
-    """How far the runs are from seeing rare bad models, by the mechanism alone: no norm is looked at."""
+    """How far the runs, one trial each, are from seeing rare bad models, by the mechanism alone: no norm is looked
+    at."""
     audited, runs = audited_of_spec(spec, sizes(trials)), len(trials)
     direction = audited.shared if audited.shared in audited.directions else audited.directions[0]
     composer = Composer(spec.mechanism.options, DIRECTIONS[direction])

@@ -12,6 +12,9 @@ import dpspec.contract as dps
 if TYPE_CHECKING:
     from dpspec.accounting.checks import Direction
 
+#: So many runs tell how the pipeline ran, and so many steps of each are measured from outside, on all training records.
+LOGGED, LOOKS = 2, 16
+
 #: The direction whose runs are the same for all records of a population: those on the data as declared. Removing a
 #: record compares with-it to without-it, and expectations are over runs on the first.
 SHARED = {"train": "remove", "test": "add"}

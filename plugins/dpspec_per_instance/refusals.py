@@ -9,6 +9,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec_per_instance.attack_refusals import attack_refusals, reference_refusals
 from dpspec_per_instance.options import CHOSEN, SHARED, Audited, audited_of_spec
+from dpspec_per_instance.shards import MOST, shards_of
 
 #: Records that need runs on data of their own: at most so many.
 MOST_OWN = 256
@@ -191,6 +192,15 @@ def _training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iterator[dp
             message="records are audited as they are: nothing is planted",
             path=("audit", "canary"),
             help="leave canary out; audit.attack attacks records of the data",
+        )
+    shards = shards_of(spec.audit.options, len(audited.points))
+    if shards.count > MOST:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"{spec.audit.options['shard_records']} of {shards.records} records in each trial make "
+            f"{shards.count} trials of every run, and each trains anew: at most {MOST}",
+            path=("audit", "shard_records"),
+            help=f"write shard_records: {-(-shards.records // MOST)} or more, or leave it out",
         )
     yield from dps.untrainable(spec, facts, ["iterates"])
     if audited.own and len(audited.points) > MOST_OWN:

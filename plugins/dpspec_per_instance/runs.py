@@ -1,7 +1,8 @@
-"""One trial: train on the data as declared and watch every record; and, where asked, train on others' and attack.
+"""One trial: train on the data as declared and watch its records; and, where asked, train on others' and attack.
 
 All runs start from one model, which is public, and draw batches and noise of their own. Runs on the declared data serve
-all records in one direction; the other direction takes runs on data of their own for each record.
+all records in one direction; the other direction takes runs on data of their own for each record. Trials that share out
+the records of a run repeat the same one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec_per_instance import attack
-from dpspec_per_instance.options import Audited, attack_of, audited_of, observe_every, observed_steps
+from dpspec_per_instance.options import LOGGED, LOOKS, Audited, attack_of, audited_of, observe_every, observed_steps
+from dpspec_per_instance.shards import Shards, shards_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,14 +29,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: So many steps of the first two runs are measured from outside.
-LOOKS = 16
-
 #: On a CPU, models with more parameters than this train faster one by one.
 LARGE = 20_000
-
-#: So many runs tell how the pipeline ran.
-LOGGED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +47,29 @@ class Bench:
         return audited_of(self.inputs["threat_model"], facts.records, facts.test_records)
 
     @cached_property
+    def shards(self) -> Shards:
+        """How these are shared out among the trials of a run."""
+        return shards_of(self.inputs.get("split", {}), len(self.audited.points))
+
+    @cached_property
     def points(self) -> tuple[Array, Array]:
         """The audited records: features (m, ...), labels (m,)."""
         data, at = self.context.data, np.array(self.audited.points, dtype=np.int64)
         x, y = (data.train_x, data.train_y) if self.audited.population == "train" else (data.test_x, data.test_y)
         return (x, y) if self.audited.complete else (x[at], y[at])
 
-    @cached_property
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """The same on the device."""
+    def tensors(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Some of the same on the device, where all runs of the call share them."""
         from dpspec.training.native import tensors
 
-        return tensors(*self.points, self.context.device)
+        (x, y), at = self.points, (part.start, part.stop)
+        if at not in self._held:
+            self._held[at] = tensors(x[part], y[part], self.context.device)
+        return self._held[at]
+
+    @cached_property
+    def _held(self) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
+        return {}
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -96,11 +103,11 @@ class Bench:
 
         return replace(job, progress=progress)
 
-    def watched(self, job: dps.TrainingJob) -> tuple[dps.TrainingJob, NormObserver]:
-        """The job with an observer of all audited records."""
+    def watched(self, job: dps.TrainingJob, part: slice) -> tuple[dps.TrainingJob, NormObserver]:
+        """The job with an observer of some of the audited records."""
         from dpspec_per_instance.observe import NormObserver
 
-        watcher = NormObserver(job, *self.tensors, self.steps)
+        watcher = NormObserver(job, *self.tensors(part), self.steps)
         return replace(job, observers=(watcher, *job.observers)), watcher
 
     def neighbour(self, place: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -116,9 +123,15 @@ class Bench:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A run on the declared data, ready to be trained."""
+    """A run on the declared data, ready to be trained.
+
+    index: the trial's. part: the records that are looked at. first: whether what is done once for a run is done here.
+    """
 
     index: int
+    number: int
+    part: slice
+    first: bool
     job: dps.TrainingJob
     watcher: NormObserver
     logs: RunLogs | None = None
@@ -132,16 +145,17 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     runs = [_prepared(bench, index) for index in indices]
     train(context, [run.job for run in runs], indices)
     asked = attack_of(inputs["audit"])
-    targets = attack.targets(bench, asked) if asked is not None else ()
+    targets = attack.targets(bench, asked) if asked is not None and any(run.first for run in runs) else ()
     for run in runs:
-        arrays: dict[str, Array] = {"ratios": run.watcher.ratios, "right": run.watcher.right, "labels": bench.points[1]}
+        labels = bench.points[1][run.part]
+        arrays: dict[str, Array] = {"ratios": run.watcher.ratios, "right": run.watcher.right, "labels": labels}
         if bench.audited.own:
-            arrays["own"] = _own(bench, run.index)
+            arrays["own"] = _own(bench, run)
         if run.index == 0 and inputs["audit"].get("mean_rule") is not None:
-            arrays |= _mean_rule(bench, run)
+            arrays |= _mean_rule(bench)
         evidence = _evidence(bench, run)
-        if asked is not None:
-            evidence["outcomes"] = attack.outcomes(bench, asked, targets, run.index)
+        if asked is not None and run.first:
+            evidence["outcomes"] = attack.outcomes(bench, asked, targets, run.number)
             evidence["internal"]["targets"] = [[name, bench.audited.points[place]] for name, place in targets]
         yield dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
@@ -163,9 +177,11 @@ def _prepared(bench: Bench, index: int) -> _Run:
     from dpspec.training.conformance import RunLogs
     from dpspec.training.residuals import Residuals
 
-    job, watcher = bench.watched(bench.job(index, "training"))
-    run = _Run(index=index, job=job, watcher=watcher)
-    if index < LOGGED:
+    number, shard = bench.shards.place(index)
+    part = bench.shards.part(shard)
+    job, watcher = bench.watched(bench.job(number, "training"), part)
+    run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
+    if run.first and number < LOGGED:
         run.logs = RunLogs(job)
         run.outside = Residuals(job, 0, looks=LOOKS)
         run.outside.keep_log(job)
@@ -174,17 +190,17 @@ def _prepared(bench: Bench, index: int) -> _Run:
     return run
 
 
-def _own(bench: Bench, index: int) -> Array:
-    """The norms of each audited record along a run on its own data: (observed, m) float32."""
+def _own(bench: Bench, run: _Run) -> Array:
+    """The norms of each of the run's records along a run on its own data: (observed, m) float32."""
     from dpspec.training.native import tensors
     from dpspec_per_instance.observe import NormObserver
 
     watchers, jobs = [], []
-    for place, point in enumerate(bench.audited.points):
+    for place in range(run.part.start, run.part.stop):
         present, absent = bench.neighbour(place)
         # The first argument of the other direction: without a training record, with a test record.
         rows = absent if bench.audited.population == "train" else present
-        job = bench.job(index, "own", str(point), rows=rows)
+        job = bench.job(run.number, "own", str(bench.audited.points[place]), rows=rows)
         x, y = (part[place : place + 1] for part in bench.points)
         watchers.append(NormObserver(job, *tensors(x, y, job.device), bench.steps))
         jobs.append(replace(job, observers=(watchers[-1],)))
@@ -200,7 +216,7 @@ def _together(bench: Bench) -> int:
     return max(1, 2**29 // (8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))))
 
 
-def _mean_rule(bench: Bench, run: _Run) -> dict[str, Array]:
+def _mean_rule(bench: Bench) -> dict[str, Array]:
     """Estimates for the mean rule at the first, the middle and the last observed model of a run like the first.
 
     mean_rule: (stages, batches, orders, kinds, points), means by removal, by addition, and sums; mean_rule_sizes, the
@@ -217,10 +233,9 @@ def _evidence(bench: Bench, run: _Run) -> dict[str, dps.Json]:
     from dpspec.training.conformance import evidence_of
 
     context = bench.context
-    evidence: dict[str, dps.Json] = {
-        "sizes": [context.facts.records, context.facts.test_records],
-        "internal": {"accuracy": right_answers(run.job.model, context.data, context.device)},
-    }
+    evidence: dict[str, dps.Json] = {"sizes": [context.facts.records, context.facts.test_records], "internal": {}}
+    if run.first:
+        evidence["internal"] = {"accuracy": right_answers(run.job.model, context.data, context.device)}
     if run.logs is not None:
         none = np.zeros(0, dtype=np.int64)
         evidence = joined(evidence, evidence_of(run.logs, None, run.outside, run.job, none, none))

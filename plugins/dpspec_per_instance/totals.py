@@ -27,14 +27,22 @@ class Total:
     """The divergence of the run at one order, per record.
 
     plug_in: (m,), an estimate. certified: (m,), holds with the confidence asked for. baseline: that of any record.
-    contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
-    divergence of a saturated step. fixed: what the certified value takes for steps that were not observed.
     """
 
     order: float
     plug_in: Floats
     certified: Floats
     baseline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detailed(Total):
+    """The same with what single steps make of it: as many times larger as steps are observed.
+
+    contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
+    divergence of a saturated step. fixed: what the certified value takes for steps that were not observed.
+    """
+
     contributions: Floats
     weights: Floats
     largest: Floats
@@ -110,6 +118,11 @@ class Composer:
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
+        found = self.detailed(order, places, log_terms)
+        return Total(order=order, plug_in=found.plug_in, certified=found.certified, baseline=found.baseline)
+
+    def detailed(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Detailed:
+        """The same with its steps."""
         e = recursion(order, self.count, self.p)
         at = self.observed - 1
         largest = np.concatenate(
@@ -129,7 +142,7 @@ class Composer:
         if self._nearest:  # the observed step has the largest order of those it stands for: no more than saturated ones
             caps = np.add.reduceat(largest, at) / spans
             plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
-        return Total(
+        return Detailed(
             order=order,
             plug_in=np.asarray(plug_in, dtype=np.float64),
             certified=certain + rest,

@@ -44,6 +44,7 @@ class Row:
     codes: list[int] = field(default_factory=list)
     kept: str = ""
     again: str = ""
+    counts: list[int] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     def note(self, done: Ended, *codes: int) -> None:
@@ -80,7 +81,10 @@ class Bench:
         kept = victim.stored(store)
         done, again = victim.again("--store", store)
         same = again == (self.whole if whole is None else whole)
-        row.kept = f"{kept} of {victim.runs}"
+        row.counts.append(kept)
+        row.kept = f"{min(row.counts)} to {max(row.counts)} of {victim.runs}"
+        if min(row.counts) == max(row.counts):
+            row.kept = f"{kept} of {victim.runs}"
         row.again = f"exit {done.code}, {'identical' if same else 'DIFFERENT'}"
         if done.code or not same:
             row.wrong.append(f"run again: {row.again}: {done.err[-300:]}")
@@ -95,7 +99,7 @@ class Bench:
 
 def killed(bench: Bench) -> Row:
     """SIGKILL to all processes of a run, at random moments."""
-    row, kept = Row(f"SIGKILL at {bench.times} random moments"), []
+    row = Row(f"SIGKILL at {bench.times} random moments")
     for number, moment in enumerate(bench.moments()):
         victim = bench.victim(f"killed-{number}")
         process = victim.start()
@@ -106,9 +110,29 @@ def killed(bench: Bench) -> Row:
         if done.code not in (-signal.SIGKILL, 0):
             row.wrong.append(f"exit {done.code} at {moment:.2f} s: {done.err[-300:]}")
         bench.settle(row, victim)
-        kept.append(int(row.kept.split()[0]))
         shutil.rmtree(victim.folder)
-    row.saw, row.kept = "(nothing: it is gone)", f"{min(kept)} to {max(kept)} of {bench.victim('x').runs}"
+    row.saw = "(nothing: it is gone)"
+    return row
+
+
+def parent_killed(bench: Bench) -> Row:
+    """SIGKILL to the process that was started: its workers must end by themselves, and lose nobody anything."""
+    row, victim = Row("SIGKILL to the run, not to its two workers"), bench.victim("parent")
+    process = victim.start("--workers", "2")
+    victim.wait_for(process, 1)
+    left = _children(process.pid)
+    process.kill()
+    row.codes, row.saw = [process.wait()], "(nothing: it is gone)"
+    patience = time.monotonic() + 120.0
+    while any(map(_alive, left)) and time.monotonic() < patience:
+        time.sleep(0.1)
+    if not left:
+        row.wrong.append("there were no workers")
+    if staying := [number for number in left if _alive(number)]:
+        row.wrong.append(f"{len(staying)} workers stay for more than two minutes")
+    hurt(process, signal.SIGKILL)
+    ended(process)
+    bench.settle(row, victim)
     return row
 
 
@@ -352,6 +376,7 @@ def damaged(bench: Bench) -> Row:
 
 FAULTS: dict[str, Callable[[Bench], Row]] = {
     "killed": killed,
+    "parent": parent_killed,
     "worker": worker_killed,
     "ray-worker": ray_worker_killed,
     "ray-head": ray_head_killed,
@@ -456,6 +481,12 @@ def _children(process: int, title: str = "") -> list[int]:
     listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True)
     rows = [line.strip().partition(" ") for line in listed.stdout.splitlines()]
     return [int(number) for number, _, command in rows if command.startswith(title)]
+
+
+def _alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has buried yet does not."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
 
 
 def table(rows: Sequence[tuple[str, Row | str]]) -> str:

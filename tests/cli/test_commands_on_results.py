@@ -72,6 +72,16 @@ def test_what_is_no_result_is_a_usage_error(dpspec, tmp_path, content, says, com
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize("command", ["report", "verify", "diff"])
+def test_what_is_no_file_is_not_opened(dpspec, tmp_path, command):
+    """A device has no end, and a pipe that nobody writes to no beginning."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe", tmp_path):
+        ended = dpspec(command, path, *([path] if command == "diff" else []))
+        assert ended.code == 2
+        assert f"{path}: not a regular file" in ended.err
+
+
 def test_diff(dpspec, tmp_path, stored):
     changed = result(audit(verdicts=(verdict(verdict="refuted", upper=2.5, lower=3.5),)))
     (tmp_path / "after.json").write_text(dump(changed), encoding="utf-8")
@@ -171,3 +181,51 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     ended = dpspec("verify", stored)
     assert ended.code == 1
     assert ended.out.endswith(f"recomputed: 0.95\n1 value of {stored} did not come out again\n")
+
+
+class TestSeveralResults:
+    """``report`` of several results: one overview, and no doubt that they were judged one by one."""
+
+    @pytest.fixture
+    def two(self, tmp_path):
+        for name in ("a.json", "b.json"):
+            (tmp_path / name).write_text(dump(result(audit("same"), audit(name[0]))), encoding="utf-8")
+        return "a.json", "b.json"
+
+    def test_the_terminal_says_where_each_is_from(self, dpspec, two):
+        ended = dpspec("report", *two)
+        assert (ended.code, ended.err) == (0, "")
+        for line in ("From a.json", "From b.json", "same (a.json)", "same (b.json)"):
+            assert f"  {line}\n" in ended.out
+        text = " ".join(ended.out.split())
+        assert "2 results, each judged by itself; 4 audits, 4 claims: all as expected" in text
+        assert "2 results are shown side by side. Each was judged by itself" in text
+        assert "hold together at confidence 0.9." in text
+
+    @pytest.mark.parametrize(
+        "format_", ["json", "html", "text", "markdown", "junit", "sarif", "csv", "github", "statement", "registry"]
+    )
+    def test_every_format_tells_audits_of_one_name_apart(self, dpspec, two, format_):
+        wrong = verdict(expected=False)
+        other = dump(result(audit("same", verdicts=(wrong,), conformance=audit().conformance)))
+        for name in two:
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(other)
+        ended = dpspec("report", *two, "--format", format_)
+        assert ended.code == 0, ended.err
+        assert "a.json" in ended.out.replace("&#46;", ".")
+        assert "b.json" in ended.out.replace("&#46;", ".")
+
+    def test_a_joined_result_is_a_result(self, dpspec, two, tmp_path):
+        assert dpspec("report", *two, "--format", "html", "-o", "both.html").code == 0
+        again = dpspec("report", "both.html", "--format", "json")
+        assert again.out == dpspec("report", *two, "--format", "json").out
+        assert dpspec("diff", "both.html", "both.html").code == 0
+        three = dpspec("report", "both.html", "b.json")
+        assert "From both.html: a.json" in three.out
+        assert "3 results, each judged by itself" in three.out
+
+    def test_a_file_is_taken_once(self, dpspec, two):
+        ended = dpspec("report", "a.json", "./a.json")
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == "error: a.json is given twice\n"

@@ -40,8 +40,8 @@ def table(tmp_path: Path) -> Path:
         (["data.label=readmited"], "--set:1:12", "no column 'readmited'; did you mean 'readmitted'?"),
         (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
-        (["data.columns=[smoker]"], "patients.yaml:5:3", "'yes' is not a finite number; declare the values of a colum"),
-        (["data.columns=[age]"], "patients.yaml:5:3", "'' is not a finite number; leave the column out (columns), or"),
+        (["data.columns=[smoker]"], "patients.yaml:6:9", "'yes' is not a finite number; declare the values of a colum"),
+        (["data.columns=[age]"], "patients.yaml:6:9", "'' is not a finite number; leave the column out (columns), or"),
         (
             ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
             "--set:2:17",

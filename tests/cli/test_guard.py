@@ -103,10 +103,10 @@ def reports_in(tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize("error", [RuntimeError("the reason"), SystemExit(0), BrokenPipeError(32, "x")])
 def test_anything_else_is_a_bug_with_a_report(error, reports_in, capsys, monkeypatch):
     monkeypatch.setenv("A_SECRET", "hunter2-in-the-environment")
-    assert guarded(raising(error), ["run", "a b.yaml"]) == 70
+    assert guarded(raising(error), ["run", "a b.yaml", "--store", "ftp://me:hunter2@host/x"]) == 70
     (report,) = reports_in.glob("dpspec-bug-*.md")
     text = report.read_text("utf-8")
-    assert "command: `dpspec run 'a b.yaml'`" in text
+    assert "command: `dpspec run 'a b.yaml' --store 'ftp://me:***@host/x'`" in text
     assert re.search(r"- python: \w+ 3\.", text)
     assert re.search(r"- dpspec: \d", text)
     assert "- platform: " in text

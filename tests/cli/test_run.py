@@ -134,6 +134,7 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
         (["--report", "json=."], "it is a folder"),
         (["--report", "json=x", "--report", "text=x"], "two reports would be written to x"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
+        (["--ray-address", "auto"], "--ray-address says where a cluster is: it needs --executor ray"),
         (["--max-minutes", "-1"], "--max-minutes"),
         (["--nonsense"], "--nonsense"),
     ],
@@ -227,3 +228,35 @@ def test_plan_measures_when_asked(dpspec, tmp_path, monkeypatch):
     assert "for its first chunk of trials on cpu, from a whole trial" in " ".join(lines)
     assert "all of it: 5 trials" in " ".join(lines)
     assert "at 3600 an hour of a worker" in " ".join(lines)
+
+
+class TestAFolder:
+    def test_it_stands_for_its_specs_and_tells_what_it_left_out(self, dpspec, counting, tmp_path):
+        (tmp_path / "audits").mkdir()
+        counting.rename(tmp_path / "audits" / "coin.yaml")
+        (tmp_path / "audits" / "parent.yaml").write_text("name: parent\n", encoding="utf-8")
+        ended = dpspec("run", "audits", "--report", "json=result.json")
+        assert ended.code == 0, ended.err
+        assert "left out, being no specs (no key 'dpspec' at the top level): audits/parent.yaml\n" in ended.err
+        result = load((tmp_path / "result.json").read_text("utf-8"))
+        assert result.audits[0].source == "audits/coin.yaml"
+        assert list(result.environment["command"]) == ["dpspec", "run", "audits"]
+        assert dpspec("validate", "audits").out == "1 spec valid\n"
+        assert dpspec("plan", "audits").out.startswith("coin\n")
+
+    def test_audits_of_one_name_are_told_with_both_places(self, dpspec, counting, tmp_path):
+        for name in ("a", "b"):
+            (tmp_path / "audits" / name).mkdir(parents=True)
+            (tmp_path / "audits" / name / "coin.yaml").write_text(support.EXAMPLE, encoding="utf-8")
+        ended = dpspec("run", "audits")
+        assert ended.code == 3
+        assert "audits/b/coin.yaml:2:7: error[same-name]" in ended.err
+        assert "another audit of this run is named 'coin' too, in audits/a/coin.yaml:2" in " ".join(ended.err.split())
+        assert support.RAN == []
+
+    def test_without_a_spec_it_is_a_wrong_call(self, dpspec, counting, tmp_path):
+        (tmp_path / "audits").mkdir()
+        for command in ("run", "validate", "plan", "show"):
+            ended = dpspec(command, "audits")
+            assert (ended.code, ended.out) == (2, "")
+            assert ended.err == "error: the folder 'audits' holds no YAML file, so no spec\n"

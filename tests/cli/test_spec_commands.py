@@ -18,7 +18,10 @@ SPECS = Path(__file__).parents[2] / "specs"
 
 def test_validate_counts(dpspec, counting):
     assert dpspec("validate", counting).out == "1 spec valid\n"
-    assert dpspec("validate", counting, counting).out == "2 specs valid\n"
+    assert dpspec("validate", counting, counting).out == "1 spec valid\n"
+    other = counting.with_name("other.yaml")
+    other.write_text(counting.read_text("utf-8"), encoding="utf-8")
+    assert dpspec("validate", counting, other).out == "2 specs valid\n"
     matrix = "\nmatrix: {mechanism.epsilon: [1.0, 1.1, 1.2]}\n"
     counting.write_text(support.EXAMPLE + matrix, encoding="utf-8")
     assert dpspec("validate", counting).out == "1 spec valid (3 audits with their matrix cells)\n"

@@ -62,7 +62,14 @@ def test_files_that_are_absent_odd_or_huge(
     _refused(made, str(path), "not a regular file")
     path.rmdir()
     path.write_bytes(b"")
-    _refused(made, str(path))
+    _refused(made, str(path), "is empty")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="files that hide their size")
+@pytest.mark.parametrize("name", ["pagemap", "environ"])
+def test_files_of_the_system_stay_unread(name: str, source: Make, files: Path) -> None:
+    """The first has no end to speak of, the second holds secrets that a message would quote."""
+    _refused(source("csv", files, **{**TABLE, "path": f"/proc/self/{name}"}), f"{name}: is empty")
 
 
 def test_paths_are_relative_to_the_specs_directory(source: Make, files: Path) -> None:
@@ -113,13 +120,19 @@ def test_csv_dialect(source: Make, files: Path) -> None:
         ("a,label\n1,yes\n", {"columns": ["label"]}, ["is the label and cannot be a feature"]),
         ("a,a,label\n1,2,yes\n", {}, ["column 'a' stands there twice"]),
         ("a,label\n", {}, ["is empty", "no record follows"]),
-        ("", {}, ["is empty", "must name the columns"]),
+        ("\n", {}, ["is empty", "must name the columns"]),
+        ("a" * 100 + "\n1\n", {}, [f"(its columns: {'a' * 37}...)"]),
+        (f"a,label\n{'b' * 100},yes\n", {}, [f"'{'b' * 37}...' is not a finite number"]),
+        (f"a,label\n1,{'b' * 100}\n", {}, [f"label '{'b' * 37}...' is not one of"]),
         ("label\nyes\n", {}, ["is empty"]),
         ("a,label\n1,yes\n2\n", {}, ["table.csv:3", "1 values under 2 column names"]),
         ("a,label\n1,yes\nx,no\n", {}, ["table.csv:3", "column 'a'", "'x' is not a finite number"]),
         ("a,label\nnan,yes\n", {}, ["table.csv:2", "'nan' is not a finite number"]),
         ("a,label\n-inf,yes\n", {}, ["'-inf' is not a finite number"]),
         ("a,label\n1_0,yes\n", {}, ["'1_0' is not a finite number"]),
+        ("a,label\n2021-01-27,yes\n", {}, ["'2021-01-27' is not a finite number; of a date make a number"]),
+        ("a,label\n27.1.2021 10:00,yes\n", {}, ["is not a finite number; of a date make a number"]),
+        ('a,label\n"1,234.5",yes\n', {}, ["'1,234.5' is not a finite number; write numbers with a point"]),
         ("a,label\n,yes\n", {}, ["'' is not a finite number"]),
         ("a,label\n1e39,yes\n", {}, ["record 0 is not finite in float32"]),
         ("a,label\n1,maybe\n", {}, ["table.csv:2", "label 'maybe' is not one of the declared classes"]),

@@ -103,6 +103,23 @@ def test_digests_follow_whatever_changes_rows(parquet: Write, source: Make, tmp_
     assert len({source("parquet", tmp_path, **{**TABLE, **v}).facts().digest for v in variants}) == len(variants)
 
 
+@pytest.mark.parametrize("typed", [True, False], ids=["dictionary", "text"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_texts_that_the_file_holds_once_are_held_once_in_memory(
+    typed: bool, kind: Any, source: Make, tmp_path: Path
+) -> None:
+    """A few kilobytes on disk that would be 25 GB, were every record's text a copy."""
+    files = pytest.importorskip("pyarrow.parquet")
+    long, count = "q" * 250_000, 100_000
+    places = pa.array([0, 1, None, *[0] * (count - 3)], pa.int32())
+    size = pa.DictionaryArray.from_arrays(places, pa.array([long, "p"], kind))
+    files.write_table(pa.table({"size": size, "label": ["no"] * count}), tmp_path / "table.parquet", store_schema=typed)
+    rows = source("parquet", tmp_path, **TABLE, categories={"size": ["p", long, ""]}).load()
+    assert rows.train_x[:4].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    made = source("parquet", tmp_path, **TABLE, categories={"size": ["p", ""]})
+    _refused(made, f"record 0: '{long[:37]}...' is not one of the categories of column 'size'")
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "parts"),
     [

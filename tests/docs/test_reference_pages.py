@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +11,7 @@ import pytest
 
 import dpspec
 import dpspec.contract
+import dpspec.testing
 from dpspec.cli.app import app
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,6 +50,20 @@ def test_every_public_name_is_described(pages: dict[str, str]) -> None:
 def test_every_name_that_plugins_import_is_described(pages: dict[str, str]) -> None:
     for name in dpspec.contract.__all__:
         assert f"\n### `{name}`\n" in pages["plugins.md"]
+
+
+def test_every_suite_is_described(pages: dict[str, str]) -> None:
+    for name in dpspec.testing.__all__:
+        assert f"\n### `{name}`\n" in pages["plugin-tools.md"]
+
+
+def test_what_plugins_compute_with_is_there(pages: dict[str, str]) -> None:
+    sections = pages["plugin-tools.md"].split("\n### `dpspec.")[1:]
+    for module, text in (section.split("`\n", 1) for section in sections):
+        names = re.findall(r"^\| `(\w+)", text, re.MULTILINE)
+        assert names, module
+        if not module.startswith("training."):  # those import torch
+            assert all(hasattr(importlib.import_module(f"dpspec.{module}"), name) for name in names), module
 
 
 def test_every_hook_is_described(pages: dict[str, str]) -> None:

@@ -63,8 +63,9 @@ def test_a_change_that_raises_epsilon_fails_and_annotates_the_line(tmp_path: Pat
     text = spec.read_text(encoding="utf-8").splitlines()
     line = next(i for i, row in enumerate(text, 1) if "one-record" in row)
     assert any(f"file=specs/release.yaml,line={line}," in error and "one-record" in error for error in errors)
+    assert audit(tmp_path, DPSPEC_SPECS="specs").stdout == bad.stdout  # a folder is the specs in it
     assert "one-record" in (tmp_path / "summary.md").read_text(encoding="utf-8")
-    assert (tmp_path / "output.txt").read_text(encoding="utf-8") == "reports=dpspec-reports\n" * 2
+    assert (tmp_path / "output.txt").read_text(encoding="utf-8") == "reports=dpspec-reports\n" * 3
     reports = tmp_path / "dpspec-reports"
     assert json.loads((reports / "result.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]
     assert (reports / "report.html").stat().st_size > 10_000
@@ -96,11 +97,18 @@ def test_every_input_reaches_the_script_through_the_environment() -> None:
         assert variable in script
 
 
-def test_the_hooks_name_commands_that_exist() -> None:
+def test_the_hooks_hold_for_the_whole_folder(tmp_path: Path, spec: Path) -> None:
+    """As pre-commit calls them: entry and args, and no file names."""
+    (spec.parent / "parent.yaml").write_text("threat_model: {group_size: [1]}\n", encoding="utf-8")
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     for hook in hooks:
-        ended = subprocess.run(
-            [sys.executable, "-m", *hook["entry"].split(), str(SPEC)],
-            capture_output=True, text=True, check=False, cwd=ROOT, timeout=120,
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
+        assert hook["pass_filenames"] is False
+        command = [sys.executable, "-m", *hook["entry"].split(), *hook["args"]]
+        good = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+        assert good.returncode == 0, good.stderr
+        assert "parent.yaml" in good.stderr
+    spec.write_text(spec.read_text(encoding="utf-8").replace("steps:", "stepz:"), encoding="utf-8")
+    for hook in hooks:
+        command = [sys.executable, "-m", *hook["entry"].split(), *hook["args"]]
+        bad = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+        assert bad.returncode == 3

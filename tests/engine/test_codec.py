@@ -69,10 +69,32 @@ def test_any_text_is_a_result_or_a_result_error(text: str) -> None:
         codec.load(text)
 
 
-@pytest.mark.parametrize("text", ["NaN", '{"schema": Infinity}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["NaN", '{"schema": Infinity}', "[" * 100_000, "9" * 5000])
 def test_constants_and_depth_are_refused(text: str) -> None:
     with pytest.raises(ResultError):
         codec.load(text)
+
+
+@pytest.mark.parametrize("depth", [codec.MAX_DEPTH + 1, 300, 900])
+@pytest.mark.parametrize("kind", ["lists", "maps"])
+def test_what_is_nested_too_deeply_is_refused_before_anything_walks_over_it(kind: str, depth: int) -> None:
+    data = json.loads(codec.dump(factory.result()))
+    inner: object = 1
+    for _ in range(depth):
+        inner = [inner] if kind == "lists" else {"a": inner}
+    data["audits"][0]["document"]["data"] = {"x": inner}
+    with pytest.raises(ResultError, match="nested deeper than 100 levels"):
+        codec.load(json.dumps(data))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_whole_numbers_beyond_every_float_are_refused(sign: int) -> None:
+    data = json.loads(codec.dump(factory.result()))
+    data["audits"][0]["document"]["data"] = {"records": sign * 10**308}
+    with pytest.raises(ResultError, match="a whole number of 309 digits"):
+        codec.load(json.dumps(data))
+    data["audits"][0]["document"]["data"] = {"records": sign * 10**298}
+    assert codec.load(json.dumps(data)).audits[0].document["data"]["records"] == sign * 10**298
 
 
 def test_the_exit_code_says_what_the_result_says() -> None:

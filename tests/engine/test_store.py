@@ -22,7 +22,6 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
     assert got.trial.index == 3
     assert got.trial.evidence == TRIAL.evidence == put.record.evidence
     assert np.array_equal(got.trial.arrays["table"], np.arange(6.0))
-    assert isinstance(got.trial.arrays["table"], np.memmap)
     assert not got.trial.arrays["table"].flags.writeable
     assert got.record.arrays["table"]["shape"] == (6,)
     assert got.record.recorded["device"] == "cpu"

@@ -84,6 +84,15 @@ def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
     assert until_end(pool, 3)[3][-1] == Ended(task=3)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes here")
+def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
+    pool.start(task(1, tasks.KillsBesideAChild()))
+    child, lost = until_end(pool, 1)[1]
+    assert isinstance(child, Yielded)
+    os.kill(child.value, signal.SIGKILL)
+    assert isinstance(lost, Lost)
+
+
 def test_a_worker_that_exits_is_lost_too(pool: Processes) -> None:
     pool.start(task(1, tasks.Exits()))
     (lost,) = until_end(pool, 1)[1]
@@ -113,6 +122,20 @@ def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Needs, fits:
     pool.start(task(1, tasks.Counts(1), memory_bytes=400))
     assert pool.room(needs) is fits
     until_end(pool, 1)
+
+
+def test_room_is_for_processes_too() -> None:
+    pool = Processes(["cpu"], most=3, threads=3, budget=1000, idle=400)
+    pool.start(task(1, tasks.Counts(1)))
+    assert pool.room(Needs(memory_bytes=200))
+    assert not pool.room(Needs(memory_bytes=201))
+    pool.start(task(2, tasks.Counts(1)))
+    assert not pool.room(Needs())  # three processes are too many
+    until_end(pool, 1, 2)
+    pool.start(task(3, tasks.Counts(1)))
+    assert not pool.room(Needs(memory_bytes=201))  # two are there, whatever they do
+    assert pool.room(Needs(memory_bytes=200))
+    pool.close()
 
 
 def test_never_more_than_asked_for(pool: Processes) -> None:
@@ -219,6 +242,13 @@ class TestOpening:
     def test_several_gpus_take_a_process_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
         assert local.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
+
+    def test_workers_that_were_asked_for_run_at_once_where_memory_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dpspec.training.memory.free_bytes", lambda device: 2 * 2**30)
+        pool = local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu", workers=8))
+        pool.start(task(1, tasks.Counts(1), memory_bytes=2**20))
+        assert pool.room(Needs(memory_bytes=2**20))
+        pool.close()
 
     def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.memory.free_bytes", lambda device: 600 * 2**20)

@@ -63,6 +63,12 @@ def test_an_address_where_nobody_listens() -> None:
         open_pool(Demand(tasks=1, seconds=1.0, address="127.0.0.1:1"))
 
 
+def test_an_address_of_another_sort() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="--ray-address is auto or HOST:PORT, got 'ray://127"):
+        open_pool(Demand(tasks=1, seconds=1.0, address="ray://127.0.0.1:10001"))
+
+
 def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
     assert pool.size == 2
     for number, work in enumerate((tasks.Counts(3), tasks.Fails(), tasks.Kills(), tasks.Says("half"))):
@@ -86,6 +92,8 @@ def test_what_no_node_has_is_refused(pool: Cluster) -> None:
     assert until_end(pool, 2)[2][-1] == Ended(task=2)
     with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
         open_pool(Demand(tasks=1, seconds=1.0, device="cuda"))
+    with pytest.raises(UsageError, match="it is auto, cpu or cuda"):
+        open_pool(Demand(tasks=1, seconds=1.0, device="mps"))
 
 
 def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> None:

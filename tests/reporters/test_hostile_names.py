@@ -24,6 +24,7 @@ from support import results as factory
 from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap, Series
+from dpspec.engine.joined import join
 from dpspec.engine.result import Conformance, Result
 from dpspec.engine.schema import result_schema
 from dpspec.reporters import csv as csv_format
@@ -102,6 +103,11 @@ def result(text: str) -> Result:
     return factory.result(audit, environment=environment, notes=(text,))
 
 
+def joined(text: str) -> Result:
+    """Two results of one report, from files that are named by ``text`` too."""
+    return join([(text, result(text)), (f"b{text}", result(text))])
+
+
 def tokens(text: str) -> list[str]:
     """The structure of a Markdown page by a parser that knows nothing of dpspec."""
     found = []
@@ -137,10 +143,10 @@ def records(text: str) -> Any:
     return [sorted(record["deployment"]) for record in found]
 
 
-def findings(text: str) -> int:
+def findings(text: str) -> list[int]:
     document = json.loads(text)
     assert sarif_errors(document) == []
-    return len(document["runs"][0]["results"])
+    return [len(run["results"]) for run in document["runs"]]
 
 
 def shape(text: str) -> int:
@@ -173,28 +179,36 @@ FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
 }
 
 
+Maker = Callable[[str], Result]
+
+
 @cache
-def due(format_: str) -> Any:
+def due(format_: str, made: Maker) -> Any:
     render, structure = FORMATS[format_]
-    return structure(render(result(TAME)))
+    return structure(render(made(TAME)))
 
 
+@pytest.mark.parametrize("made", [result, joined])
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
+def test_a_hostile_name_changes_no_structure(format_: str, text: str, made: Maker) -> None:
     render, structure = FORMATS[format_]
-    assert structure(render(result(text))) == due(format_)
+    assert structure(render(made(text))) == due(format_, made)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @settings(max_examples=25, deadline=None)
-@given(text=st.text(max_size=40).filter(str.strip))
-def test_no_text_at_all_does(format_: str, text: str) -> None:
+@given(text=st.text(max_size=40).filter(str.strip), made=st.sampled_from([result, joined]))
+def test_no_text_at_all_does(format_: str, text: str, made: Maker) -> None:
     render, structure = FORMATS[format_]
-    assert structure(render(result(text))) == due(format_)
+    assert structure(render(made(text))) == due(format_, made)
 
 
+@pytest.mark.parametrize("made", [result, joined])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_terminal_keeps_to_its_columns(text: str) -> None:
-    shown = terminal.render(dataclasses.replace(result(text), environment=FrozenMap({"command": ["dpspec"]})), width=80)
+def test_the_terminal_keeps_to_its_columns(text: str, made: Maker) -> None:
+    short = FrozenMap({"command": ["dpspec"]})
+    found = made(text)
+    parts = tuple(dataclasses.replace(part, environment=short) for part in found.parts)
+    shown = terminal.render(dataclasses.replace(found, environment=short, parts=parts), width=80)
     assert max(cell_len(line) for line in shown.split("\n")) <= 80

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support import results as factory
 
+from dpspec.engine.joined import join
 from dpspec.reporters import html
 
 selenium = pytest.importorskip("selenium.webdriver")
@@ -114,6 +116,24 @@ def test_a_narrow_screen_scrolls_down_only(page: Any) -> None:
     width = page.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert width == [400, 400]
+
+
+def test_several_results_sort_and_filter_by_the_file_that_they_are_from(page: Any, tmp_path: Path) -> None:
+    here = page.current_url
+    parts = [
+        (name, factory.result(factory.audit("same", verdicts=(factory.verdict(name[0]),))))
+        for name in ("b.json", "a.json")
+    ]
+    path = tmp_path / "joined.html"
+    path.write_text(html.render(join(parts)), encoding="utf-8")
+    page.get(path.as_uri())
+    assert page.find_element("tag name", "h1").text == "2 results"
+    page.find_element("xpath", "//table[@id='overview']//th/button[text()='Result']").click()
+    rows = page.find_elements("css selector", "#overview tbody tr")
+    assert [row.find_element("css selector", "td.origin").text for row in rows] == ["a.json", "b.json"]
+    page.find_element("id", "find").send_keys("b.json")
+    assert [row.is_displayed() for row in rows] == [False, True]
+    page.get(here)
 
 
 def test_no_request_and_no_error(page: Any) -> None:

@@ -70,6 +70,19 @@ def test_a_page_of_another_version_is_not_compared() -> None:
     assert not comparable(page.replace('name="generator"', 'name="g"'))
 
 
+def test_how_a_drawing_is_drawn_is_not_compared() -> None:
+    """Another version of what draws it writes it in another way; the table behind it is compared."""
+    drawn = Series(
+        name="t", title="A figure", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
+        rigor="theorem", source="s", plot=FrozenMap({"x": "k", "y": ["epsilon"]}),
+    )  # fmt: skip
+    page = html.render(factory.result(factory.audit(series=(drawn,))))
+    assert "10px" in page
+    assert "stroke-width: 1.6" in page
+    assert told(page.replace("stroke-width: 1.6", "stroke-width: 9").replace("10px", "99px")) == []
+    assert told(page.replace(">7.25<", ">1.25<")) == [("A figure", "1.25", "7.25")]
+
+
 def test_very_different_pages_are_told_apart_at_once() -> None:
     rows = {"n": list(range(400)), **{f"c{i}": [float(i)] * 400 for i in range(8)}}
     series = Series(name="t", title="T", columns=FrozenMap(rows), units=FrozenMap(), rigor="theorem", source="s")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import re
 import struct
 import zlib
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from support import results as factory
 
 from dpspec.contract import FrozenMap, Series
+from dpspec.engine.codec import dump
+from dpspec.registry.loader import load_catalog, resolve
+from dpspec.reporters import grid, html
 from dpspec.reporters.html import pictures
 
 
@@ -95,5 +100,21 @@ def test_other_series_have_no_pictures() -> None:
     plain = Series(
         name="s", title="t", columns=FrozenMap({"x": [1]}), units=FrozenMap({}), rigor="certified", source=""
     )
-    assert pictures.columns(plain) == ()
+    assert grid.pictures(plain) == ()
     assert pictures.svg(plain, "n") == ""
+
+
+def test_pictures_are_printed_as_text_in_no_table() -> None:
+    tiny = series(encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1))
+    assert grid.pictures(tiny) == ("first", "a")
+    assert grid.series_table(tiny, 80) == ("row  place", "0        1", "1        7")
+    shown = factory.result(factory.audit(series=(tiny,)))
+    page = html.render(shown)
+    texts = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+    assert '<td class="number">7</td>' in texts
+    offers = load_catalog().reporters
+    for name in sorted(offers.keys() - {"json", "html"}):
+        texts += resolve(offers[name].provider.render)(shown, internal=True)
+    assert "first, a as pictures in the HTML report" in " ".join(texts.split())
+    assert encoded(1, 2, 3, 4, 5, 6) not in texts
+    assert encoded(1, 2, 3, 4, 5, 6) in dump(shown)

@@ -16,12 +16,13 @@ from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap, Series
 from dpspec.engine.codec import dump, load
+from dpspec.engine.joined import join
 from dpspec.engine.redact import redact
-from dpspec.engine.result import Result
+from dpspec.engine.result import Conformance, Result
 from dpspec.errors import ResultError
 from dpspec.reporters import html
 from dpspec.reporters.html.bars import bar
-from dpspec.reporters.html.embed import extract, is_page
+from dpspec.reporters.html.embed import ELEMENT, extract, is_page
 
 
 class Page(HTMLParser):
@@ -148,11 +149,52 @@ def test_no_name_becomes_markup(text: str) -> None:
         assert json.loads(extract(text_of))["audits"][0]["name"] == hostile
 
 
+def test_several_results_share_one_overview_and_keep_their_files() -> None:
+    parts = [("<b>a.json", factory.result(factory.audit("same"))), ("b.json", factory.result(factory.audit("same")))]
+    page = html.render(join(parts))
+    assert "<b>" not in page
+    assert page.count('<td class="origin">&lt;b&gt;a.json</td>') == page.count('<td class="origin">b.json</td>') == 1
+    assert "same (&lt;b&gt;a.json)" in page
+    assert "2 results, each judged by itself; 2 audits, 2 claims" in page
+    assert page.count("family-wise confidence") == 2
+    assert load(extract(page)) == redact(join(parts))
+
+
+def test_the_overview_says_where_something_else_ran_than_was_declared() -> None:
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="half the noise")
+    parts = factory.audit("broken", conformance=deviates), factory.audit("whole")
+    overview = html.render(factory.result(*parts)).partition('id="overview"')[2].partition("</table>")[0]
+    broken, whole = overview.split("<tr data-verdict=")[1:]
+    assert "run deviates" in broken
+    assert "run deviates" not in whole
+
+
+def test_a_number_with_an_exponent_stays_on_one_line() -> None:
+    page = html.render(factory.result(factory.audit(verdicts=(factory.verdict(text="epsilon <= 3 at delta = 1e-06"),))))
+    assert 'epsilon &lt;= 3 at delta = <span class="whole">1e-06</span>' in page
+
+
 @pytest.mark.parametrize("text", ["<!doctype html><p>nothing", '<html><script type="application/json">{}</script>'])
 def test_a_page_without_a_result_is_said_to_be_one(text: str) -> None:
     assert is_page(text)
     with pytest.raises(ResultError, match="holds 0"):
         extract(text)
+
+
+def test_a_page_of_beginnings_without_an_end_is_read_once() -> None:
+    """A search from each beginning to the end of the page would take minutes for a page of a megabyte."""
+    begin = page_with("").partition("</script>")[0]
+    with pytest.raises(ResultError, match="holds 20000"):
+        extract(begin * 20_000)
+    with pytest.raises(ResultError, match="holds one that does not end"):
+        extract(begin)
+    with pytest.raises(ResultError, match="holds 2"):
+        extract(page_with("{}") * 2)
+    assert extract(page_with("{}")) == "{}"
+
+
+def page_with(text: str) -> str:
+    return f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
 
 
 def test_a_file_of_json_is_no_page() -> None:

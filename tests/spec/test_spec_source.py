@@ -170,6 +170,17 @@ def test_a_file_of_fifty_megabytes_is_not_read(tmp_path: Path) -> None:
     assert source.text is None
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="a file that hides its size")
+def test_files_of_the_system_stay_unread(tmp_path: Path) -> None:
+    """The environment of the process, with its secrets, must not end up in a message (``extends`` may name it)."""
+    for path in (Path("/proc/self/environ"), tmp_path / "link.yaml"):
+        if not path.exists():
+            path.symlink_to("/proc/self/environ")
+        source = read_file(path)
+        assert codes(source) == ["unreadable"]
+        assert source.text is None
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert codes(read_file(tmp_path)) == ["unreadable"]
     assert codes(read_file(tmp_path / "absent.yaml")) == ["unreadable"]

@@ -135,6 +135,13 @@ def test_what_is_foreseen_is_what_will_be_seen():
             assert check.detectable == made[key].detectable
 
 
+@pytest.mark.parametrize("sigma", [1e-200, 5e-324])
+def test_noise_without_a_variance_is_foreseen_as_none(sigma):
+    """The variance of so little noise is 0 in floating point: there is nothing to measure."""
+    tiny, none = (list(foreseen.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
+    assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
+
+
 def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
     """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
     later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})

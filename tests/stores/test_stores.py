@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
+import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +18,11 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
+from dpspec.engine import store as store_module
 from dpspec.engine.store import Store
 from dpspec.errors import UsageError
 from dpspec.stores.remote import RemoteShelf
+from dpspec.stores.shelf import shown
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 TABLE = np.arange(6.0)
@@ -44,10 +50,44 @@ def test_what_is_put_comes_back(store: Store) -> None:
     assert got is not None
     assert got.trial.evidence == TRIAL.evidence == put.trial.evidence
     assert np.array_equal(got.trial.arrays["table"], TABLE)
-    assert isinstance(got.trial.arrays["table"], np.memmap)
     assert not got.trial.arrays["table"].flags.writeable
     assert list(store.keys()) == [KEY]
     assert store.refusal() is None
+
+
+def test_large_arrays_stay_where_they_are(store: Store) -> None:
+    large = np.arange(40_000.0)
+    kept = store.put(KEY, Trial(index=0, evidence=FrozenMap(), arrays={"large": large, "none": large[:0]}), RECORDED)
+    assert isinstance(kept.trial.arrays["large"], np.memmap)
+    assert np.array_equal(kept.trial.arrays["large"], large)
+    assert kept.trial.arrays["none"].shape == (0,)
+
+
+def test_many_trials_need_few_open_files(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    store = Store(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = max(map(int, os.listdir("/dev/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 20, limits[1]))
+    try:
+        kept = [store.put(f"{n:064x}", TRIAL, RECORDED) for n in range(60)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert all(np.array_equal(each.trial.arrays["table"], TABLE) for each in kept)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOMEM])
+def test_what_cannot_be_read_now_is_not_damaged(store: Store, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put(KEY, TRIAL, RECORDED)
+
+    def refuse(file: Path) -> np.ndarray:
+        raise OSError(number, os.strerror(number), str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_load", refuse)
+        with pytest.raises(UsageError, match=f"cannot read trial {KEY[:12]} in .*: {os.strerror(number)}"):
+            store.get(KEY)
+    assert store.get(KEY) is not None
 
 
 def test_a_list_says_what_each_trial_is(store: Store, location: str) -> None:
@@ -104,11 +144,13 @@ def test_a_damaged_record_is_reported_and_made_again(
     store.put(KEY, TRIAL, RECORDED)
     damage(*record_of(location))
     told: list[str] = []
-    assert Store(location).get(KEY, told.append) is None
+    fresh = Store(location)
+    assert fresh.get(KEY, told.append) is None
     assert "damaged" in told[0]
     files, root = files_of(location)
     assert files.exists(f"{root}/damaged/{KEY}/record.json")
-    assert np.array_equal(store.put(KEY, TRIAL, RECORDED).trial.arrays["table"], TABLE)
+    for again in (fresh, store):
+        assert np.array_equal(again.put(KEY, TRIAL, RECORDED).trial.arrays["table"], TABLE)
     store.remove(KEY)
     assert not files.exists(f"{root}/damaged/{KEY}/record.json")
 
@@ -135,6 +177,49 @@ def test_an_array_name_cannot_lead_out_of_a_record(store: Store, location: str, 
     del body["digest"]
     files.pipe_file(record, json.dumps({**body, "digest": digest(body)}).encode())
     assert store.get(KEY) is None
+
+
+def test_a_digest_cannot_lead_out_of_a_store(store: Store, location: str, tmp_path: Path) -> None:
+    from dpspec.contract.canonical import digest
+
+    store.put(KEY, TRIAL, RECORDED)
+    files, record = record_of(location)
+    body = json.loads(files.cat_file(record))
+    body["arrays"]["table"]["digest"] = "../../../../out0"
+    del body["digest"]
+    files.pipe_file(record, json.dumps({**body, "digest": digest(body)}).encode())
+    files.pipe_file(record.replace("record.json", "out0.table.npy"), b"of somebody else")
+    before = set(Path(tempfile.gettempdir()).iterdir())
+    assert store.get(KEY) is None
+    assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "out0" in path.name]
+
+
+def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) -> None:
+    store.put(KEY, TRIAL, RECORDED)
+    files, root = files_of(location)
+    for foreign in ("ab/notes", f"zz/{OTHER}", "record"):
+        files.makedirs(f"{root}/trials/{foreign}", exist_ok=True)
+        files.pipe_file(f"{root}/trials/{foreign}/record.json", b"{}")
+    assert list(store.keys()) == [KEY]
+    assert [entry.key for entry in store.entries()] == [KEY]
+    store.put(OTHER, TRIAL, RECORDED)
+    files.pipe_file(record_of(location, OTHER)[1], b"{")
+    assert store.get(OTHER) is None
+    assert store.sweep() > 0
+    assert store.sweep() == 0
+    assert not files.exists(f"{root}/damaged/{OTHER}/record.json")
+    assert store.get(KEY) is not None
+
+
+def test_what_was_begun_long_ago_is_swept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for age, name in ((0, "new"), (100_000, "old")):
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+        (tmp_path / "tmp" / name / "table.npy").write_bytes(b"some")
+        then = time.time() - age
+        os.utime(tmp_path / "tmp" / name, (then, then))
+    assert store.sweep() == 4
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["new"]
 
 
 def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> None:
@@ -179,12 +264,61 @@ def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
     assert list(Store(tmp_path / "store").keys()) == [KEY]
 
 
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("s3://bucket/audits", "s3://bucket/audits"),
+        ("ftp://me:p@ss:word@host:21/a@b:c", "ftp://me:***@host:21/a@b:c"),
+        ("abfs://box@account/audits?sig=abc&x=1", "abfs://box@account/audits?***"),
+        ("C:\\audits?", "C:\\audits?"),
+    ],
+)
+def test_secrets_of_a_url_are_not_shown(url: str, seen: str) -> None:
+    assert shown(url) == seen
+
+
+def test_no_error_shows_a_secret() -> None:
+    with pytest.raises(UsageError) as raised:
+        Store("nonsense://me:secret@host/audits")
+    assert "secret" not in str(raised.value)
+    store = Store("memory://unreachable")
+    store._shelf = RemoteShelf(_Refusing("to ftp://me:secret@host/x"), "root", "ftp://me:secret@host/x")
+    assert store.location == "ftp://me:***@host/x"
+    with pytest.raises(UsageError, match=r"no route\sto ftp://me:\*\*\*@host/x"):
+        store.get(KEY)
+
+
+def test_a_record_that_two_put_at_once_is_put_again(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "://" not in location:
+        pytest.skip("a folder")
+    store = Store(location)
+    files, refusals = store._shelf._files, [1, 2]  # type: ignore[attr-defined]
+    create = files.pipe_file
+
+    def refuse(path: str, content: bytes, **options: Any) -> None:
+        if refusals and options:
+            refusals.pop()
+            raise RuntimeError("conflict")
+        create(path, content, **options)
+
+    monkeypatch.setattr(files, "pipe_file", refuse)
+    monkeypatch.setattr("dpspec.stores.remote._PAUSES", (0.0, 0.0))
+    store.put(KEY, TRIAL, RECORDED)
+    assert refusals == []
+    refusals.extend([1, 2, 3])
+    with pytest.raises(UsageError, match="conflict"):
+        store.put(OTHER, TRIAL, RECORDED)
+
+
 class _Refusing:
     """A file system that has gone away."""
 
+    def __init__(self, told: str = "to host") -> None:
+        self._told = told
+
     def __getattr__(self, name: str) -> Any:
         def refuse(*arguments: Any, **options: Any) -> None:
-            raise RuntimeError("no route\nto host")
+            raise RuntimeError(f"no route\n{self._told}")
 
         return refuse
 

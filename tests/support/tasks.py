@@ -76,6 +76,18 @@ class Kills:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class KillsBesideAChild:
+    """Dies while a process that it has started holds what it held open."""
+
+    def __call__(self, place: Place) -> Iterator[int]:
+        child = os.fork()
+        if not child:
+            time.sleep(30.0)
+            os._exit(0)
+        yield child
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Exits:
     def __call__(self, place: Place) -> Iterator[int]:
         os._exit(3)

@@ -73,6 +73,10 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
         ),
         (lambda f: dataclasses.replace(f, quantity="epsilonn"), "asks for 'epsilonn'; did you mean 'epsilon'?"),
         (lambda f: dataclasses.replace(f, rigor="statistical"), "it is statistical and states no confidence"),
+        (
+            lambda f: dataclasses.replace(f, scope=Scope(adjacency="replace-one")),
+            "does not speak of it: its adjacency is 'replace-one', and the claim's 'add-remove'",
+        ),
         (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
         (lambda f: {"epsilon": f.value}, "an audit yielded dict, which is no outcome"),
     ],
@@ -109,6 +113,14 @@ def test_steps_that_raise(told, base, step, says):
     said = told(type("Odd", (base,), {step: fails}))
     assert says in said
     assert "the example does not run to its end: another test of this suite says why" in said
+
+
+def test_the_place_of_a_failure_is_in_the_plugin(told, base):
+    class Odd(base):
+        def trials(self, inputs, context, indices):
+            yield inputs["mechanism"]["a slip of the pen"]
+
+    assert "trials raises KeyError: 'a slip of the pen' (testing/test_testing_words.py:" in told(Odd)
 
 
 def test_evidence_that_is_no_json(told, base):
@@ -202,7 +214,7 @@ def test_plugins_that_cannot_be_used(module_file, module, text, says):
 def test_the_inspection_tells_every_promise(demo):
     promises = list(inspect(demo, "dpspec-conformdemo", "conformdemo"))
     assert [p for p in promises if p.broken] == []
-    assert promises[-1].left_out == "monotone names no key"
+    assert promises[-1].left_out.startswith("only the plugin's own tests can")
     assert {p.provider for p in promises} == {"mechanism conformdemo"}
     assert promises[0].demand.startswith("The plugin is not listed as broken")
 

@@ -71,6 +71,7 @@ def test_what_the_guide_quotes_is_what_is_said() -> None:
         "is not decreasing: 0.5 at",
         "all randomness must come from context.seed(index, ...)",
         "its source is empty; say whose theorem it is, or which test",
+        "does not speak of it: its adjacency is 'replace-one'",
         "its value is NaN: where nothing can be computed, yield",
         "oneOf gives misleading messages",
         "unknown hook 'dpspec_mechanism'; did you mean",

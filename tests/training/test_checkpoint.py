@@ -197,14 +197,37 @@ def spoil_with_a_pickle(path):
 
 def spoil_with_another_name(path):
     with np.load(path) as stored:
+        kept = {name: stored[name] for name in stored.files if name != "digest"}
+    kept["identity"] = np.array("0" * 64)
+    with path.open("wb") as out:
+        np.savez(out, **kept, digest=np.array(checkpoint._content(kept)))
+
+
+def spoil_with_another_state(path):
+    with np.load(path) as stored:
         kept = {name: stored[name] for name in stored.files}
     with path.open("wb") as out:
-        np.savez(out, **{**kept, "identity": np.array("0" * 64)})
+        np.savez(out, **{**kept, "state": kept["state"] + 1.0})
+
+
+def spoil_by_calling_it_packed(path):
+    """An unknown way of compression, which the archive's reader does not answer with an error of archives."""
+    data = path.read_bytes()
+    at = data.rindex(b"PK\x01\x02") + 10
+    path.write_bytes(data[:at] + b"\x63" + data[at + 1 :])
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [spoil_by_cutting, spoil_by_flipping, spoil_with_a_pickle, spoil_with_another_name, lambda p: p.write_text("")],
+    [
+        spoil_by_cutting,
+        spoil_by_flipping,
+        spoil_with_a_pickle,
+        spoil_with_another_name,
+        spoil_with_another_state,
+        spoil_by_calling_it_packed,
+        lambda p: p.write_text(""),
+    ],
 )
 def test_a_file_that_cannot_be_believed_counts_as_absent(make_job, tmp_path, spoil):
     where = Resumable(folder=tmp_path, steps=5)

@@ -45,11 +45,11 @@ _FEW = 25
 #: Logarithmic axes that span less have ticks at 2 and 5 times the powers of ten too.
 _FEW_DECADES = 300.0
 
-#: Inches: of the axes with their labels, of a row of the legend, of a name down the side.
-_WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW = 5.8, 3.4, 0.2, 0.32
+#: Inches: of the axes with their labels, of a row of the legend, of a name down the side, beside such names.
+_WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW, _ROOM = 5.8, 3.4, 0.2, 0.32, 0.2
 
 #: So many characters of labels fit beside each other below the axes, so many of a name stand before them.
-_LEGEND_WIDTH, _NAME_WIDTH = 72, 34
+_LEGEND_WIDTH, _NAME_WIDTH = 66, 34
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ def svg(drawing: Drawing, name: str) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(_WIDTH, height + _LEGEND_ROW * rows), layout="constrained")
         FigureCanvasSVG(figure)
+        if drawing.names:  # room for names that a phone's style sheet makes longer
+            figure.get_layout_engine().set(w_pad=_ROOM)  # type: ignore[union-attr, call-arg]
         axes = figure.add_subplot()
         for line in drawing.lines:
             _line(axes, line, drawing)
@@ -164,7 +166,7 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
         axes.set_yticks(range(len(drawing.names)), [_short(name) for name in drawing.names])
         axes.set_ylim(len(drawing.names) - 0.5, -0.5)
     axes.set_xlabel(plain(drawing.x), color=_INK)
-    axes.set_ylabel(plain(drawing.y), color=_INK)
+    axes.set_ylabel(plain(drawing.y), color=_INK, labelpad=9.0)
     axes.grid(visible=True, color=_GRID, linewidth=0.6)
     axes.tick_params(colors=_INK, which="both")
     for side, spine in axes.spines.items():
@@ -183,9 +185,9 @@ def _legend(figure: Canvas, columns: int) -> None:
             ncols=columns,
             frameon=False,
             labelcolor=_INK,
-            fontsize=9.0,
+            fontsize=9.5,
             borderpad=0.0,
-            columnspacing=1.2,
+            columnspacing=2.4,  # on phones the style sheet makes all text larger
             handlelength=2.4,
         )
 

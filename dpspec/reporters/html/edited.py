@@ -82,7 +82,8 @@ class _Texts(HTMLParser):
         self._open.append(tag)
         if tag in _HEADINGS:
             self._heading = ""
-        self.texts.extend((self._heading, value) for name, value in attrs if name in _SPOKEN and value)
+        if not _UNSEEN & set(self._open):
+            self.texts.extend((self._heading, value) for name, value in attrs if name in _SPOKEN and value)
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._open:

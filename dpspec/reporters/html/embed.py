@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from dpspec.errors import ResultError
 
 #: The script element's id; its type is none that browsers execute.
 ELEMENT = "dpspec-result"
 
-_ELEMENT = re.compile(rf'<script type="application/json" id="{ELEMENT}">(.*?)</script>', re.DOTALL)
+_BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 
 #: Written as escapes inside the JSON, nothing can end the element or begin a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -29,8 +27,10 @@ def is_page(text: str) -> bool:
 
 def extract(page: str) -> str:
     """The JSON text inside a page; raises ``ResultError`` where there is none, or more than one."""
-    found = _ELEMENT.findall(page)
-    if len(found) != 1:
-        raise ResultError(f"a report holds one result, this page holds {len(found)}")
-    text: str = found[0]
+    # No element holds another's beginning: in what is embedded, "<" is escaped.
+    begins = page.count(_BEGIN)
+    text, end, _ = page.partition(_BEGIN)[2].partition(_END)
+    if begins != 1 or not end:
+        held = begins if begins != 1 else "one that does not end"
+        raise ResultError(f"a report holds one result, this page holds {held}")
     return text

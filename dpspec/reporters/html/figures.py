@@ -9,6 +9,7 @@ from dpspec.contract import Json, Series
 from dpspec.engine import numbers
 from dpspec.engine.result import AuditResult
 from dpspec.reporters import words
+from dpspec.reporters.grid import pictures as picture_columns
 from dpspec.reporters.html import curves, pictures
 from dpspec.reporters.html import series as of_series
 from dpspec.reporters.html.drawing import svg
@@ -17,6 +18,9 @@ from dpspec.reporters.proved import is_profile
 
 #: A table behind a figure is cut here; the JSON in the page has the whole.
 _MOST_ROWS = 500
+
+#: Tables of so many columns are wider than a figure.
+_BROAD = 6
 
 _CAPTION = (
     "No test beats a bound at any level if the mechanism is as declared. Claims are dashed, in the colour of the bound "
@@ -39,6 +43,11 @@ class Figure:
     rows: tuple[tuple[str, ...], ...]
     cut: int = 0
 
+    @property
+    def broad(self) -> bool:
+        """Whether it is a table alone that wants the width of the page."""
+        return not self.svg and len(self.head) >= _BROAD
+
 
 def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
     """Every figure of an audit; ``name`` is unique to the audit on its page."""
@@ -56,7 +65,8 @@ def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
 
 
 def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
-    head = tuple(column for column in series.columns if column not in pictures.columns(series))
+    shown = picture_columns(series)
+    head = tuple(column for column in series.columns if column not in shown)
     rows = list(zip(*(series.columns[column] for column in head), strict=True))
     drawing = of_series.drawing(series, audit)
     caption = "; ".join(part for part in (words.value(series.rigor), series.source) if part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import Assumption, Check, Finding
 from dpspec.engine import numbers
 from dpspec.engine.codec import dump
+from dpspec.engine.joined import sources
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters import checks, words
@@ -19,13 +21,16 @@ from dpspec.reporters.html.bars import Bar, bar
 from dpspec.reporters.html.embed import ELEMENT, embedded
 from dpspec.reporters.html.figures import Figure, figures
 from dpspec.reporters.limits import limits
-from dpspec.reporters.reproduce import command, facts
+from dpspec.reporters.reproduce import recipes
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 #: What a page says that leaves nothing out.
 INTERNAL_MARK = "Internal: this page holds values that speak of the data itself. It must not leave the house."
+
+_EXPONENT = re.compile(r"([0-9.]+e-[0-9]+)")
 
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
@@ -59,10 +64,11 @@ class FindingView:
 
 @dataclass(frozen=True)
 class AuditView:
-    """One audit as the page shows it; ``name`` is unique on the page."""
+    """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result."""
 
     audit: AuditResult
     name: str
+    origin: str
     description: str
     claims: tuple[ClaimView, ...]
     conformance: str
@@ -76,6 +82,15 @@ class AuditView:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class RecipeView:
+    """How to reproduce one of the results, as the page shows it."""
+
+    of: str
+    command: str
+    facts: tuple[tuple[str, str], ...]
+
+
 def render(result: Result, *, internal: bool = False) -> str:
     """The page as text; data-dependent and per-record values only where ``internal`` asks for them.
 
@@ -84,7 +99,8 @@ def render(result: Result, *, internal: bool = False) -> str:
     """
     if not internal:
         result = redact(result)
-    audits = tuple(_audit(audit, f"a{i}") for i, audit in enumerate(result.audits))
+    origins = sources(result)
+    audits = tuple(_audit(audit, f"a{i}", origins[i]) for i, audit in enumerate(result.audits))
     text: str = (
         _environment()
         .get_template("page.html")
@@ -93,8 +109,9 @@ def render(result: Result, *, internal: bool = False) -> str:
             audits=audits,
             tally=words.tally(result),
             limits=(*result.notes, *limits(result)),
-            command=shlex.join(plain(part) for part in command(result)),
-            facts=tuple(facts(result)),
+            recipes=tuple(
+                RecipeView(one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)
+            ),
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
@@ -118,7 +135,7 @@ def generator() -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("dpspec.reporters.html", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -126,6 +143,17 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = _whole
+    return environment
+
+
+def _whole(text: str) -> Markup:
+    """Text in which no line ends inside a number: browsers break ``1e-5`` at its hyphen."""
+    from markupsafe import Markup, escape
+
+    parts = _EXPONENT.split(plain(text))
+    marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
+    return Markup("").join(map(Markup, marked))
 
 
 def _tame(value: Any) -> Any:
@@ -139,11 +167,12 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str) -> AuditView:
+def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
     held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
     return AuditView(
         audit=audit,
         name=name,
+        origin=origin,
         description=str(audit.document.get("description") or ""),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
         conformance=words.conformance_outcome(audit),

@@ -11,20 +11,13 @@ from collections.abc import Sequence
 from dpspec.contract import Json, Series
 from dpspec.reporters import words
 from dpspec.reporters.escape import plain
+from dpspec.reporters.grid import pictures
 
 #: Pictures of more pixels a side than this, and rows beyond so many, are not drawn.
 _SIDE, _ROWS = 256, 32
 
 #: Sizes in the drawing: a picture, the room between two, what a row's name takes, and the head.
 _CELL, _GAP, _NAME, _HEAD = 40, 6, 150, 18
-
-
-def columns(series: Series) -> tuple[str, ...]:
-    """The columns that hold pictures; none where the series is no table of pictures."""
-    names = series.plot.get("y", ())
-    if series.plot.get("kind") != "pictures" or not isinstance(names, tuple):
-        return ()
-    return tuple(str(name) for name in names if name in series.columns)
 
 
 def svg(series: Series, name: str) -> str:
@@ -34,7 +27,7 @@ def svg(series: Series, name: str) -> str:
     """
     from markupsafe import escape
 
-    names = columns(series)
+    names = pictures(series)
     shape = _shape(series.plot.get("shape"))
     if not names or shape is None:
         return ""
@@ -55,7 +48,7 @@ def svg(series: Series, name: str) -> str:
                 parts.append(_image(x, y, picture, f"{column}, {about}", framed=framed[i : i + 1] == (j,)))
     title = escape(plain(series.title))
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title">'
+        f'<svg class="pictures" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title">'
         f'<title id="{name}-title">{title}</title>{"".join(parts)}</svg>'
     )
 

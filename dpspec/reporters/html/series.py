@@ -60,7 +60,7 @@ def _curves(series: Series, x: str, ys: Sequence[str]) -> Iterator[Line]:
                 _values(series, x, rows),
                 _values(series, y, rows),
                 colour=i if len(groups) > 1 else j,
-                dash=j if len(groups) > 1 else 0,
+                dash=j,
                 band=(_values(series, band[0], rows), _values(series, band[1], rows)) if len(band) == 2 else None,
             )
 

@@ -162,9 +162,19 @@ def junk(chance: random.Random, depth: int = 0) -> Any:
         return chance.choice(TEXTS)
     if kind == 5 or depth > 2:
         return chance.choice((None, True, False))
+    if kind == 6 and chance.randrange(8) == 0:
+        return nested(chance.choice((65, 120, 300, 900)), chance.randrange(2) == 0)
     if kind == 6:
         return [junk(chance, depth + 1) for _ in range(chance.randrange(4))]
     return {chance.choice(TEXTS): junk(chance, depth + 1) for _ in range(chance.randrange(3))}
+
+
+def nested(depth: int, lists: bool) -> Any:
+    """A value so deep that whoever walks over it by calling itself may run out of stack."""
+    value: Any = None
+    for _ in range(depth):
+        value = [value] if lists else {"a": value}
+    return value
 
 
 def like(chance: random.Random, value: Any) -> Any:

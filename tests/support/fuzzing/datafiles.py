@@ -7,6 +7,7 @@ import io
 import random
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,11 +199,15 @@ class Parquet(DataFiles):
         numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
         words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
         plain = {"path": "t.parquet", "label": "y", "classes": 2}
-        named = {"path": "t.parquet", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
+        named: dict[str, Any] = {"path": "t.parquet", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
         return [
             Given(plain, {"t.parquet": table("none", **numbers)}),
             Given(plain, {"t.parquet": table("snappy", **numbers)}),
             Given(named, {"t.parquet": table("gzip", **words)}),
+            Given(
+                {**named, "categories": {**named["categories"], "d": ["p", ""]}},
+                {"t.parquet": table("snappy", **words, d=pa.array(["p", None] * 5).dictionary_encode())},
+            ),
         ]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
@@ -212,6 +217,57 @@ class Parquet(DataFiles):
         footer = mutate_bytes(chance, data[-8 - length : -8])
         size = len(footer) if chance.randrange(3) else length
         return {"t.parquet": data[: -8 - length] + footer + size.to_bytes(4, "little") + b"PAR1"}
+
+
+class Pictures(DataFiles):
+    """PNG and JPEG pictures in folders."""
+
+    name, source = "images", "dpspec.data.images:Images"
+
+    def bases(self) -> list[Given]:
+        import numpy as np
+        from PIL import Image
+
+        def picture(mode: str, form: str, **how: Any) -> bytes:
+            out = io.BytesIO()
+            values = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(8, 6, 3)
+            Image.fromarray(values).convert(mode).save(out, form, **how)
+            return out.getvalue()
+
+        options = {"path": "p", "classes": ["cat", "dog"], "shape": [3, 8, 6]}
+        png = {"p/cat/0.png": picture("RGB", "PNG"), "p/dog/0.png": picture("P", "PNG"), "p/dog/1.png": picture("L", "PNG")}
+        jpeg = {"p/cat/0.jpg": picture("RGB", "JPEG"), "p/dog/0.jpeg": picture("CMYK", "JPEG", progressive=True)}
+        return [Given(options, png), Given({**options, "shape": [1, 5, 5], "resize": True}, {**png, **jpeg})]
+
+    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
+        """Chunks of a PNG with other content and a checksum that is right, which random bytes never have."""
+        files = dict(base.files)
+        name = chance.choice(sorted(n for n in files if n.endswith(".png")))
+        head, chunks = files[name][:8], _chunks(files[name])
+        at = chance.randrange(len(chunks))
+        kind, body = chunks[at]
+        if kind == b"IHDR" and chance.randrange(2):
+            sizes = (chance.choice((0, 1, 6, 4096, 2**16, 2**31 - 1, 2**32 - 1)) for _ in range(2))
+            body = b"".join(n.to_bytes(4, "big") for n in sizes) + body[8:]
+        else:
+            body = mutate_bytes(chance, body)
+        chunks[at : at + 1] = [(kind, body)] * chance.choice((1, 1, 2, 30))
+        files[name] = head + b"".join(_chunk(*chunk) for chunk in chunks)
+        return files
+
+
+def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
+    """The chunks of a PNG file: names and contents."""
+    found, at = [], 8
+    while at < len(png):
+        length = int.from_bytes(png[at : at + 4], "big")
+        found.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
+        at += 12 + length
+    return found
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
 
 
 def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import dpspec.contract as dps
 from dpspec_laplace_histogram import theory
@@ -123,7 +124,6 @@ def _attacked(inputs: dps.FrozenMap, context: dps.Context, index: int, size: int
     import numpy as np
 
     from dpspec_laplace_histogram.attack import Sees, score, with_group
-    from dpspec_laplace_histogram.backend import Histogram
 
     labels, classes = context.data.train_y, context.facts.classes
     sides = {"absent": labels, "present": with_group(labels, inputs["threat_model"]["adjacency"], size)}
@@ -135,24 +135,30 @@ def _attacked(inputs: dps.FrozenMap, context: dps.Context, index: int, size: int
             if context.cancelled():
                 raise dps.Cancelled
             sees = Sees()
-            context.trainer.train(
-                dps.TrainingJob(
-                    x=context.data.train_x[:0],
-                    y=rows,
-                    model=Histogram(classes),  # type: ignore[arg-type]  # what this mechanism's backends fill
-                    phases=(dps.FrozenMap({"scale": inputs["mechanism"]["scale"]}),),
-                    options=dps.FrozenMap(),
-                    expected_batch_size=float(len(rows)),
-                    device="cpu",
-                    seed=context.seed(index, side, str(size), str(release)),
-                    observers=(sees,),
-                )
-            )
+            seed = context.seed(index, side, str(size), str(release))
+            context.trainer.train(job(inputs, context, rows, seed, sees))
             scores.append(round(score(sees.counts, truth["present"], truth["absent"]), 9))
             found["noise"] += float(abs(sees.counts - truth[side]).sum())
             found["counts"] += classes
         found[side] = scores
     return found
+
+
+def job(inputs: dps.FrozenMap, context: dps.Context, rows: Any, seed: int, sees: dps.Observer) -> dps.TrainingJob:
+    """One release of the histogram of ``rows``: no features, no batches, and what the backend fills for a model."""
+    from dpspec_laplace_histogram.backend import Histogram
+
+    return dps.TrainingJob(
+        x=context.data.train_x[:0],
+        y=rows,
+        model=Histogram(context.facts.classes),  # type: ignore[arg-type]
+        phases=(dps.FrozenMap({"scale": inputs["mechanism"]["scale"]}),),
+        options=dps.FrozenMap(),
+        expected_batch_size=float(len(rows)),
+        device="cpu",
+        seed=seed,
+        observers=(sees,),
+    )
 
 
 def _noise_check(scale: float, absolute: float, counts: int) -> dps.Check:

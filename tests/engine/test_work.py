@@ -1,0 +1,52 @@
+"""Work that travels: what arrives with other versions of the code is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from support import counting
+
+from dpspec.engine import work
+from dpspec.engine.prepare import Prepared, prepare
+from dpspec.errors import UsageError
+from dpspec.executors.inline import Here
+from dpspec.spec.load import load_specs
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    (tmp_path / "coin.yaml").write_text(counting.EXAMPLE, encoding="utf-8")
+    (spec,) = load_specs([tmp_path / "coin.yaml"], counting.catalog()).specs
+    return prepare(spec, counting.catalog())
+
+
+@pytest.fixture
+def sent(prepared: Prepared) -> bytes:
+    """The bounds of an audit, as they travel."""
+    return pickle.dumps(work.Bounding(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts))
+
+
+def made(sent: bytes) -> list[work.Made]:
+    return list(pickle.loads(sent)(Here("cpu", None, lambda said: None)))  # noqa: S301 - of a moment ago
+
+
+def test_work_is_done_where_it_arrives(sent: bytes) -> None:
+    (bounds,) = made(sent)
+    assert bounds.value[1].trials == 5
+
+
+def test_work_of_another_version_is_refused(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
+    with pytest.raises(UsageError, match=r"a worker has dpspec 0\.0\.1, .* but the run was started by dpspec "):
+        made(sent)
+
+
+def test_folders_are_the_same_from_wherever_the_work_is_done(prepared: Prepared) -> None:
+    folders = {0: Path("store") / "unfinished", 1: None}
+    training = work.Training(
+        spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 1), folders=folders
+    )
+    arrived = pickle.loads(pickle.dumps(training))  # noqa: S301 - of a moment ago
+    assert arrived.folders == {0: Path.cwd() / "store" / "unfinished", 1: None}
