@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import get_args
 
 from dpspec.contract import Check, Evidence, Finding, Outcome, Series, Trial
+from dpspec.contract.findings import Rigor
 from dpspec.engine.prepare import Prepared
+from dpspec.errors import PluginError
 
 
 @dataclass
@@ -19,7 +23,7 @@ class Outcomes:
     evidence: list[Evidence] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """File one outcome; raises ``TypeError`` on anything that is none."""
+        """File one outcome."""
         match outcome:
             case Finding():
                 self.findings.append(outcome)
@@ -29,16 +33,35 @@ class Outcomes:
                 self.checks.append(outcome)
             case Evidence():
                 self.evidence.append(outcome)
-            case _:
-                raise TypeError(f"an audit yielded {type(outcome).__name__}, which is no outcome")
 
 
 def conclude(prepared: Prepared, bounds: Sequence[Finding | Series], trials: Sequence[Trial]) -> Outcomes:
-    """Everything that the audit stands behind: its bounds, and what follows from the trials."""
+    """Everything that the audit stands behind: its bounds, and what follows from the trials.
+
+    Raises ``PluginError`` where the audit yields what no verdict could be based on.
+    """
     outcomes = Outcomes()
-    for bound in bounds:
-        outcomes.add(bound)
-    if trials:
-        for outcome in prepared.audit.conclude(prepared.spec, trials):
-            outcomes.add(outcome)
+    for outcome in chain(bounds, prepared.audit.conclude(prepared.spec, trials) if trials else ()):
+        if flaw := _flaw(outcome):
+            kind = prepared.spec.mechanism.kind
+            raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
+        outcomes.add(outcome)
     return outcomes
+
+
+def _flaw(outcome: object) -> str:
+    """Why the judge could not read an outcome; empty where it can. All that may be wrong besides, the conformance suite
+    says (``dpspec.testing``)."""
+    if not isinstance(outcome, Finding | Series | Check | Evidence):
+        return f"a {type(outcome).__name__}, which is no outcome"
+    if isinstance(outcome, Finding) and outcome.rigor not in get_args(Rigor):
+        return f"a finding whose rigor is {outcome.rigor!r} (valid: {', '.join(get_args(Rigor))})"
+    if isinstance(outcome, Evidence) and outcome.quantity == "epsilon":
+        from dpspec.stats import nulls
+
+        try:
+            nulls.require_counts(outcome)
+            nulls.require_privacy(outcome)
+        except ValueError as error:
+            return str(error)
+    return ""

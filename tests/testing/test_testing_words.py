@@ -78,7 +78,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             "does not speak of it: its adjacency is 'replace-one', and the claim's 'add-remove'",
         ),
         (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
-        (lambda f: {"epsilon": f.value}, "an audit yielded dict, which is no outcome"),
+        (lambda f: {"epsilon": f.value}, "yields a dict, which is no outcome"),
     ],
 )
 def test_bounds_that_are_wrong(told, base, change, says):

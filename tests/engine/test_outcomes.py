@@ -1,0 +1,66 @@
+"""What an audit yields is looked at before anybody is judged by it: it is the plugin that is told to be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from support.audits import HERE, approx, spec
+
+from dpspec.contract import Audit, Evidence, Finding, FrozenMap, Plan, Scope, Series, Trial
+from dpspec.engine.outcomes import conclude
+from dpspec.engine.prepare import Prepared
+from dpspec.errors import ExitCode, PluginError
+
+FINDING = Finding(
+    quantity="epsilon", value=1.0, bound="upper", rigor="certified", scope=Scope(), method="m", source="s"
+)
+COUNTS = FrozenMap({"present": 3, "absent": 2, "true_positives": 3, "false_positives": 0})
+EVIDENCE = Evidence(id="a", kind="many-run", statistics=COUNTS, scope=HERE, method="m", source="s")
+
+
+class Yields(Audit):
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = outcomes
+
+    def bound(self, spec: Any, context: Any) -> Any:
+        return ()
+
+    def plan(self, spec: Any, facts: Any) -> Plan:
+        return Plan(chunks=((0,),), seconds=0.0, memory_bytes=0)
+
+    def conclude(self, spec: Any, trials: Any) -> Any:
+        return self.outcomes
+
+
+def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
+    prepared = object.__new__(Prepared)
+    object.__setattr__(prepared, "audit", Yields(*outcomes))
+    object.__setattr__(prepared, "spec", spec(approx()))
+    return conclude(prepared, bounds, [Trial(index=0, evidence=FrozenMap())])
+
+
+def test_what_is_sound_is_kept() -> None:
+    series = Series(
+        name="s", title="t", columns=FrozenMap({"x": (1, 2)}), units=FrozenMap(), rigor="approximate", source="s"
+    )
+    found = concluded(EVIDENCE, series, bounds=[FINDING])
+    assert (found.findings, found.evidence, found.series) == ([FINDING], [EVIDENCE], [series])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        (dataclasses.replace(FINDING, rigor="proven"), "yields a finding whose rigor is 'proven' (valid: certified"),  # type: ignore[arg-type]
+        (dataclasses.replace(EVIDENCE, kind="many_run"), "'many_run' tests no privacy curve (valid kinds: many-run"),
+        (dataclasses.replace(EVIDENCE, statistics=FrozenMap()), "lacks the counts present, absent"),
+        ({"epsilon": 1.0}, "yields a dict, which is no outcome"),
+    ],
+)
+def test_what_is_not_is_the_plugins_fault(outcome: Any, says: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        concluded(outcome)
+    assert caught.value.exit_code is ExitCode.PLUGIN
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(f"mechanism {spec(approx()).mechanism.kind!r} yields ")
