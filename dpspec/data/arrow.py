@@ -49,9 +49,8 @@ def _texts(values: Any) -> np.ndarray[Any, Any]:
     """Texts that are kept once each: a long one in every record takes no more memory than in one."""
     import numpy as np
 
-    parts = [np.empty(0, dtype=object)]
-    for chunk in values.chunks:
-        different = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
-        places = chunk.indices.cast("int64").fill_null(len(different) - 1)
-        parts.append(different[places.to_numpy()])
-    return np.concatenate(parts)
+    chunks = values.unify_dictionaries().chunks
+    different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
+    places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
+    found: np.ndarray[Any, Any] = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
+    return found

@@ -103,10 +103,9 @@ class Table(Source):
     def no_class(self, label: str, where: object) -> DataError:
         """The error of a label that is not among the classes; with what to declare where labels may be words."""
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
-        return DataError(
-            f"{where}: label {shortened(label)!r} is not one of the declared classes ({listed([*self.classes()])}){hint}",
-            "classes",
-        )
+        known = listed([*self.classes()])
+        said = f"{where}: label {shortened(label)!r} is not one of the declared classes ({known}){hint}"
+        return DataError(said, "classes")
 
     def table_key(self) -> dict[str, Json]:
         """What of the options decides the rows."""

@@ -166,6 +166,11 @@ def require_counts(evidence: Evidence) -> None:
         raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
 
 
+def require_privacy(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless some test of a privacy curve reads this kind."""
+    _privacy(evidence)
+
+
 def _possible(kind: str, values: tuple[Any, ...]) -> bool:
     """Whether counts fit each other."""
     if kind == "binomial":

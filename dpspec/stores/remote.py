@@ -90,7 +90,8 @@ class RemoteShelf:
             place.parent.mkdir(parents=True, exist_ok=True)
             arriving = place.with_name(uuid.uuid4().hex)
             with self._asked():
-                self._files.get_file(f"{self._folder(key)}/{place.name}", str(arriving))
+                content = self._files.cat_file(f"{self._folder(key)}/{place.name}")
+            arriving.write_bytes(content)
             os.replace(arriving, place)
         return place
 

@@ -1,8 +1,8 @@
 """A run's state on disk, so that a killed run loses at most what came after: one file, replaced as a whole.
 
 The file holds nothing but arrays (``.npz``, never pickled), the digest of its job and one of its arrays; a file of
-another job, one that was changed, or one that cannot be read, counts as absent. The file of a run that has ended stays, for whoever trains several times before
-anything of it is stored; it is the owner of the folder who removes it.
+another job, one that was changed, or one that cannot be read, counts as absent. The file of a run that has ended stays,
+for whoever trains several times before anything of it is stored; it is the owner of the folder who removes it.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             json=embedded(dump(result)),
             style=_asset("page.css"),
             script=_asset("page.js"),
+            script_digest=_digest(_asset("page.js")),
         )
     )
     return text

@@ -163,7 +163,7 @@ def junk(chance: random.Random, depth: int = 0) -> Any:
     if kind == 5 or depth > 2:
         return chance.choice((None, True, False))
     if kind == 6 and chance.randrange(8) == 0:
-        return nested(chance.choice((65, 120, 300, 900)), chance.randrange(2) == 0)
+        return nested(chance.choice((65, 110, 150)), chance.randrange(2) == 0)
     if kind == 6:
         return [junk(chance, depth + 1) for _ in range(chance.randrange(4))]
     return {chance.choice(TEXTS): junk(chance, depth + 1) for _ in range(chance.randrange(3))}

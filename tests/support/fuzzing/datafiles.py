@@ -199,7 +199,12 @@ class Parquet(DataFiles):
         numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
         words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
         plain = {"path": "t.parquet", "label": "y", "classes": 2}
-        named: dict[str, Any] = {"path": "t.parquet", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
+        named: dict[str, Any] = {
+            "path": "t.parquet",
+            "label": "y",
+            "classes": ["no", "yes"],
+            "categories": {"c": ["p", "q"]},
+        }
         return [
             Given(plain, {"t.parquet": table("none", **numbers)}),
             Given(plain, {"t.parquet": table("snappy", **numbers)}),
@@ -235,7 +240,11 @@ class Pictures(DataFiles):
             return out.getvalue()
 
         options = {"path": "p", "classes": ["cat", "dog"], "shape": [3, 8, 6]}
-        png = {"p/cat/0.png": picture("RGB", "PNG"), "p/dog/0.png": picture("P", "PNG"), "p/dog/1.png": picture("L", "PNG")}
+        png = {
+            "p/cat/0.png": picture("RGB", "PNG"),
+            "p/dog/0.png": picture("P", "PNG"),
+            "p/dog/1.png": picture("L", "PNG"),
+        }
         jpeg = {"p/cat/0.jpg": picture("RGB", "JPEG"), "p/dog/0.jpeg": picture("CMYK", "JPEG", progressive=True)}
         return [Given(options, png), Given({**options, "shape": [1, 5, 5], "resize": True}, {**png, **jpeg})]
 
