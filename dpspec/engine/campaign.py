@@ -33,6 +33,7 @@ from dpspec.engine.store import Store
 from dpspec.engine.trials import Listener, Trials
 from dpspec.engine.work import Bench, Bounding, Concluding, Made, Training, Work
 from dpspec.errors import IncompleteError, SpecError
+from dpspec.executors.inline import Inline
 from dpspec.stats import nulls
 
 #: Bounds, plan and conclusions of so many audits are done before workers have started; and the seconds of one.
@@ -126,7 +127,8 @@ class Campaign:
             return
         seconds = sum(a.plan.seconds * a.trials.missing_trials / max(1, a.plan.trials) for a in self.audits)
         pool = self._workshop.pool(len(chosen), seconds)
-        pieces = [self._training(number, missing, apart=pool.size > 1) for number, missing in chosen]
+        apart = not isinstance(pool, Inline)
+        pieces = [self._training(number, missing, apart=apart) for number, missing in chosen]
         for piece in pieces:
             self.audits[piece.audit].pieces.append(piece)
         done, total = 0, sum(len(missing) for _, missing in chosen)

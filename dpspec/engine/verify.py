@@ -7,17 +7,13 @@ judged anew; a number that was edited by hand no longer follows and is named.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from dpspec.contract import (
-    Assumption,
     Catalog,
-    Check,
     DataError,
     FrozenMap,
-    Json,
     MissingArrayError,
     Plan,
     Spec,
@@ -27,23 +23,21 @@ from dpspec.contract import (
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
 from dpspec.engine.joined import apart, join, split
-from dpspec.engine.judge import as_expected
+from dpspec.engine.mismatch import Mismatch, compare, short
 from dpspec.engine.outcomes import conclude
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.recorded import as_recorded
-from dpspec.engine.redact import INTERNAL, LEFT_OUT_REASON, redact_audit
+from dpspec.engine.redact import INTERNAL
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.revisions import Revisions, strangers
 from dpspec.engine.runner import Audited, assemble
 from dpspec.engine.settled import Rule, settled_after
 from dpspec.engine.store import Store, StoredTrial
+from dpspec.engine.verify_redacted import comparable
 from dpspec.errors import SpecError
 from dpspec.spec.load import from_document
 from dpspec.spec.matrix import Cell, place_cell
 from dpspec.spec.tree import from_plain, plain
-
-#: Numbers that differ by less than this, relatively, are equal: other machines round differently.
-TOLERANCE = 1e-9
 
 #: The parts of an audit that follow from its spec and its trials.
 _RECOMPUTED = (
@@ -58,23 +52,6 @@ _RECOMPUTED = (
     "power",
     "notes",
 )
-
-#: What a verdict says of its claim, whatever it rests on.
-_OF_THE_CLAIM = ("kind", "text", "expect", "expected")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mismatch:
-    """One value of a result that does not follow from the rest.
-
-    ``differs`` is False for a value that cannot be recomputed because what it rests on was left out of the result.
-    """
-
-    audit: str
-    what: str
-    recorded: str
-    recomputed: str
-    differs: bool = True
 
 
 def verify(
@@ -107,16 +84,12 @@ def verify(
     recomputed = assemble(audited, catalog)
     for old, new in zip(result.audits, recomputed.audits, strict=True):
         if old.left_out:
-            new = redact_audit(new, sum(len(audit.checks) for audit in recomputed.audits))
-            mismatches.extend(_left_out(old, new))
-            gone = [v.claim for v in old.verdicts if v.reason == LEFT_OUT_REASON]
-            old, new = _without(old, gone), _without(new, gone)
-            old, new, found = _without_checks(old, new)
+            old, new, found = comparable(old, new, sum(len(audit.checks) for audit in recomputed.audits))
             mismatches.extend(found)
         for what in _RECOMPUTED:
-            mismatches.extend(_compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
+            mismatches.extend(compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
     for what in ("confidence", "notes"):
-        mismatches.extend(_compare("", what, encode(getattr(result, what)), encode(getattr(recomputed, what))))
+        mismatches.extend(compare("", what, encode(getattr(result, what)), encode(getattr(recomputed, what))))
     return tuple(mismatches)
 
 
@@ -130,9 +103,9 @@ def _of_parts(result: Result, catalog: Catalog, directory: str | None, store: St
             yield dataclasses.replace(found, audit=names.get(found.audit, found.audit), what=what)
     again = join([(one.source, part) for one, part in zip(result.parts, parts, strict=True)])
     names_now, names_then = ([audit.name for audit in one.audits] for one in (result, again))
-    yield from _compare("", "names", encode(names_now), encode(names_then))
+    yield from compare("", "names", encode(names_now), encode(names_then))
     for what in ("confidence", "created", "environment", "notes"):
-        yield from _compare("", what, encode(getattr(result, what)), encode(getattr(again, what)))
+        yield from compare("", what, encode(getattr(result, what)), encode(getattr(again, what)))
 
 
 def _recompute(
@@ -140,10 +113,10 @@ def _recompute(
 ) -> tuple[Audited, list[Mismatch]]:
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
-    mismatches = list(_compare(audit.name, "digest", audit.digest, spec.digest))
+    mismatches = list(compare(audit.name, "digest", audit.digest, spec.digest))
     mismatches.extend(_misplaced(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
-    mismatches.extend(_compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))
+    mismatches.extend(compare(audit.name, "facts", encode(audit.facts), encode(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec)
     # Bounds alone were asked for where no trial was planned.
@@ -215,7 +188,7 @@ def _misplaced(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mis
     except SpecError:
         same = False
     if not same:
-        recorded = _short(thaw(audit.cell))
+        recorded = short(thaw(audit.cell))
         yield Mismatch(audit=audit.name, what="cell", recorded=recorded, recomputed="the document says otherwise")
 
 
@@ -239,74 +212,9 @@ def _uncounted(indices: Sequence[int], planned: Container[int], audit: str) -> I
         yield Mismatch(
             audit=audit,
             what="trials",
-            recorded=_short(", ".join(map(str, indices))),
+            recorded=short(", ".join(map(str, indices))),
             recomputed="every trial must be one of those planned, and be there once",
         )
-
-
-def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    """What can still be said of verdicts that rest on values which were left out."""
-    again = {verdict.claim: verdict for verdict in new.verdicts}
-    for verdict in old.verdicts:
-        if verdict.reason != LEFT_OUT_REASON:
-            continue
-        what, found = f"the verdict of {verdict.claim}", again.get(verdict.claim)
-        if found is None:
-            yield Mismatch(audit=old.name, what=what, recorded=verdict.verdict, recomputed="no such claim")
-            continue
-        found = dataclasses.replace(found, expected=as_expected(verdict.verdict, found.expect))
-        for key in _OF_THE_CLAIM:
-            yield from _compare(old.name, f"{what}: {key}", encode(getattr(verdict, key)), encode(getattr(found, key)))
-        # No value that was left out can turn what an attack rejects: the tests of privacy are a family of their own.
-        rejected = verdict.kind != "metric" and found.verdict in ("refuted", "contradicted")
-        differs = rejected and verdict.verdict not in ("refuted", "contradicted")
-        yield Mismatch(
-            audit=old.name,
-            what=what,
-            recorded=verdict.verdict,
-            recomputed=found.verdict if differs else "rests on values that were left out of this result",
-            differs=differs,
-        )
-
-
-def _without(audit: AuditResult, claims: Sequence[str]) -> AuditResult:
-    return dataclasses.replace(audit, verdicts=tuple(v for v in audit.verdicts if v.claim not in claims))
-
-
-def _without_checks(old: AuditResult, new: AuditResult) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
-    """Both without the checks that rest on evidence which was left out, and what these had joined elsewhere."""
-    there = {_key(check) for check in new.checks}
-    missing = [check for check in old.checks if _key(check) not in there]
-    if not missing:
-        return old, new, []
-    differs = new.conformance.status == "deviates" and old.conformance.status != "deviates"
-    found = Mismatch(
-        audit=old.name,
-        what="conformance",
-        recorded=old.conformance.status,
-        recomputed="deviates" if differs else f"{len(missing)} checks rest on values that were left out of this result",
-        differs=differs,
-    )
-    kept = tuple(check for check in old.checks if _key(check) in there)
-    old = _plainly(dataclasses.replace(old, checks=kept))
-    return old, _plainly(dataclasses.replace(new, conformance=old.conformance)), [found]
-
-
-def _key(check: Check) -> tuple[str, str, str, str]:
-    return (check.assumption, check.test, check.note, check.observed)
-
-
-def _plainly(audit: AuditResult) -> AuditResult:
-    """Without what checks say of assumptions."""
-
-    def plainly(held: Sequence[Assumption]) -> tuple[Assumption, ...]:
-        return tuple(Assumption(name=a.name, status="declared", text=a.text) for a in held)
-
-    return dataclasses.replace(
-        audit,
-        findings=tuple(dataclasses.replace(f, assumptions=plainly(f.assumptions)) for f in audit.findings),
-        evidence=tuple(dataclasses.replace(e, assumptions=plainly(e.assumptions)) for e in audit.evidence),
-    )
 
 
 def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
@@ -320,28 +228,5 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
     where = f"trials[{record.index}]"
-    yield from _compare(audit, f"{where}.evidence", encode(record.evidence), encode(ours))
-    yield from _compare(audit, f"{where}.arrays", encode(record.arrays), encode(stored.record.arrays))
-
-
-def _compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:
-    """Walk two JSON values and yield a mismatch at every leaf where they differ."""
-    if isinstance(recorded, dict) and isinstance(recomputed, dict):
-        for key in [*recorded, *(k for k in recomputed if k not in recorded)]:
-            yield from _compare(audit, f"{what}.{key}", recorded.get(key), recomputed.get(key))
-    elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
-        for i, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
-            yield from _compare(audit, f"{what}[{i}]", old, new)
-    elif not _equal(recorded, recomputed):
-        yield Mismatch(audit=audit, what=what, recorded=_short(recorded), recomputed=_short(recomputed))
-
-
-def _equal(a: Json, b: Json) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
-        return bool(a == b)
-    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=0.0) or a == b
-
-
-def _short(value: Json) -> str:
-    text = f"a list of {len(value)}" if isinstance(value, list) else str(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    yield from compare(audit, f"{where}.evidence", encode(record.evidence), encode(ours))
+    yield from compare(audit, f"{where}.arrays", encode(record.arrays), encode(stored.record.arrays))

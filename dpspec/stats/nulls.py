@@ -31,7 +31,7 @@ from dpspec.stats.curves import Point
 Made: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 
 _made: dict[Made, float] = {}
-_REMEMBERED = 4096
+_REMEMBERED = 1 << 16
 
 _BINOMIAL = ("successes", "trials")
 

@@ -12,9 +12,9 @@ from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.codec import dump
+from dpspec.engine.mismatch import Mismatch
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.store import Store
-from dpspec.engine.verify import Mismatch
 
 
 @pytest.fixture

@@ -43,7 +43,9 @@ def test_links_between_pages_lead_somewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         if page.name == "404.html":
             continue
-        for link in re.findall(r'<(?:a|img)\b[^>]*?\b(?:href|src)="(?!https?://)([^"#:?]+)', page.read_text(encoding="utf-8")):
+        for link in re.findall(
+            r'<(?:a|img)\b[^>]*?\b(?:href|src)="(?!https?://)([^"#:?]+)', page.read_text(encoding="utf-8")
+        ):
             assert (page.parent / link).resolve().exists(), f"{page.relative_to(site)}: {link}"
 
 

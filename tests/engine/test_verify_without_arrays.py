@@ -11,10 +11,11 @@ import pytest
 from support import counting
 
 from dpspec.contract import MissingArrayError
+from dpspec.engine.mismatch import Mismatch
 from dpspec.engine.result import Result
 from dpspec.engine.runner import run
 from dpspec.engine.store import Store
-from dpspec.engine.verify import Mismatch, verify
+from dpspec.engine.verify import verify
 from dpspec.spec.load import load_specs
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
+from base64 import b64encode
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -82,6 +84,9 @@ def test_the_page_asks_nothing_of_any_server() -> None:
         assert not any(name.startswith("on") for name in attributes)
     policy = [a["content"] for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy[0].startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", html.render(plotted()), re.DOTALL)
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy[0], "a browser runs that script and no other"
     assert not re.search(r"url\((?!#)|@import", html.render(plotted()))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -123,6 +125,11 @@ def render(result: Result, *, internal: bool = False) -> str:
         )
     )
     return text
+
+
+def _digest(script: str) -> str:
+    """How a content security policy names the one script that may run."""
+    return b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
 def generator() -> str:
