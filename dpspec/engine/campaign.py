@@ -28,7 +28,7 @@ from dpspec.engine.judge import Unjudged, confidence_of, judge
 from dpspec.engine.means import Means, Workshop
 from dpspec.engine.outcomes import Outcomes
 from dpspec.engine.prepare import Prepared, beyond, unreadable
-from dpspec.engine.settled import Rule, Watch
+from dpspec.engine.settled import Share, Watch, among
 from dpspec.engine.store import Store
 from dpspec.engine.trials import Listener, Trials
 from dpspec.engine.work import Bench, Bounding, Concluding, Made, Training, Work
@@ -68,7 +68,6 @@ class Campaign:
     ) -> None:
         self._catalog, self._store, self._means, self._emit = catalog, store, means, emit
         self._bench = Bench(prepared)
-        self._rule = Rule(confidence=confidence_of([p.spec for p in prepared]), audits=len(prepared))
         self._workshop = Workshop(means, catalog, lambda said: emit(said.value))
         self._all = prepared[0].spec.name if len(prepared) == 1 else f"{len(prepared)} audits"
         self.audits = [Audit(prepared=p, trials=Trials(p, NOTHING, store, emit)) for p in prepared]
@@ -111,10 +110,15 @@ class Campaign:
         self._small("conclude", sorted(heavy), make, hear, here=True)
 
     def _train(self) -> None:
-        for audit in self.audits:
+        specs = [audit.prepared.spec for audit in self.audits]
+        shares = [
+            Share.of((claim.kind for claim in spec.claims), audit.plan.trials, audit.plan.power)
+            for spec, audit in zip(specs, self.audits, strict=True)
+        ]
+        for audit, rule in zip(self.audits, among(shares, confidence_of(specs)), strict=True):
             audit.trials = Trials(audit.prepared, audit.plan, self._store, self._emit)
             if audit.plan.sequential:
-                audit.watch = Watch(audit.prepared, audit.bounds, audit.plan, self._rule)
+                audit.watch = Watch(audit.prepared, audit.bounds, audit.plan, rule)
             if audit.plan.chunks:
                 audit.trials.look()
                 self._settle(audit)

@@ -82,6 +82,11 @@ def statement(claim: Claim) -> Statement:
     return build(claim)
 
 
+def about_privacy(kind: str) -> bool:
+    """Whether claims of a kind are about privacy: those about metrics are not, nor those that only a plugin knows."""
+    return kind in _KINDS and kind != "metric"
+
+
 def narrowing(claim: Claim) -> str:
     """How the claim's scope is narrowed, as a suffix of its text."""
     text = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""

@@ -107,9 +107,11 @@ def work_off(
                         failed(piece, error)
                 case Lost(reason=reason):
                     del running[message.task]
+                    if not piece.missing:  # all that is asked for is there
+                        continue
                     piece.lost += 1
                     again = piece.lost < TRIES
                     then = "it is done again" if again else f"given up after {TRIES} times"
                     emit(Noticed(audit=piece.name, message=f"{_WORDS[piece.stage]} lost, {reason}: {then}"))
-                    if again and piece.missing:
+                    if again:
                         waiting.appendleft(piece)

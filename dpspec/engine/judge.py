@@ -48,10 +48,30 @@ class Judged:
     findings: tuple[Finding, ...]
 
 
-def judge(audits: Sequence[Unjudged]) -> tuple[Judged, ...]:
-    """Judge all audits of one invocation together: their tests are one family, and so are their checks."""
+@dataclass(frozen=True, kw_only=True)
+class Among:
+    """What is known of an invocation besides the audits at hand.
+
+    confidence: the highest that a spec states. tests: how many more tests of claims about privacy there are, at most.
+    metrics: whether there are claims about metrics.
+    """
+
+    confidence: float = 0.0
+    tests: int = 0
+    metrics: bool = False
+
+
+#: Nothing besides.
+ALONE = Among()
+
+
+def judge(audits: Sequence[Unjudged], among: Among = ALONE) -> tuple[Judged, ...]:
+    """Judge all audits of one invocation together: their tests are one family, and so are their checks.
+
+    ``among``: where others of the invocation are not at hand, what is refuted now is refuted among all of them too.
+    """
     checks = sum(len(audit.checks) for audit in audits)
-    bench = _Bench([join_checks(audit.findings, audit.checks, checks) for audit in audits], audits)
+    bench = _Bench([join_checks(audit.findings, audit.checks, checks) for audit in audits], audits, among)
     judged = []
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "conforms-within"
@@ -101,16 +121,17 @@ class _Rejection:
 class _Bench:
     """The two families of tests, settled before any claim is judged."""
 
-    def __init__(self, findings: list[tuple[Finding, ...]], audits: Sequence[Unjudged]) -> None:
+    def __init__(self, findings: list[tuple[Finding, ...]], audits: Sequence[Unjudged], among: Among) -> None:
         self.findings = findings
         self._evidence = [audit.evidence for audit in audits]
-        self._confidence = confidence_of([audit.spec for audit in audits])
+        self._confidence = max(among.confidence, confidence_of([audit.spec for audit in audits]))
         kinds = {statement(claim).about_privacy for audit in audits for claim in audit.spec.claims}
+        kinds |= {False} if among.metrics else set()
         metrics = METRIC_SHARE if len(kinds) == 2 else 1.0
         privacy = 1.0 - METRIC_SHARE if len(kinds) == 2 else 1.0
         level = 1.0 - self._confidence
         # By whether claims are about privacy: their tests, and the level that they share.
-        self._claims = {True: Family(), False: Family()}
+        self._claims = {True: Family(others=among.tests), False: Family()}
         self._levels = {True: level * privacy, False: level * metrics}
         self.cases = [
             self._case(number, audit, claim) for number, audit in enumerate(audits) for claim in audit.spec.claims

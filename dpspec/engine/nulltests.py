@@ -23,8 +23,9 @@ Hypothesis = tuple[int, int, str, Points]
 
 @dataclass
 class Family:
-    """A set of hypotheses that are adjusted together by Holm's method."""
+    """A set of hypotheses that are adjusted together by Holm's method, with ``others`` that are taken to be true."""
 
+    others: int = 0
     _p_values: dict[Hypothesis, float] = field(default_factory=dict)
     _adjusted: dict[Hypothesis, float] | None = None
 
@@ -49,11 +50,12 @@ class Family:
         from dpspec.stats import holm
 
         if self._adjusted is None:
-            self._adjusted = dict(zip(self._p_values, holm.adjust(list(self._p_values.values())), strict=True))
+            adjusted = holm.adjust([*self._p_values.values(), *[1.0] * self.others])
+            self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
         return self._adjusted.get(hypothesis)
 
     def __len__(self) -> int:
-        return len(self._p_values)
+        return len(self._p_values) + self.others
 
 
 def group_size(at: Evidence | Finding) -> int:

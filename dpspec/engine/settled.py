@@ -6,12 +6,12 @@ were made: so the answer is the same on every executor, and for trials that were
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from dpspec.contract import Finding, Plan, Series, Trial
-from dpspec.engine.claims import statement
-from dpspec.engine.judge import Unjudged, judge
+from dpspec.contract import Finding, Plan, Power, Series, Trial
+from dpspec.engine.claims import about_privacy
+from dpspec.engine.judge import Among, Unjudged, judge
 from dpspec.engine.outcomes import conclude
 from dpspec.engine.prepare import Prepared
 
@@ -19,42 +19,49 @@ _REJECTED = ("refuted", "contradicted")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """What counts as decided: the level of the invocation, shared evenly among its audits.
+class Share:
+    """What an audit brings to the tests of its invocation: the kinds of its claims, and how many attacks at most."""
 
-    A claim that is refuted so will mostly be refuted among those of all audits too; where it is not, the verdict is
-    that of the tests, which hold for any number of runs.
-    """
+    kinds: tuple[str, ...]
+    attacks: int
 
-    confidence: float
-    audits: int
+    @classmethod
+    def of(cls, kinds: Iterable[str], planned_trials: int, power: Sequence[Power]) -> Share:
+        """From its plan, which says of each attack what it could show."""
+        return cls(kinds=tuple(kinds), attacks=max(1, len(power)) if planned_trials else 0)
 
     @property
-    def each(self) -> float:
-        """The confidence for one audit."""
-        return 1.0 - (1.0 - self.confidence) / self.audits
+    def tests(self) -> int:
+        """How many tests of claims about privacy there are at most."""
+        return self.attacks * sum(map(about_privacy, self.kinds))
 
 
-def settled(prepared: Prepared, bounds: Sequence[Finding | Series], trials: Sequence[Trial], rule: Rule) -> bool:
+def among(shares: Sequence[Share], confidence: float) -> list[Among]:
+    """For each audit of an invocation what it is judged among, before anything is known of the others' trials.
+
+    What is decided so stays decided whatever the others show, as far as their plans name their attacks: an audit that
+    stopped could not go on for another verdict.
+    """
+    tests = [share.tests for share in shares]
+    # A kind that only a plugin knows shares the level as metrics do.
+    metrics = not all(about_privacy(kind) for share in shares for kind in share.kinds)
+    return [Among(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
+
+
+def settled(prepared: Prepared, bounds: Sequence[Finding | Series], trials: Sequence[Trial], rule: Among) -> bool:
     """Whether these trials refute every claim about privacy that bounds do not prove, and there is one.
 
     Where all claims are proved, trials are there to contradict the proofs, and no number of them is enough for that.
     """
-    spec = prepared.spec
-    assert spec.audit is not None
-    strict = replace(spec, audit=replace(spec.audit, confidence=rule.each))
     outcomes = conclude(prepared, bounds, trials)
-    (judged,) = judge([Unjudged(spec=strict, findings=tuple(outcomes.findings), evidence=tuple(outcomes.evidence))])
-    found = [
-        verdict.verdict
-        for claim, verdict in zip(spec.claims, judged.verdicts, strict=True)
-        if statement(claim).about_privacy
-    ]
+    unjudged = Unjudged(spec=prepared.spec, findings=tuple(outcomes.findings), evidence=tuple(outcomes.evidence))
+    (judged,) = judge([unjudged], rule)
+    found = [verdict.verdict for verdict in judged.verdicts if about_privacy(verdict.kind)]
     return any(name in _REJECTED for name in found) and all(name in ("proved", *_REJECTED) for name in found)
 
 
 def settled_after(
-    prepared: Prepared, bounds: Sequence[Finding | Series], plan: Plan, trials: Mapping[int, Trial], rule: Rule
+    prepared: Prepared, bounds: Sequence[Finding | Series], plan: Plan, trials: Mapping[int, Trial], rule: Among
 ) -> int | None:
     """After how many of these trials the audit was to stop; None where the plan goes to its end."""
     if not plan.sequential:
@@ -66,7 +73,7 @@ def settled_after(
 class Watch:
     """The trials of one audit as they come in: tells once those that are there from the first on are enough."""
 
-    def __init__(self, prepared: Prepared, bounds: Sequence[Finding | Series], plan: Plan, rule: Rule) -> None:
+    def __init__(self, prepared: Prepared, bounds: Sequence[Finding | Series], plan: Plan, rule: Among) -> None:
         self._prepared, self._bounds, self._plan, self._rule = prepared, bounds, plan, rule
         self._looked = 0
 

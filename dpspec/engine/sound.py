@@ -72,6 +72,8 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
     for key in _BLOCKS:
         if not isinstance(audit.document.get(key, {}), Mapping):
             yield f"document.{key}", "must be a mapping"
+    if audit.settled_after is not None and not _is_count(audit.settled_after, 1):
+        yield "settled_after", f"must be a count, got {_shown(audit.settled_after)}"
     if not isinstance(audit.document.get("claims", ()), tuple):
         yield "document.claims", "must be a list"
     for key, number in audit.left_out.items():
@@ -92,6 +94,8 @@ def _of_conditions(at: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     for key, value in at.items():
         if key in _NUMBERS and not _is_number(value):
             yield key, f"must be a number, got {_shown(value)}"
+        elif key == "delta" and not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
+            yield key, f"must lie between 0 and 1, got {_shown(value)}"
         elif key in _COUNTS and not _is_count(value, 0):
             yield key, f"must be a count, got {_shown(value)}"
         elif not _is_scalar(value):

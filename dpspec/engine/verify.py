@@ -13,9 +13,11 @@ from pathlib import Path
 from dpspec.contract import (
     Catalog,
     DataError,
+    Finding,
     FrozenMap,
     MissingArrayError,
     Plan,
+    Series,
     Spec,
     Trial,
     thaw,
@@ -23,15 +25,16 @@ from dpspec.contract import (
 from dpspec.engine.codec import encode
 from dpspec.engine.context import RunContext
 from dpspec.engine.joined import apart, join, split
+from dpspec.engine.judge import Among
 from dpspec.engine.mismatch import Mismatch, compare, short
-from dpspec.engine.outcomes import conclude
+from dpspec.engine.outcomes import Outcomes, conclude
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.engine.recorded import as_recorded
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.result import AuditResult, Result, TrialRecord
 from dpspec.engine.revisions import Revisions, strangers
 from dpspec.engine.runner import Audited, assemble
-from dpspec.engine.settled import Rule, settled_after
+from dpspec.engine.settled import Share, among, settled_after
 from dpspec.engine.store import Store, StoredTrial
 from dpspec.engine.verify_redacted import comparable
 from dpspec.errors import SpecError
@@ -69,8 +72,8 @@ def verify(
         return tuple(_of_parts(result, catalog, directory, store))
     mismatches: list[Mismatch] = []
     audited: list[Audited] = []
-    rule = Rule(confidence=result.confidence, audits=len(result.audits))
-    for audit in result.audits:
+    shares = [Share.of((v.kind for v in a.verdicts), a.planned_trials, a.power) for a in result.audits]
+    for audit, rule in zip(result.audits, among(shares, result.confidence), strict=True):
         try:
             again, found = _recompute(audit, catalog, directory, store, rule)
         except (SpecError, OSError, ValueError, KeyError) as error:
@@ -109,7 +112,7 @@ def _of_parts(result: Result, catalog: Catalog, directory: str | None, store: St
 
 
 def _recompute(
-    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, rule: Rule
+    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, rule: Among
 ) -> tuple[Audited, list[Mismatch]]:
     folder = str(Path(audit.source).parent) if directory is None else directory
     spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
@@ -136,8 +139,7 @@ def _recompute(
         mismatches.extend(_altered(audit.name, record, stored))
     trials = [_trial(record, stored) for record, stored in zip(audit.trials, held, strict=True)]
     try:
-        outcomes = conclude(prepared, bounds, trials)
-        stopped = settled_after(prepared, bounds, plan, {trial.index: trial for trial in trials}, rule)
+        outcomes, stopped = _concluded(prepared, bounds, plan, trials, rule)
     except MissingArrayError as error:
         outcomes, stopped = as_recorded(audit, bounds), audit.settled_after
         mismatches.append(
@@ -158,6 +160,21 @@ def _recompute(
         settled_after=stopped,
     )
     return again, mismatches
+
+
+def _concluded(
+    prepared: Prepared, bounds: Sequence[Finding | Series], plan: Plan, trials: Sequence[Trial], rule: Among
+) -> tuple[Outcomes, int | None]:
+    """What follows from the trials, and when they were to stop. Raises ``ValueError`` where nothing follows."""
+    if not trials:
+        return conclude(prepared, bounds, trials), None
+    try:
+        stopped = settled_after(prepared, bounds, plan, {trial.index: trial for trial in trials}, rule)
+        return conclude(prepared, bounds, trials), stopped
+    except (MissingArrayError, MemoryError):
+        raise
+    except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
+        raise ValueError(f"no conclusions follow from its trials: {str(error) or type(error).__name__}") from error
 
 
 def _made_otherwise(audit: str, others: Revisions, indices: Sequence[int], installed: FrozenMap) -> Iterator[Mismatch]:

@@ -65,7 +65,7 @@ def polygon(pairs: Iterable[Pair]) -> Polygon:
     """The largest trade-off curve that all pairs allow."""
     from dpspec.accounting.polygon import Polygon
 
-    return Polygon.from_epsilon_delta((max(0.0, epsilon), min(1.0, delta)) for epsilon, delta in pairs)
+    return Polygon.from_epsilon_delta((max(0.0, epsilon), min(1.0, max(0.0, delta))) for epsilon, delta in pairs)
 
 
 def group_size(at: Mapping[str, Json]) -> int:

@@ -36,7 +36,7 @@ class Found:
 def find_specs(paths: Sequence[Path]) -> Found:
     """The files among ``paths`` as they are given, and for every folder the specs below it.
 
-    Raises ``UsageError`` where a folder holds no spec.
+    Raises ``UsageError`` where a folder holds no spec, or one in it cannot be read.
     """
     files: list[Path] = []
     others: list[Path] = []
@@ -45,25 +45,26 @@ def find_specs(paths: Sequence[Path]) -> Found:
             files.append(path)
             continue
         below = sorted(_yaml_below(path))
-        specs = [file for file in below if is_spec(file)]
+        specs = {file for file in below if is_spec(file)}
         if not specs:
             raise UsageError(_none_in(path, len(below)))
-        files += specs
+        files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
     return Found(files=tuple(_once(files)), others=tuple(_once(others)))
 
 
 def is_spec(path: Path) -> bool:
-    """Whether a file in a folder is taken for a spec; what is wrong with it is told when it is read."""
-    if path.suffix not in _SUFFIXES:
+    """Whether a file in a folder is taken for a spec; what is wrong with it is told when it is read.
+
+    So is one that we may not read: nobody should take it for audited.
+    """
+    if path.suffix not in _SUFFIXES or not os.path.isfile(path):  # a pipe would block
         return False
     try:
-        if not path.is_file():  # a pipe would block
-            return False
         with open(path, "rb") as stream:
             return _KEY.search(stream.read(MAX_BYTES)) is not None
-    except (OSError, ValueError):
-        return False
+    except OSError:
+        return True
 
 
 def _is_folder(path: Path) -> bool:
@@ -75,13 +76,19 @@ def _is_folder(path: Path) -> bool:
 
 def _yaml_below(folder: Path) -> Iterator[Path]:
     """YAML files: no hidden ones, none in hidden folders, in virtual environments or behind links to folders."""
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in os.walk(folder, onerror=_unread):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in names if name.endswith(_SUFFIXES) and not name.startswith("."))
 
 
 def _skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or (folder / _ENVIRONMENT).exists()
+    return folder.name.startswith(".") or os.path.exists(folder / _ENVIRONMENT)
+
+
+def _unread(error: OSError) -> None:
+    """What is in a folder that we may not read, nobody should take for audited."""
+    if not isinstance(error, FileNotFoundError):
+        raise UsageError(f"the folder {str(error.filename)!r} cannot be read: {error.strerror}")
 
 
 def _once(paths: Iterable[Path]) -> Iterator[Path]:

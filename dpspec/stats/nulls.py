@@ -136,8 +136,7 @@ def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most
     """
     if (at_least is None) == (at_most is None):
         raise ValueError("give exactly one of at_least and at_most")
-    if evidence.kind != "binomial":
-        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no metric (needed: binomial)")
+    require_metric(evidence)
     successes, trials = _statistics(evidence, dict.fromkeys(_BINOMIAL, int))
     if at_least is not None:
         return binomial.at_most(successes, trials, min(1.0, max(0.0, at_least)))
@@ -169,6 +168,12 @@ def require_counts(evidence: Evidence) -> None:
 def require_privacy(evidence: Evidence) -> None:
     """Raise ``ValueError`` unless some test of a privacy curve reads this kind."""
     _privacy(evidence)
+
+
+def require_metric(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless some test of a metric's claim reads this kind."""
+    if evidence.kind != "binomial":
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no metric (needed: binomial)")
 
 
 def _possible(kind: str, values: tuple[Any, ...]) -> bool:

@@ -6,6 +6,7 @@ what was set aside, ``unfinished/`` what trials in work need to go on after they
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -15,6 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpspec.stores.shelf import RECORD, check_key, is_place_of
+
+#: What a rename says where a record was, even if another process has set it aside a moment later.
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
 #: Seconds after which nobody works any more on a record that was begun.
 _STALE = 86_400.0
@@ -73,8 +77,8 @@ class FolderShelf:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.rename(place)
-        except OSError:
-            if not place.is_dir():
+        except OSError as error:
+            if error.errno not in _TAKEN and not place.is_dir():
                 raise
             return False
         _sync_folder(place.parent)

@@ -157,7 +157,7 @@ def _of_evidence(evidence: Evidence) -> Iterator[str]:
     from dpspec.stats import nulls
 
     try:
-        if evidence.kind == "binomial":
+        if evidence.quantity != "epsilon":
             nulls.metric_p_value(evidence, at_least=0.5)
         else:
             nulls.p_value(evidence, 1.0, 0.0)

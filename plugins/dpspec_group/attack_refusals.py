@@ -17,6 +17,9 @@ _MAX_BYTES = 2**30
 #: With fewer canaries, or runs, than this nothing can be shown.
 _LEAST_CANARIES, _LEAST_RUNS = 8, 16
 
+#: Runs that are looked at one after the other: no more are read by their test (``dpspec.stats.nulls``).
+MOST_IN_TURN = 10**5
+
 _CANARY = ("audit", "canary")
 
 
@@ -139,6 +142,13 @@ def _many_runs(runs: int, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps
             code="bad-value",
             message=f"runs must be at least {_LEAST_RUNS} with many-run, got {runs}",
             path=("audit", "runs"),
+        )
+    if attack.sequential and runs > MOST_IN_TURN:
+        yield dps.Diagnostic(
+            code="bad-value",
+            message=f"runs must be at most {MOST_IN_TURN} with stop: settled, got {runs}",
+            path=("audit", "runs"),
+            help="leave stop out, or write fewer runs",
         )
 
 

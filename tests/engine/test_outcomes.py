@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.audits import HERE, approx, spec
 
-from dpspec.contract import Audit, Evidence, Finding, FrozenMap, Plan, Scope, Series, Trial
+from dpspec.contract import Audit, Check, Evidence, Finding, FrozenMap, Plan, Scope, Series, Trial
 from dpspec.engine.outcomes import conclude
 from dpspec.engine.prepare import Prepared
 from dpspec.errors import ExitCode, PluginError
@@ -18,6 +18,8 @@ FINDING = Finding(
 )
 COUNTS = FrozenMap({"present": 3, "absent": 2, "true_positives": 3, "false_positives": 0})
 EVIDENCE = Evidence(id="a", kind="many-run", statistics=COUNTS, scope=HERE, method="m", source="s")
+TOO_MANY = FrozenMap({"trials": 3, "successes": 4})
+CHECK = Check(assumption="noise", test="t", p_value=0.5, observed="measured")
 
 
 class Yields(Audit):
@@ -32,6 +34,9 @@ class Yields(Audit):
 
     def conclude(self, spec: Any, trials: Any) -> Any:
         return self.outcomes
+
+
+ACCURACY = dataclasses.replace(FINDING, quantity="accuracy", bound="estimate", rigor="approximate")
 
 
 def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
@@ -49,18 +54,30 @@ def test_what_is_sound_is_kept() -> None:
     assert (found.findings, found.evidence, found.series) == ([FINDING], [EVIDENCE], [series])
 
 
+def test_what_no_claim_and_no_bound_is_of_is_not_read() -> None:
+    note = dataclasses.replace(EVIDENCE, quantity="accuracy")
+    assert concluded(note).evidence == [note]
+
+
 @pytest.mark.parametrize(
     ("outcome", "says"),
     [
         (dataclasses.replace(FINDING, rigor="proven"), "yields a finding whose rigor is 'proven' (valid: certified"),  # type: ignore[arg-type]
         (dataclasses.replace(EVIDENCE, kind="many_run"), "'many_run' tests no privacy curve (valid kinds: many-run"),
         (dataclasses.replace(EVIDENCE, statistics=FrozenMap()), "lacks the counts present, absent"),
+        (dataclasses.replace(EVIDENCE, quantity="accuracy"), "of kind 'many-run' tests no metric (needed: binomial)"),
+        (
+            dataclasses.replace(EVIDENCE, quantity="accuracy", kind="binomial", statistics=TOO_MANY),
+            "counts more than there can be",
+        ),
+        (dataclasses.replace(CHECK, p_value=1.5), "yields a check of 'noise' whose p-value is 1.5"),
+        (dataclasses.replace(CHECK, p_value=float("nan")), "whose p-value is nan"),
         ({"epsilon": 1.0}, "yields a dict, which is no outcome"),
     ],
 )
 def test_what_is_not_is_the_plugins_fault(outcome: Any, says: str) -> None:
     with pytest.raises(PluginError) as caught:
-        concluded(outcome)
+        concluded(outcome, bounds=[ACCURACY])
     assert caught.value.exit_code is ExitCode.PLUGIN
     assert says in str(caught.value)
     assert str(caught.value).startswith(f"mechanism {spec(approx()).mechanism.kind!r} yields ")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from dpspec.contract import Catalog
 from dpspec.errors import UsageError
+from dpspec.spec import folders
 from dpspec.spec.folders import find_specs, is_spec
 from dpspec.spec.load import load_specs
 
@@ -68,6 +70,30 @@ def test_what_cannot_be_read_is_no_spec(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
     spec = write(tmp_path / "a.yaml")
     assert find_specs([tmp_path]).files == (spec,)
+
+
+def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, closed = write(tmp_path / "a.yaml"), write(tmp_path / "closed.yaml")
+
+    def refused(path: Path, mode: str) -> IO[bytes]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return path.open("rb")
+
+    monkeypatch.setattr(folders, "open", refused, raising=False)
+    assert find_specs([tmp_path]).files == (spec, closed)
+    (tmp_path / "within").mkdir()
+    within = str(tmp_path / "within")
+
+    def scan(path: str) -> Any:
+        if str(path) == within:
+            raise PermissionError(13, "Permission denied", within)
+        return scandir(path)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(UsageError, match="within' cannot be read: Permission denied"):
+        find_specs([tmp_path])
 
 
 def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:

@@ -331,3 +331,22 @@ def test_a_store_that_cannot_be_reached_is_not_taken_for_a_damaged_one() -> None
     with pytest.raises(UsageError, match="no route"):
         store.put(KEY, TRIAL, RECORDED)
     assert "no route" in (store.refusal() or "")
+
+
+def test_a_record_that_is_set_aside_while_it_is_put_is_put_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+    refused: list[Path] = []
+
+    def once(path: Path, target: Path) -> Path:
+        """There was a record, and when one looks, another process has taken it away."""
+        if target.name == KEY and not refused:
+            refused.append(path)
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", once)
+    assert Store(tmp_path).put(KEY, TRIAL, RECORDED).record.key == KEY
+    assert len(refused) == 1
+    assert list(Store(tmp_path).keys()) == [KEY]

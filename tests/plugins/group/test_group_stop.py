@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.contract import Event, Noticed
+from dpspec.contract import Event, Evidence, FrozenMap, Json, Noticed, Scope
 from dpspec.engine.means import Means
 from dpspec.engine.result import AuditResult, Result
 from dpspec.engine.runner import run
@@ -17,7 +17,9 @@ from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode, SpecError
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
+from dpspec.stats import nulls
 from dpspec_group import audit as group_audit
+from dpspec_group.attack_refusals import MOST_IN_TURN
 
 SPEC = """\
 dpspec: 1
@@ -125,6 +127,29 @@ def test_several_audits_share_the_level(tmp_path: Path) -> None:
     assert stops[0] >= alone.settled_after
 
 
+def test_an_audit_that_stopped_is_decided_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an audit of many claims less is a refutation: one that stopped for less could never go on."""
+    monkeypatch.setattr(group_audit, "_TOGETHER", 1)
+    one, rest = (
+        "  - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5}\n",
+        "".join(f"  - {{id: c{i}, kind: approx-dp, epsilon: {4 + i}, delta: 1e-5}}\n" for i in range(10)),
+    )
+    alone = audited(tmp_path, text=SPEC.replace(one, "")).audits[0]
+    texts = {"few": SPEC.replace(one, ""), "many": SPEC.replace(one, rest).replace("name: stopping", "name: many")}
+    paths = [tmp_path / f"{name}.yaml" for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text.replace("runs: 160", "runs: 64"), encoding="utf-8")
+    catalog = load_catalog()
+    result = run(load_specs(paths, catalog).specs, catalog, store=Store(tmp_path / "store"))
+    few, many = result.audits
+    assert [v.verdict for v in few.verdicts] == ["refuted"]
+    assert many.settled_after is None
+    assert alone.settled_after is not None
+    assert few.settled_after is not None
+    assert alone.settled_after < few.settled_after < 64
+    assert verify(result, catalog) == ()
+
+
 def edited(result: Result, **changes: object) -> Result:
     return dataclasses.replace(result, audits=(dataclasses.replace(result.audits[0], **changes),))  # type: ignore[arg-type]
 
@@ -154,3 +179,30 @@ def test_one_run_has_a_test_of_fixed_size(tmp_path: Path) -> None:
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.path == ("audit", "stop")
     assert diagnostic.help == "leave stop out, or write method: many-run"
+
+
+@pytest.mark.parametrize("outcomes", [None, 5, "zz", ((1,),), ((1, 1, -5),), ((1, 1, 10**12),)])
+def test_evidence_that_no_trial_wrote_is_no_error_of_the_plugin(tmp_path: Path, outcomes: Json) -> None:
+    result = audited(tmp_path, "audit.runs=16")
+    first, *others = result.audits[0].trials
+    broken = dataclasses.replace(first, evidence=FrozenMap({**first.evidence, "outcomes": outcomes}))
+    (mismatch,) = verify(edited(result, trials=(broken, *others)), load_catalog())
+    assert mismatch.what == "audit"
+    assert mismatch.recomputed.startswith("no conclusions follow from its trials: ")
+
+
+def test_no_more_runs_are_planned_than_the_test_reads(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        audited(tmp_path, f"audit.runs={MOST_IN_TURN + 1}")
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.path == ("audit", "runs")
+    for runs, possible in ((MOST_IN_TURN, True), (MOST_IN_TURN + 1, False)):
+        statistics = FrozenMap({"coins": "1" * runs, "scores": (1,) * runs})
+        evidence = Evidence(
+            id="a", kind="many-run-sequential", statistics=statistics, scope=Scope(), method="m", source="s"
+        )
+        if possible:
+            nulls.require_counts(evidence)
+        else:
+            with pytest.raises(ValueError, match="more than there can be"):
+                nulls.require_counts(evidence)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dpspec.contract import Event, FrozenMap, Plan, Spec, Trial, TrialFinished
+from dpspec.contract import Event, Finding, FrozenMap, Plan, Spec, Trial, TrialFinished
 from dpspec.engine import codec
 from dpspec.engine.context import RunContext
 from dpspec.engine.keys import trial_key
@@ -22,7 +23,8 @@ from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec.spec.load import load_specs
 from dpspec_per_instance import plans
-from dpspec_per_instance.joined import whole_runs
+from dpspec_per_instance.evidence import lower_bounds
+from dpspec_per_instance.joined import told_once, whole_runs
 from dpspec_per_instance.shards import MOST, Shards, shards_of
 
 #: 80 training records, 6 looks; three runs, since two of them keep logs.
@@ -177,6 +179,23 @@ def test_what_there_is_once_for_a_run_is_told_once(folder: Path, shared: AuditRe
     assert len(attacked.statistics["outcomes"]) == 24  # 3 runs of 8, not 15
     assert {f.method for f in shared.findings if f.quantity == "accuracy"} == {"run on the declared data, 3 runs"}
     assert any(f.method.startswith("certified over 3 runs") for f in shared.findings)
+
+
+def test_a_bound_of_runs_against_several_records_is_told_of_none(folder: Path, shared: AuditResult) -> None:
+    """Where pilot runs on different devices chose different records."""
+    spec = loaded(folder, SHARED)
+    told = told_once(spec, trials(folder, shared))
+
+    def records(trials: Sequence[Trial]) -> set[object]:
+        found = lower_bounds(spec, trials)
+        return {f.scope.record for f in found if isinstance(f, Finding) and f.privacy == "per-record"}
+
+    alike = dict(told[0].evidence["internal"]["targets"])
+    assert records(told) == {alike["most exposed 1"], alike["least exposed 1"]}
+    other = [["most exposed 1", 79 - alike["most exposed 1"]], ["least exposed 1", alike["least exposed 1"]]]
+    internal = FrozenMap({**told[1].evidence["internal"], "targets": other})
+    changed = replace(told[1], evidence=FrozenMap({**told[1].evidence, "internal": internal}))
+    assert records([told[0], changed, *told[2:]]) == {alike["least exposed 1"]}
 
 
 def test_runs_that_were_trained_together_differ_in_rounding_alone(folder: Path, shared: AuditResult) -> None:
