@@ -86,6 +86,11 @@ def judge(audits: Sequence[Unjudged], among: Among = ALONE) -> tuple[Judged, ...
     return tuple(judged)
 
 
+def test(audit: Unjudged) -> None:
+    """Make the tests that judging this audit takes, alone as among others, so that they are known when it is judged."""
+    _Bench([join_checks(audit.findings, audit.checks, len(audit.checks))], [audit], ALONE)
+
+
 def confidence_of(specs: Sequence[Spec]) -> float:
     """The family-wise confidence of an invocation: the highest that a spec states."""
     return max((spec.audit.confidence for spec in specs if spec.audit is not None), default=CONFIDENCE)

@@ -16,7 +16,7 @@ from typing import Any
 from dpspec.contract import Catalog, DataError, Facts, Finding, FrozenMap, Offered, Place, Plan, Series, Spec, Trial
 from dpspec.engine.context import RunContext
 from dpspec.engine.environment import environment, version_of
-from dpspec.engine.judge import Unjudged, judge
+from dpspec.engine.judge import Unjudged, test
 from dpspec.engine.outcomes import Outcomes, conclude
 from dpspec.engine.prepare import Prepared, prepare
 from dpspec.errors import UsageError
@@ -196,7 +196,7 @@ def _tests(spec: Spec, outcomes: Outcomes) -> dict[nulls.Made, float]:
         checks=tuple(outcomes.checks),
         evidence=tuple(outcomes.evidence),
     )
-    judge([unjudged])
+    test(unjudged)
     return {test: value for test, value in nulls.made().items() if test not in before}
 
 

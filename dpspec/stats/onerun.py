@@ -28,6 +28,7 @@ inequalities too. So it rises with epsilon and delta and falls with v, as what i
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from scipy import special
 
@@ -38,6 +39,7 @@ SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, with the exact correction
 _ROUNDING = 1e-15
 
 
+@lru_cache(maxsize=1 << 16)  # searches over several guess counts come back to the same numbers again and again
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """A valid p-value for the null "(epsilon, delta)-DP per canary": the bound of the module's docstring, at most 1.
 

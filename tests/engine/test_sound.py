@@ -50,6 +50,7 @@ def test_what_was_written_is_sound() -> None:
         ("audits.0.series.0.plot", {"x": "nowhere"}, "series[0].plot.x names no column: 'nowhere'"),
         ("audits.0.series.0.plot", {"y": [3]}, "series[0].plot.y must be a list of texts"),
         ("audits.0.left_out", {"data-dependent": "many"}, "left_out.data-dependent must be a count, got 'many'"),
+        ("audits.0.settled_after", 0, "settled_after must be a count, got '0'"),
         ("audits.0.document", {"mechanism": "group"}, "document.mechanism must be a mapping"),
         ("audits.0.document", {"claims": {"a": 1}}, "document.claims must be a list"),
         ("confidence", 10**400, "it holds a whole number of 401 digits"),
