@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 
+from dpspec.engine.joined import sources
 from dpspec.engine.redact import redact
 from dpspec.engine.result import AuditResult, Result, Verdict
 from dpspec.reporters.escape import plain
 
 COLUMNS = (
     "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
-    "p_value", "conformance", "reason", "file", "line",
+    "p_value", "conformance", "reason", "file", "line", "result",
 )  # fmt: skip
 
 #: What a spreadsheet would take for a formula when a cell begins with it.
@@ -19,15 +20,18 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """CSV text with a header; numbers as they are, ``inf`` where there is no bound, empty where there is no value."""
+    """CSV text with a header; numbers as they are, ``inf`` where there is no bound, empty where there is no value.
+
+    ``result`` is the file of the result that an audit is from, where several were joined.
+    """
     if not internal:
         result = redact(result)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for audit in result.audits:
+    for audit, source in zip(result.audits, sources(result), strict=True):
         for verdict in audit.verdicts:
-            writer.writerow(_row(audit, verdict))
+            writer.writerow([*_row(audit, verdict), _text(source)])
     return out.getvalue()
 
 

@@ -141,7 +141,6 @@ def test_several_results_are_runs_and_suites_of_their_own() -> None:
         ("demo (a.json)", first.created),
         ("demo (b.json)", second.created),
     ]
-    assert [row["audit"] for row in csv.DictReader(io.StringIO(csv_format.render(joined)))] == [
-        "demo (a.json)",
-        "demo (b.json)",
-    ]
+    rows = list(csv.DictReader(io.StringIO(csv_format.render(joined))))
+    assert [(row["audit"], row["result"]) for row in rows] == [("demo (a.json)", "a.json"), ("demo (b.json)", "b.json")]
+    assert [row["result"] for row in csv.DictReader(io.StringIO(csv_format.render(first)))] == [""]
