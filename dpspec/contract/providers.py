@@ -93,7 +93,11 @@ CAPABILITIES = frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Who trains. ``trainer`` names a class with the method of :class:`Trainer`, constructed without arguments."""
+    """Who trains. ``trainer`` names a class with the method of :class:`Trainer`, constructed without arguments.
+
+    ``as_declared`` are training options with which it does what specs declare, where its defaults do not: the
+    conformance suite tries it with these.
+    """
 
     kind: str
     summary: str
@@ -101,6 +105,7 @@ class Backend:
     capabilities: frozenset[str]
     trainer: str
     trial_revision: int = 1
+    as_declared: FrozenMap = field(default_factory=FrozenMap)
 
 
 @dataclass(frozen=True, kw_only=True)

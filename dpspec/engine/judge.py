@@ -18,7 +18,7 @@ from dpspec.engine.conformance import conforms, join_checks
 from dpspec.engine.nulltests import Family, Hypothesis, group_size
 from dpspec.engine.result import Conformance, Verdict, VerdictName
 from dpspec.engine.scope import claim_scope, covers
-from dpspec.engine.standing import Standing, opposing, proving, reaches
+from dpspec.engine.standing import Standing, opposing, outside, proving, reaches
 from dpspec.stats.measurement import LEVEL
 
 #: The family-wise confidence where no spec states one.
@@ -204,7 +204,10 @@ class _Bench:
         if name == "open":
             part = view.part if view is not None else None
             unbounded = view is not None and view.unbounded
-            reason = reasons.undecided(part, provable, refutable, bool(case.hypotheses), unbounded)
+            beside = outside(part, scope, findings) if part is not None and scope is not None else ""
+            reason = reasons.undecided(
+                part, provable, refutable, attacked=bool(case.hypotheses), unbounded=unbounded, beside=beside
+            )
         upper, lower = view.ends() if view is not None else (None, None)
         return Verdict(
             claim=case.claim.id,

@@ -63,11 +63,18 @@ def supported(part: Part, standing: Standing) -> str:
 
 
 def undecided(
-    part: Part | None, provable: float | None, refutable: float | None, attacked: bool, unbounded: bool = False
+    part: Part | None,
+    provable: float | None,
+    refutable: float | None,
+    *,
+    attacked: bool,
+    unbounded: bool = False,
+    beside: str = "",
 ) -> str:
     """Nothing decides the claim: what could have been proved, and what refuted.
 
     unbounded: whether a proof is in scope that bounds nothing, since its value is infinite.
+    beside: in what a proof falls short of the scope.
     """
     if part is None:
         return "Nothing decides it: claims of this kind state no inequality that findings can be held against."
@@ -78,6 +85,7 @@ def undecided(
         proof = f"the proved {_proving(part, 0.0)[0]} bound is infinite"
     else:
         proof = f"no proved {_proving(part, 0.0)[0]} bound is in scope"
+        proof += f" ({beside})" if beside else ""
     if refutable is not None:
         attack = f"the {largest} that could have been refuted is {_opposing(part, refutable)[1]}"
     else:

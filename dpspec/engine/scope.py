@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from dpspec.contract import Claim, Scope, Spec
@@ -31,6 +32,15 @@ def covers(upper: Scope, claim: Scope) -> bool:
         and _data_covers(upper.data, claim.data)
         and upper.record in ("all", claim.record)
     )
+
+
+def shortfall(upper: Scope, claim: Scope) -> list[str]:
+    """In what ``upper`` fails to cover a claim's scope, in words; empty where it covers it."""
+    return [
+        f"its {name} is {value!r}, and the claim's {getattr(claim, name)!r}"
+        for name, value in dataclasses.asdict(upper).items()
+        if not covers(dataclasses.replace(claim, **{name: value}), claim)
+    ]
 
 
 def claim_scope(spec: Spec, claim: Claim) -> Scope:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract import Assumption, Finding, Scope
 from dpspec.engine.claims import Part
-from dpspec.engine.scope import covers
+from dpspec.engine.scope import covers, shortfall
 
 #: From strong to weak. ``conditional``: an inequality that holds for fewer data sets than the claim speaks of, or under
 #: an assumption that nobody checked.
@@ -74,6 +74,18 @@ def opposing(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> li
 def proven_bound(finding: Finding) -> bool:
     """Whether a finding is an inequality that a verdict may rest on, wherever its scope reaches."""
     return finding.bound != "estimate" and _strength(finding, None) == "proof"
+
+
+def outside(part: Part, scope: Scope, findings: Sequence[Finding]) -> str:
+    """In what a proof falls short of a claim's scope that would do otherwise, of several the one that does in least."""
+    side = "upper" if part.side == "at-most" else "lower"
+    short = [
+        (f.method, shortfall(f.scope, scope))
+        for f in findings
+        if (f.quantity, f.bound) == (part.quantity, side) and proven_bound(f) and part.holds_under(f.at)
+    ]
+    method, reasons = min((each for each in short if each[1]), key=lambda each: len(each[1]), default=("", []))
+    return f"{method}: {'; '.join(reasons)}" if reasons else ""
 
 
 def reaches(finding: Finding, scope: Scope) -> bool:

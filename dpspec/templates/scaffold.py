@@ -26,6 +26,9 @@ _FILES = {
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
 
+#: The entry point of what comes with dpspec.
+_TAKEN = "builtin"
+
 
 def write_plugin(name: str, directory: Path) -> list[Path]:
     """Write the distribution ``dpspec-NAME`` into the new folder ``directory/dpspec-NAME``; returns its files.
@@ -65,6 +68,8 @@ def _words(name: str) -> dict[str, str]:
             f"{name!r} is no name for a plugin: lower case letters, digits and single hyphens, "
             f"a letter first, at most {_LONGEST} characters"
         )
+    if name == _TAKEN:
+        raise UsageError(f"{name!r} is the name of what comes with dpspec; choose another one")
     package = "dpspec_" + name.replace("-", "_")
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a package {package!r} is already installed; choose another name")

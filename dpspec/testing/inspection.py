@@ -34,7 +34,8 @@ def inspect(registry: Registry, distribution: str, plugin: str, only: str | None
 
 
 def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> Iterator[Promise]:
-    suite = type("Suite", (_suite(family, provider),), {"kind": kind, "family": family.name, **_given(registry)})()
+    given = {"kind": kind, "family": family.name, **_given(registry, provider)}
+    suite = type("Suite", (_suite(family, provider),), given)()
     for name in _tests(type(suite)):
         test = getattr(suite, name)
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
@@ -50,9 +51,14 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
         yield Promise(provider=f"{family.name} {kind}", demand=demand, broken=broken, left_out=left_out)
 
 
-def _given(registry: Registry) -> dict[str, Any]:
-    """What a suite needs to know that has no author: which plugins, and that any scheme of sampling may be missing."""
-    return {"registry": classmethod(lambda cls: registry), "schemes": frozenset({"poisson"})}
+def _given(registry: Registry, provider: Any) -> dict[str, Any]:
+    """What a suite needs to know that has no author: which plugins, that any scheme of sampling may be missing, and
+    with which options a backend does what is declared."""
+    return {
+        "registry": classmethod(lambda cls: registry),
+        "schemes": frozenset({"poisson"}),
+        "options": getattr(provider, "as_declared", {}),
+    }
 
 
 def _suite(family: Family, provider: Any) -> type[ProviderSuite]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 from dpspec.contract import Check, Evidence, Finding, Scope, Series, Spec
 from dpspec.engine import codec
 from dpspec.engine.claims import statement
-from dpspec.engine.scope import claim_scope, covers
+from dpspec.engine.scope import claim_scope, covers, shortfall
 from dpspec.errors import ResultError
 
 #: What claims are about; a plugin may find other quantities too, but not by a slip of the pen.
@@ -66,13 +65,8 @@ def _out_of_scope(claim: str, asked: Scope, quantity: str, scopes: Mapping[Scope
     if any(covers(scope, asked) for scope in scopes):
         return
     for scope, method in scopes.items():
-        short = [
-            f"{name} is {value!r}, and the claim's {getattr(asked, name)!r}"
-            for name, value in dataclasses.asdict(scope).items()
-            if not covers(dataclasses.replace(asked, **{name: value}), asked)
-        ]
         bound = f"the bound of {quantity} by {method!r}"
-        yield f"{claim} expects to be proved, and {bound} does not speak of it: its {'; its '.join(short)}"
+        yield f"{claim} expects to be proved, and {bound} does not speak of it: {'; '.join(shortfall(scope, asked))}"
 
 
 def _name(outcome: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.providers import CAPABILITIES, Backend
 
 _SAMPLER = {
@@ -28,5 +29,6 @@ BACKENDS: tuple[Backend, ...] = (
         schema={"type": "object", "properties": {"sampler": _SAMPLER}, "additionalProperties": False},
         capabilities=frozenset({"iterates", "sampling-log", "noise-log", "gradient-canaries"}),
         trainer="dpspec.training.opacus_backend:OpacusTrainer",
+        as_declared=FrozenMap({"sampler": "declared-rate", "reduction": "sum"}),
     ),
 )

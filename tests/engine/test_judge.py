@@ -96,6 +96,17 @@ def test_open_says_what_could_have_been_shown() -> None:
     assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
 
 
+def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
+    weak = bound(2.0, scope=Scope(adjacency="replace-one", access="final-model"))
+    near = bound(9.0, scope=Scope(access="final-model"))
+    found = verdict(approx(3.0), weak, near, bound(1.0, scope=Scope(access="final-model"), rigor="approximate"))
+    assert found.verdict == "open"
+    assert found.reason == (
+        "Nothing decides it: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
+        "claim's 'all-iterates'); no evidence in scope can refute it."
+    )
+
+
 @pytest.mark.parametrize(
     "useless",
     [

@@ -141,6 +141,7 @@ def test_broken_plugins_leave_other_commands_working(site, broken, environment, 
     [
         ("", "is no name"),
         ("Demo", "is no name"),
+        ("builtin", "is the name of what comes with dpspec"),
         ("1demo", "is no name"),
         ("de_mo", "is no name"),
         ("a--b", "is no name"),

@@ -21,6 +21,7 @@ from dpspec.testing import BackendSuite  # noqa: E402
 from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
 from dpspec.training.conformance import RunLogs, reported  # noqa: E402
 from dpspec.training.native import NativeTrainer  # noqa: E402
+from dpspec.training.providers import BACKENDS  # noqa: E402
 
 
 def trainer():
@@ -34,7 +35,7 @@ class TestOpacus(BackendSuite):
     """With a loader of the declared rate it does what is declared."""
 
     kind = "opacus"
-    options: ClassVar = {"sampler": "declared-rate", "reduction": "sum"}
+    options: ClassVar = next(b for b in BACKENDS if b.kind == "opacus").as_declared
 
     @staticmethod
     def registry():
