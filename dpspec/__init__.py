@@ -12,37 +12,41 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from dpspec.version import VERSION
+
 TYPE_CHECKING = False  # as typing's: importing that takes longer than all of this, and Ctrl-C may come early
 if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.api import load, run
     from dpspec.contract import Claim, Diagnostic, Finding, Spec
-    from dpspec.engine.codec import dump
-    from dpspec.engine.diff import diff
-    from dpspec.engine.result import Result, Verdict
-    from dpspec.engine.store import Store
-    from dpspec.engine.verify import verify
+    from dpspec.engine.results.codec import dump
+    from dpspec.engine.results.diff import diff
+    from dpspec.engine.results.result import Result, Verdict
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.engine.verification.verify import verify
+    from dpspec.language.load import load_specs
+    from dpspec.recording.recorder import record
     from dpspec.registry.loader import load_catalog
-    from dpspec.spec.load import load_specs
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "Claim": "dpspec.contract",
     "Diagnostic": "dpspec.contract",
     "Finding": "dpspec.contract",
-    "Result": "dpspec.engine.result",
+    "Result": "dpspec.engine.results.result",
     "Spec": "dpspec.contract",
-    "Store": "dpspec.engine.store",
-    "Verdict": "dpspec.engine.result",
-    "diff": "dpspec.engine.diff",
-    "dump": "dpspec.engine.codec",
+    "Store": "dpspec.engine.storage.trial_store",
+    "Verdict": "dpspec.engine.results.result",
+    "diff": "dpspec.engine.results.diff",
+    "dump": "dpspec.engine.results.codec",
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
-    "load_specs": "dpspec.spec.load",
+    "load_specs": "dpspec.language.load",
+    "record": "dpspec.recording.recorder",
     "run": "dpspec.api",
-    "verify": "dpspec.engine.verify",
+    "verify": "dpspec.engine.verification.verify",
 }
 
 __all__ = [
@@ -59,6 +63,7 @@ __all__ = [
     "load",
     "load_catalog",
     "load_specs",
+    "record",
     "run",
     "verify",
 ]

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import sys
 
-from dpspec.cli import interrupt
+if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:
+    # ``python -m`` looks for modules in the current folder first. The program of that name does not, and so it goes on
+    # without, unless that is where dpspec itself is.
+    import os
+
+    import dpspec
+
+    if sys.path[0] not in map(os.path.dirname, dpspec.__path__):
+        del sys.path[0]
+
+from dpspec.cli.terminal import interrupt
 
 
 def main() -> int:

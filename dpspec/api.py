@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpspec.errors import PluginError, SpecError
+from dpspec.errors import PluginError, SpecError, UsageError
 
 if TYPE_CHECKING:
-    from dpspec.engine.result import Result
+    from dpspec.engine.results.result import Result
 
 File = str | PathLike[str]
 
@@ -37,25 +37,25 @@ def run(
     train: whether trials may be made; without, bounds are computed and claims judged by them alone.
 
     Raises ``SpecError`` with every diagnostic of every file, ``PluginError`` when a kind is not installed (both with
-    notes that show the lines at fault), ``NothingToRunError`` without specs, ``UsageError`` where a folder holds none.
+    notes that show the lines at fault), ``NothingToRunError`` without specs, ``UsageError`` where a folder holds none,
+    or where something else than paths is given.
     """
-    from dpspec.engine import runner
-    from dpspec.engine.means import Means
-    from dpspec.engine.store import Store
+    from dpspec.engine.running import runner
+    from dpspec.engine.running.run_options import RunOptions
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.language.diagnostics.render import render
+    from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
-    from dpspec.spec.load import load_specs
-    from dpspec.spec.render import render
 
     catalog = load_catalog()
-    files = [specs] if isinstance(specs, str | PathLike) else specs
-    loaded = load_specs([Path(file) for file in files], catalog, overrides)
+    loaded = load_specs(_paths(specs), catalog, overrides)
     try:
         if loaded.missing_plugins:
             raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
         if not loaded.ok:
             raise SpecError(loaded.diagnostics)
-        means = Means(executor=executor, workers=workers, address=address, device=device)
-        return runner.run(loaded.specs, catalog, store=Store(fspath(store)), means=means, train=train)
+        options = RunOptions(executor=executor, workers=workers, address=address, device=device)
+        return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
     except (SpecError, PluginError) as error:
         error.add_note(render(error.diagnostics, sources=loaded.sources))
         raise
@@ -66,6 +66,18 @@ def load(file: File) -> Result:
 
     Raises ``ResultError`` naming the file where it cannot be read or holds no result.
     """
-    from dpspec.cli.results import read_result
+    from dpspec.reporters.read_results import read_result
 
     return read_result(Path(file))
+
+
+def _paths(specs: File | Iterable[File]) -> list[Path]:
+    """The paths given; what else people try is refused by its type."""
+    given = [specs] if isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable) else specs
+    paths = []
+    for file in given:
+        if not isinstance(file, str | PathLike) or isinstance(fspath(file), bytes):
+            kind = type(file).__name__
+            raise UsageError(f"specs are audited from files: give the path of one, or of a folder, not a {kind}")
+        paths.append(Path(file))
+    return paths

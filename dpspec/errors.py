@@ -8,7 +8,10 @@ The tree::
     ├── PluginError           4   a plugin that a spec needs is missing, broken or in conflict
     ├── NothingToRunError     5   no spec, no claim, no file
     ├── IncompleteError       6   stopped before the end; a re-run resumes
-    └── ResultError           2   a result file that cannot be read, or is not one
+    ├── ResultError           2   a result file that cannot be read, or is not one
+    └── RecordingError        3   the folder of a recorded run is none, or was changed
+
+``verify`` ends with 7, which no error has, where it could not recompute all that it was given.
 
 Anything else that escapes is a bug in dpspec and ends with 70.
 """
@@ -33,6 +36,7 @@ class ExitCode(IntEnum):
     PLUGIN = 4
     NOTHING_TO_RUN = 5
     INCOMPLETE = 6
+    NOT_RECOMPUTED = 7
     BUG = 70
     INTERRUPTED = 130
 
@@ -55,6 +59,12 @@ class ResultError(DpspecError):
     exit_code = ExitCode.USAGE
 
 
+class RecordingError(DpspecError):
+    """The folder of a recorded run is none, or is not as its recorder left it; the message names file and place."""
+
+    exit_code = ExitCode.INVALID_SPEC
+
+
 class SpecError(DpspecError):
     """One or more specs are invalid; ``diagnostics`` holds every problem found."""
 
@@ -62,7 +72,7 @@ class SpecError(DpspecError):
 
     def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__("; ".join(d.message for d in self.diagnostics) or "invalid spec")
+        super().__init__("; ".join(map(_placed, self.diagnostics)) or "invalid spec")
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[Sequence[Diagnostic]]]:
         return type(self), (self.diagnostics,)
@@ -91,3 +101,12 @@ class IncompleteError(DpspecError):
     """The work stopped before its end; running the same command again continues it."""
 
     exit_code = ExitCode.INCOMPLETE
+
+
+def _placed(diagnostic: Diagnostic) -> str:
+    """What is wrong, after the file and the line where it is; the file alone where all of it is meant."""
+    span = diagnostic.span
+    if span is None or not span.file:
+        return diagnostic.message
+    whole = (span.line, span.column) == (span.end_line, span.end_column)
+    return f"{span.file}: {diagnostic.message}" if whole else f"{span.file}:{span.line}: {diagnostic.message}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 import pytest
 
@@ -29,3 +30,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in needy:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted_yet() -> None:
+    """The counting mechanism's account is of one process: what another file's tests ran in it is not this test's."""
+    counting = sys.modules.get("support.counting")
+    if counting is not None:
+        counting.RAN.clear()
+        counting.HOOKS.clear()

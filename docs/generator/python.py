@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from types import ModuleType
 
 import dpspec
 import dpspec.contract as contract
-from dpspec.contract import DpspecHooks
-from dpspec.engine.result import AuditResult
+from dpspec import executors
+from dpspec.contract import DpspecHooks, catalog, events
+from dpspec.engine.results.result import AuditResult
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
@@ -18,16 +20,16 @@ _PLUGIN = (
     ("What an audit finds", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
     ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
     ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
-    ("Events", ("Event", "RunStarted", "StageStarted", "TrialsPlanned", "TrialFinished", "Progressed", "Noticed")),
-    ("", ("RunFinished",)),
     ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),
     ("", ("phases_of", "in_phase", "other_adjacencies", "untrainable")),
-    (
-        "Where audits run",
-        ("Executor", "Demand", "Pool", "Place", "Needs", "Task", "Message", "Said", "Yielded", "Ended"),
-    ),
-    ("", ("Failed", "Lost", "MissingArrayError")),
-    ("What is installed", ("Catalog", "Offered", "BrokenPlugin", "DpspecHooks")),
+    ("", ("MissingArrayError", "Executor", "DpspecHooks")),
+)
+
+#: Modules beside the contract, for plugins that are no mechanisms, and what they are for.
+_BESIDE = (
+    ("What happens during a run", events, "What `dpspec_event` is told."),
+    ("Where trials run", executors, "What an executor is written with."),
+    ("What is installed", catalog, "What tools read that list or pick providers."),
 )
 
 #: What is neither a class nor a function, and shows nothing of itself.
@@ -56,7 +58,7 @@ def public_page() -> str:
 
 
 def plugin_page() -> str:
-    """The hooks, and every name of ``dpspec.contract``."""
+    """The hooks, every name of ``dpspec.contract``, and those of the modules beside it."""
     lines = [
         "# Hooks and the plugin contract\n",
         "A plugin is a module that an entry point of the group `dpspec` names and that states "
@@ -72,7 +74,11 @@ def plugin_page() -> str:
     for heading, names in (*_PLUGIN, *([("Further names", rest)] if rest else [])):
         lines += [f"## {heading}\n"] if heading else []
         for name in names:
-            lines += _named(name) if name in contract.__all__ else []
+            lines += _named(name, contract) if name in contract.__all__ else []
+    for heading, module, use in _BESIDE:
+        lines += [f"## {heading}: `{module.__name__}`\n", f"{use}\n"]
+        for name in module.__all__:
+            lines += _named(name, module)
     return tidy("\n".join(lines))
 
 
@@ -82,8 +88,8 @@ def _hook(name: str, hook: object) -> str:
     return f"@hookimpl\ndef {name}({', '.join(given)}) -> {about.return_annotation}"
 
 
-def _named(name: str) -> list[str]:
-    thing = getattr(contract, name)
+def _named(name: str, module: ModuleType) -> list[str]:
+    thing = getattr(module, name)
     if inspect.isfunction(thing) or (inspect.isclass(thing) and thing.__module__.startswith("dpspec")):
         return described(name, thing, "###")
     if name in _WORDS:
@@ -94,4 +100,4 @@ def _named(name: str) -> list[str]:
 
 
 def _shown(thing: object) -> str:
-    return re.sub(r"\b(?:typing|dpspec\.contract\.\w+)\.", "", str(thing))
+    return re.sub(r"\b(?:typing|dpspec\.\w+\.\w+)\.", "", str(thing))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dpspec.cli.cases import alike, when
-from dpspec.cli.keys import Key, keys
-from dpspec.contract import Catalog
-from dpspec.spec.bundle import reference
+from dpspec.cli.spec_keys import Key, alike, keys, when
+from dpspec.contract.catalog import Catalog
+from dpspec.language.bundle import reference
 from generator.markdown import cell, table, tidy
 
 #: Blocks whose keys are mostly the same for all kinds: told once, with the kinds that a key depends on.
@@ -42,6 +41,6 @@ def _merged(block: Sequence[Key], known: Sequence[Key]) -> list[tuple[tuple[str,
 def _tables(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
     for conditions in dict.fromkeys(found for found, _ in cases):
         if conditions:
-            yield f"\n### When {cell(' and '.join(conditions))}\n"
+            yield f"\n### When {cell(' and '.join(map(str, conditions)))}\n"
         rows = [(f"`{k.path}`", cell(k.type), cell(k.description)) for found, k in cases if found == conditions]
         yield "\n".join(table(("key", "value", ""), rows)) + "\n"

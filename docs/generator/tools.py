@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dpspec
+import dpspec.accounting as accounting
 import dpspec.testing as suites
 from generator.markdown import cell, described, prose, table, tidy
 
@@ -15,32 +16,59 @@ _ROOT = Path(dpspec.__file__).parent
 #: What there is, in the order in which an author meets it.
 _MODULES = (
     (
+        "A whole mechanism, from one bound and one attack",
+        "The classes that `dpspec new plugin` starts from: core derives plan, trials, evidence, findings and checks.",
+        ("kit.simple", "kit.attacked", "kit.specs"),
+    ),
+    (
+        "What mechanisms that train by DP-SGD have in common",
+        "For an `Audit` of one's own, all from `dpspec.kit` itself; headings say where they live. Steps are read as "
+        "`dpspec.contract.Phase`.",
+        ("kit.options", "kit.findings", "kit.trials", "kit.tables"),
+    ),
+    (
         "From an attack to a lower bound",
         "`Audit.conclude` yields what an attack counted as `Evidence`; these say what the counts show.",
-        ("stats.nulls", "stats.manyrun", "stats.thresholds", "stats.sequential", "stats.onerun", "stats.ladder"),
+        (
+            "stats.attacks.evidence_tests",
+            "stats.attacks.many_run",
+            "stats.attacks.thresholds",
+            "stats.attacks.sequential",
+            "stats.attacks.one_run",
+            "stats.attacks.guess_counts",
+        ),
     ),
-    ("", "", ("stats.binomial", "stats.gdp", "stats.scores", "stats.utility")),
+    ("", "", ("stats.binomial", "stats.attacks.gaussian_fit", "stats.attacks.scores", "stats.utility")),
     (
         "What an audit will be able to show",
         "For `Audit.plan`, before anything is trained.",
-        ("stats.power", "stats.foreseen"),
+        ("stats.attacks.attack_power", "stats.conformance.expectations"),
     ),
     (
         "Whether what ran is what was declared",
         "The tests of DP-SGD, ready to be used. A mechanism of another kind brings its own, as a scaffolded one does.",
-        ("stats.conformance", "training.conformance", "training.observers"),
+        (
+            "stats.conformance.run_checks",
+            "stats.conformance.evidence.run",
+            "training.measure.run_evidence",
+            "training.measure.update_statistics",
+            "training.measure.observers",
+        ),
     ),
     (
         "Upper bounds",
-        "A step is a pair of laws, of outcomes with a record and without; `pld` composes pairs, with certified errors.",
-        ("accounting.pld", "accounting.pair", "accounting.discrete", "accounting.densities", "accounting.laplace"),
+        "A step is a pair of laws, of outcomes with a record and without; `PrivacyLoss` composes pairs, with certified "
+        "errors. Import all of these from `dpspec.accounting` itself; headings say where they live.",
+        tuple(f"accounting.{name}" for name in ("privacy_loss", "mixture.mixture", "laplace", "gaussian", "pair")),
     ),
-    ("", "", ("accounting.gaussian", "accounting.mixture", "accounting.group", "accounting.rdp", "accounting.convert")),
-    ("", "", ("accounting.tradeoff", "accounting.polygon", "accounting.calibrate", "accounting.interval")),
+    ("", "", ("accounting.arbitrary.discrete", "accounting.arbitrary.densities", "accounting.arbitrary.distributions")),
+    ("", "", ("accounting.rdp.divergences", "accounting.rdp.conversions")),
+    ("", "", tuple(f"accounting.tradeoff.{name}" for name in ("trade_off", "polygon", "certified_curves"))),
+    ("", "", tuple(f"accounting.numerics.{name}" for name in ("interval", "findings", "search", "floats"))),
     (
         "Training",
         "What needs torch; import it inside `trials`.",
-        ("training.batched", "training.canaries", "training.input_canaries"),
+        ("training.loop.native", "training.canaries"),
     ),
 )
 
@@ -71,14 +99,17 @@ def page() -> str:
 def _module(name: str) -> list[str]:
     tree = ast.parse((_ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
     idea = prose((ast.get_docstring(tree) or "").split("\n\n")[0])
-    return [f"### `dpspec.{name}`\n", *idea, *table(("name", ""), _rows(tree)), ""]
+    hidden = _ENGINE
+    if name.startswith("accounting.") and name != "accounting.gaussian":  # public there is what the package exports
+        hidden = frozenset(getattr(node, "name", "") for node in tree.body) - set(accounting.__all__)
+    return [f"### `dpspec.{name}`\n", *idea, *table(("name", ""), _rows(tree, hidden)), ""]
 
 
-def _rows(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def _rows(tree: ast.Module, hidden: frozenset[str]) -> Iterator[tuple[str, str]]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name not in _ENGINE:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name not in hidden:
             yield _row(node.name, node)
-        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in hidden:
             yield _shown(node.name), _first(node)
             for part in node.body:
                 if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):

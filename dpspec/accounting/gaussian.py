@@ -19,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from dpspec.accounting.checks import EPS, Floats
-from dpspec.accounting.interval import Interval
+from dpspec.accounting.numerics.floats import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
+from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics.search import bisect_each
 
-_LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_NODES, _WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _WEIGHTS
+_NODES, _WEIGHTS = gauss_rule(8)
 
 #: Below this u the first term is so close to one that it is subtracted from it directly.
 _FAR_LEFT = -25.0
@@ -42,7 +41,7 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
         raise ValueError("epsilon must be a number")
     u = eps / effect - 0.5 * effect
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        result = -0.5 * u * u - _LOG_ROOT_TWO_PI + np.log(_mills_drop(u, effect))
+        result = -0.5 * u * u - LOG_ROOT_TWO_PI + np.log(_mills_drop(u, effect))
         # u far to the left: R overflows, while both terms of the definition are plain numbers.
         plain = np.log(-np.expm1(np.minimum(eps + log_ndtr(-u - effect) - log_ndtr(-u), 0.0))) + log_ndtr(-u)
     result = np.where(u < _FAR_LEFT, plain, result)
@@ -69,15 +68,9 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     """``epsilon`` for a delta given by its logarithm."""
     goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
-    low = np.zeros(goal.shape)
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2.
-    high = effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
-    for _ in range(200):
-        middle = 0.5 * (low + high)
-        if np.all((middle <= low) | (middle >= high)):
-            break
-        above = log_delta(middle, effect) > goal
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    most = effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
+    _, high = bisect_each(lambda x: log_delta(x, effect) > goal, np.zeros(goal.shape), most, halvings=200)
     return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
 
 

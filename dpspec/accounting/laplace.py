@@ -14,11 +14,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.bins import Bins
-from dpspec.accounting.cells import Cells
-from dpspec.accounting.checks import EPS, Direction, Floats, inside, one_direction, positive
-from dpspec.accounting.grids import dense, span
-from dpspec.accounting.pair import Pair, Part
+from dpspec.accounting.grid.cells import Bins, Cells
+from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
+from dpspec.accounting.numerics.floats import (
+    EPS,
+    Direction,
+    Floats,
+    inside,
+    log_or_minus_infinity,
+    one_direction,
+    positive,
+)
+from dpspec.accounting.pair import Pair, TruncatedPair
 
 #: Points of the table of losses.
 _TABLE = 801
@@ -52,7 +59,7 @@ class Laplace(Pair):
         return abs(float(losses[1 if direction == "present-first" else 0])) * (1.0 + 1e-13)
 
     def losses(self, l: Floats) -> Floats:  # noqa: E741
-        """x = ln(1 + q (e^l - 1)), within ``doubt``."""
+        """x = ln(1 + q (e^l - 1)), within ``loss_error``."""
         if self.rate == 1.0:
             return l
         with np.errstate(over="ignore"):
@@ -62,7 +69,7 @@ class Laplace(Pair):
             near = np.log1p(np.where(np.abs(change) <= 0.5, change, 0.0))
         return np.asarray(np.where(np.abs(change) <= 0.5, near, np.where(l > 0.0, far, plain)), dtype=np.float64)
 
-    def doubt(self, l: Floats, x: Floats) -> Floats:  # noqa: E741
+    def loss_error(self, l: Floats, x: Floats) -> Floats:  # noqa: E741
         """A bound on the error of ``losses`` when ``l`` is off by its own rounding."""
         slope = np.exp(np.minimum(math.log(self.rate) + l - x, 0.0))
         return np.asarray(EPS * (32.0 * np.abs(x) + 4.0 * np.abs(l) * slope), dtype=np.float64)
@@ -93,18 +100,18 @@ class Laplace(Pair):
         values = []
         for end in ends:
             gap = 0.5 * (self.edge - end) if present else 0.5 * (self.edge + end)
-            log = math.log(self.rate) + _log(-math.expm1(-gap)) + (0.0 if present else epsilon + end)
+            log = math.log(self.rate) + log_or_minus_infinity(-math.expm1(-gap)) + (0.0 if present else epsilon + end)
             values.append(log)
-        at = float(x[0])
-        if (at < bottom + tell) if present else (at > top - tell):  # every outcome's loss exceeds epsilon
-            every = _log(-math.expm1(min(epsilon, 0.0)))
-            values = [every] if (at < bottom - tell or at > top + tell) else [*values, every]
-        elif (at > top + tell) if present else (at < bottom - tell):
+        threshold = float(x[0])
+        if (threshold < bottom + tell) if present else (threshold > top - tell):  # every outcome's loss exceeds epsilon
+            every = log_or_minus_infinity(-math.expm1(min(epsilon, 0.0)))
+            values = [every] if (threshold < bottom - tell or threshold > top + tell) else [*values, every]
+        elif (threshold > top + tell) if present else (threshold < bottom - tell):
             values = [-math.inf]
         error = EPS * (32.0 + 8.0 * abs(epsilon) + 4.0 * self.edge)
         return min(values) - error, min(0.0, max(values) + error)
 
-    def cut(self, direction: Direction, log_edge: float, log_far: float) -> Part:
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """Nothing is cut: losses are bounded."""
         return _LaplacePart(self, one_direction(direction) == "present-first")
 
@@ -125,14 +132,14 @@ class Laplace(Pair):
             loss=loss,
             low=np.concatenate((x[:-1], ends)),
             high=np.concatenate((x[1:], ends)),
-            error=np.full(len(loss), EPS * (32.0 + 4.0 * m)) + self.doubt(middle, loss),
-            doubt=self.doubt(middle, loss),
-            shift=float(np.max(self.doubt(l, x))),
+            error=np.full(len(loss), EPS * (32.0 + 4.0 * m)) + self.loss_error(middle, loss),
+            loss_error=self.loss_error(middle, loss),
+            shift=float(np.max(self.loss_error(l, x))),
         )
 
 
 @dataclass(frozen=True, eq=False)
-class _LaplacePart(Part):
+class _LaplacePart(TruncatedPair):
     pair: Laplace
     present: bool
 
@@ -145,8 +152,8 @@ class _LaplacePart(Part):
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
         pair = self.pair
         lowest, highest = self._ends
-        lowest, steps = span(lowest, highest, spacing, from_top=self._from_top)
-        index = dense(*self.table(), lowest, spacing, steps, tilts, widest, limit)
+        lowest, steps = span_grid(lowest, highest, spacing, from_top=self._from_top)
+        index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
         l = np.unique(np.concatenate((pair.inverse(self._sign * nodes), [-pair.edge, pair.edge])))  # noqa: E741
         return self._oriented(l).cells(lowest, spacing, index)
@@ -175,7 +182,3 @@ class _LaplacePart(Part):
     def _oriented(self, l: Floats) -> Bins:  # noqa: E741
         bins = self.pair.bins(l)
         return bins if self.present else bins.reversed()
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0.0 else -math.inf

@@ -1,8 +1,8 @@
 """One step of a mechanism: a pair of output laws, with a record (or a group) present and absent.
 
-The stages that turn a pair into certified answers (saddle, ladder, compose) see it only through ``Pair``: how far its
-losses reach, a table of them for estimates, and exact masses between the nodes of a grid. Whoever fills this in gets
-composition, every question of ``PrivacyLoss``, and certificates that are as good as the masses it states.
+The stages that turn a pair into certified answers (``composition``, ``solver``) see it only through ``Pair``: how far
+its losses reach, a table of them for estimates, and exact masses between the nodes of a grid. Whoever fills this in
+gets composition, every question of ``PrivacyLoss``, and certificates that are as good as the masses it states.
 """
 
 from __future__ import annotations
@@ -11,19 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 
-from dpspec.accounting.cells import Cells
-from dpspec.accounting.checks import Direction, Floats
+from dpspec.accounting.grid.cells import Cells
+from dpspec.accounting.numerics.floats import Direction, Floats
 
 
-class TooLongError(Exception):
-    """A grid would need ``needed`` points, more than the ``limit``."""
-
-    def __init__(self, needed: int, limit: int) -> None:
-        super().__init__(f"a grid would need {needed} points, {limit} are allowed")
-        self.factor = needed / limit
-
-
-class Part(ABC):
+class TruncatedPair(ABC):
     """What matters of one step in one direction, for one question: outcomes of little mass are cut off."""
 
     @abstractmethod
@@ -79,7 +71,7 @@ class Pair(ABC):
         return None
 
     @abstractmethod
-    def cut(self, direction: Direction, log_edge: float, log_far: float) -> Part:
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The step without outcomes of little mass.
 
         log_edge: ln of the first distribution's mass that may be lost at the end of large losses, where it counts as

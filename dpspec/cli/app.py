@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dpspec.cli import cache, calibrate, explain, init, new, plan, plugins, report, run, schema, show, validate, verify
-from dpspec.cli import diff as diff_command
-from dpspec.cli.guard import guarded
-from dpspec.cli.output import emit, tolerate_any_character
+from dpspec.cli.commands import cache, calibrate, check, explain, new, plan, plugins, reports, run, specs, verify
+from dpspec.cli.terminal.exit_codes import run_to_exit_code
+from dpspec.cli.terminal.output import emit, results_apart, tolerate_any_character
+from dpspec.registry.plugin_watch import exits_told
 
 app = typer.Typer(
     name="dpspec",
@@ -27,27 +27,28 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("init", short_help="Write a first spec and the schema for editors.")(init.init)
-app.command("validate", short_help="Show everything that is wrong with specs.")(validate.validate)
-app.command("show", short_help="Print specs with every default filled in.")(show.show)
+app.command("init", short_help="Write a first spec and the schema for editors.")(new.init)
+app.command("validate", short_help="Show everything that is wrong with specs.")(specs.validate)
+app.command("show", short_help="Print specs with every default filled in.")(specs.show)
 app.command("plan", short_help="Say what a run would cost and could show.")(plan.plan)
 app.command("run", short_help="Audit specs: a verdict for every claim.")(run.run)
-app.command("report", short_help="Show a result again, in any format.")(report.report)
+app.command("report", short_help="Show a result again, in any format.")(reports.report)
 app.command("verify", short_help="Recompute a result from its own evidence.")(verify.verify)
-app.command("diff", short_help="Show what changed between two results.")(diff_command.diff)
+app.command("diff", short_help="Show what changed between two results.")(reports.diff)
 app.command("calibrate", short_help="Find the least noise, the most steps, ... that claims allow.")(calibrate.calibrate)
+app.command("check", short_help="Hold a recorded training against what is claimed.")(check.check)
 app.command("explain", short_help="Explain a diagnostic code, a key or a kind.")(explain.explain)
 app.command("plugins", short_help="List what the installed plugins offer.")(plugins.plugins)
-app.command("schema", short_help="Print the JSON Schema of specs or results.")(schema.schema)
+app.command("schema", short_help="Print the JSON Schema of specs or results.")(specs.schema)
 app.add_typer(new.app, name="new")
 app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from dpspec import __version__
+        from dpspec.version import VERSION
 
-        emit(f"dpspec {__version__}")
+        emit(f"dpspec {VERSION}")
         raise typer.Exit
 
 
@@ -56,12 +57,26 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    without_plugin: Annotated[
+        list[str],
+        typer.Option(
+            "--without-plugin",
+            metavar="NAME",
+            help="Do not load an installed plugin, by its name or its distribution's; repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec."""
+    if without_plugin:
+        from dpspec.registry.plugin_watch import leave_out
+
+        leave_out(without_plugin)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; ``arguments`` default to the process's own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    return guarded(lambda: app(args=given, prog_name="dpspec", standalone_mode=False), given)
+    with results_apart(), exits_told("code of a plugin ended the process before dpspec was done"):
+        return run_to_exit_code(lambda: app(args=given, prog_name="dpspec", standalone_mode=False), given)

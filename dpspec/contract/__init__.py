@@ -2,45 +2,38 @@
 
 from typing import Any
 
-from dpspec.contract.audit import Audit, Context, Facts, Outcome, Plan, Power, Trial
+from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
 from dpspec.contract.deprecated import replaced
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
-from dpspec.contract.events import (
-    Event,
-    Noticed,
-    Progressed,
-    RunFinished,
-    RunStarted,
-    StageStarted,
-    TrialFinished,
-    TrialsPlanned,
+from dpspec.contract.findings import (
+    PRIVACY_QUANTITIES,
+    Assumption,
+    Check,
+    Evidence,
+    Facts,
+    Finding,
+    Printed,
+    Scope,
+    Series,
+    is_privacy_quantity,
 )
-from dpspec.contract.executors import (
-    Demand,
-    Ended,
-    Executor,
-    Failed,
-    Lost,
-    Message,
-    Needs,
-    Place,
-    Pool,
-    Said,
-    Task,
-    Yielded,
-)
-from dpspec.contract.findings import Assumption, Check, Evidence, Finding, Printed, Scope, Series
+from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
-from dpspec.contract.hookspecs import HOOK_API, DpspecHooks, hookimpl, hookspec
+from dpspec.contract.hookspecs import (
+    HOOK_API,
+    DpspecHooks,
+    hookimpl,
+    hookspec,
+)
+from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import (
     CAPABILITIES,
     Backend,
-    BrokenPlugin,
     Cancelled,
-    Catalog,
     DataError,
     Dataset,
     DataSource,
+    Executor,
     GradientCanaries,
     LoadedData,
     Mechanism,
@@ -48,89 +41,70 @@ from dpspec.contract.providers import (
     Model,
     ModelFactory,
     Observer,
-    Offered,
     Reporter,
     Resumable,
     Schemas,
     Trainer,
     TrainingJob,
 )
-from dpspec.contract.refusing import in_phase, other_adjacencies, untrainable
-from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, phases_of
+from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
 
 __all__ = [
     "CAPABILITIES",
     "HOOK_API",
+    "PRIVACY_QUANTITIES",
     "Assumption",
     "Audit",
     "AuditOptions",
     "Backend",
-    "BrokenPlugin",
     "Cancelled",
-    "Catalog",
     "Check",
     "Claim",
     "Context",
     "DataError",
     "DataSource",
     "Dataset",
-    "Demand",
     "Diagnostic",
     "DpspecHooks",
-    "Ended",
-    "Event",
     "Evidence",
     "Executor",
     "Facts",
-    "Failed",
     "Finding",
     "FrozenMap",
     "GradientCanaries",
     "Json",
     "LoadedData",
-    "Lost",
     "Mechanism",
-    "Message",
     "MissingArrayError",
     "Model",
     "ModelFactory",
-    "Needs",
-    "Noticed",
     "Observer",
-    "Offered",
     "Outcome",
     "Path",
-    "Place",
+    "Phase",
     "Plan",
-    "Pool",
     "Power",
     "Printed",
-    "Progressed",
     "Reporter",
     "Resumable",
-    "RunFinished",
-    "RunStarted",
-    "Said",
+    "Sampling",
     "Schemas",
     "Scope",
     "Section",
     "Series",
     "Span",
     "Spec",
-    "StageStarted",
-    "Task",
     "ThreatModel",
     "Trainer",
     "TrainingJob",
     "Trial",
-    "TrialFinished",
-    "TrialsPlanned",
-    "Yielded",
+    "expected_batch_size",
     "format_path",
     "freeze",
     "hookimpl",
     "hookspec",
     "in_phase",
+    "is_privacy_quantity",
     "other_adjacencies",
     "phases_of",
     "thaw",
@@ -140,4 +114,4 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Names that will go; see :mod:`dpspec.contract.deprecated`."""
-    return replaced(name, globals())
+    return replaced(name)

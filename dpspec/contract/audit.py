@@ -9,34 +9,13 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract.diagnostics import Diagnostic
-from dpspec.contract.findings import Check, Evidence, Finding, Series
+from dpspec.contract.findings import Check, Evidence, Facts, Finding, Series
 from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
 from dpspec.contract.spec import Spec
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The public facts of a data set and a model, known without loading rows or torch.
-
-    ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
-    trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
-    that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
-    backend that the spec names.
-    """
-
-    records: int
-    features: int
-    classes: int
-    shape: tuple[int, ...] = ()
-    test_records: int = 0
-    parameters: int | None = None
-    digest: str | None = None
-    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +36,9 @@ class Plan:
     tests of conformance that will be made, each with the deviation that it would see; nothing is measured in them yet.
     ``sequential`` promises that what ``conclude`` says of privacy, and its checks, hold after whichever chunk of the
     plan one stops, by whatever rule: the run then ends when all claims about privacy are decided.
+    ``independent`` promises that a trial comes out the same, to the last bit, whichever others of its chunk are made
+    with it: then what the store lacks of a chunk is made alone. Without it the whole chunk is made again, because what
+    is computed together is rounded together.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -66,11 +48,16 @@ class Plan:
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     sequential: bool = False
+    independent: bool = False
 
     @property
     def trials(self) -> int:
         """The number of trials over all chunks."""
         return sum(len(chunk) for chunk in self.chunks)
+
+
+#: The plan of an audit that makes no trials.
+NO_TRIALS = Plan(chunks=(), seconds=0.0, memory_bytes=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +97,10 @@ class Context(Protocol):
     @property
     def device(self) -> str:
         """A torch device: ``cpu``, ``cuda``, ``cuda:1``."""
+
+    @property
+    def directory(self) -> FilePath:
+        """What relative files of the spec are relative to."""
 
     @property
     def scratch(self) -> FilePath:
@@ -156,20 +147,23 @@ class Audit(ABC):
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
         """How many trials, in which chunks, at what cost, and what they can show."""
-        return Plan(chunks=(), seconds=0.0, memory_bytes=0)
+        return NO_TRIALS
 
     def trial_inputs(self, spec: Spec) -> FrozenMap:
         """Everything that trials may read, and the whole of their cache key.
 
-        By default: mechanism, data, model, training, the threat model, and of the audit its method, seed and own
-        options. Never claims, confidence, the number of runs, or keys that only bounds read. What stands under
-        ``split`` says how the work of one run is divided among trials: it decides keys, and no seed, so that all
-        trials of a run can draw the same.
+        By default: mechanism, data, model, training, the threat model but for the pairs of data sets that it speaks of
+        (``min_records``, ``neighbours``), and of the audit its method, seed and own options. Never claims, confidence,
+        the number of runs, or keys that only bounds read. What stands under ``split`` says how the work of one run is
+        divided among trials: it decides keys, and no seed, so that all trials of a run can draw the same.
         """
         audit = spec.audit
         document: dict[str, Json] = {
             key: spec.document.get(key) for key in ("mechanism", "data", "model", "training", "threat_model")
         }
+        if document["threat_model"] is not None:
+            spoken_of = ("min_records", "neighbours")
+            document["threat_model"] = {k: v for k, v in document["threat_model"].items() if k not in spoken_of}
         if document["data"] is not None:  # who may see values decides no value
             document["data"] = {key: value for key, value in document["data"].items() if key != "public"}
         if audit is not None:
@@ -177,7 +171,10 @@ class Audit(ABC):
         return FrozenMap(document)
 
     def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterable[Trial]:
-        """Train and attack once per index, yielding each trial as it ends. The only step that needs torch."""
+        """Train and attack once per index, yielding each trial as it ends. The only step that needs torch.
+
+        ``indices`` are a whole chunk of the plan, or where the plan says that trials are independent, some of one.
+        """
         raise TypeError(f"{type(self).__name__} plans trials but does not implement them")
 
     def conclude(self, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:

@@ -1,9 +1,20 @@
-"""What happens during a run, as values: progress bars, logs and plugins' observers are fed by these alone."""
+"""What happens during a run: progress bars, logs and plugins' observers (``dpspec_event``) are fed by these alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
+
+__all__ = [
+    "Event",
+    "Noticed",
+    "Progressed",
+    "RunFinished",
+    "RunStarted",
+    "StageStarted",
+    "TrialFinished",
+    "TrialsPlanned",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

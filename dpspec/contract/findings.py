@@ -1,4 +1,7 @@
-"""What an audit finds: numbers with their rigor, scope and source, and the evidence behind them."""
+"""What an audit finds: numbers with their rigor, scope and source, and the evidence behind them.
+
+Beside them: the names of privacy quantities, which no metric may have, and the public facts of a spec's data and model.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,28 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap
+
+#: What privacy claims state or depend on, and what dpspec's own mechanisms say of privacy under names of their own. A
+#: name that begins with one of these, as ``epsilon-limit`` does, is another of them.
+PRIVACY_QUANTITIES = frozenset(
+    {
+        *("epsilon", "eps", "delta", "mu", "gamma", "kappa", "alpha", "rho", "tpr", "fpr", "fnr", "advantage"),
+        *("renyi", "rdp", "zcdp", "gdp", "tradeoff", "membership", "reconstruction", "prior", "divergence", "leakage"),
+        *("step-epsilon", "first-order", "unlearning-divergence", "refusal-probability", "amplification"),
+        *("ε", "δ", "μ", "µ", "γ", "κ", "α", "ρ"),
+    }
+)
+
+
+def is_privacy_quantity(name: str) -> bool:
+    """Whether a quantity is known to speak of privacy, by its name: letters' case and ``_`` for ``-`` do not matter.
+
+    >>> is_privacy_quantity("Epsilon_limit"), is_privacy_quantity("accuracy-same-epsilon")
+    (True, False)
+    """
+    words = "".join(letter if letter.isalnum() else "-" for letter in name.casefold()).strip("-").split("-")
+    return any("-".join(words[:count]) in PRIVACY_QUANTITIES for count in range(1, len(words) + 1))
+
 
 Bound: TypeAlias = Literal["upper", "lower", "estimate"]
 
@@ -30,8 +55,11 @@ class Scope:
     adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
     data: ``all`` data sets, a declared ``collection``, ``this`` one, or ``planted``: this one and more records that an
         attack planted, which is some data set but not the declared one.
-    record: ``all`` records or the index of one.
+    record: ``all`` records or the index of one; of evidence and bounds that must not tell which, why it was chosen.
     pipeline: the mechanism as ``declared`` or the pipeline as ``executed``.
+    min_records: both neighbours hold at least this many records; 0 where nothing is asked of their number.
+    neighbours: ``all`` pairs that the adjacency allows, or the name of a restriction on them, such as
+        ``same-missing-values``.
     """
 
     adjacency: str = "add-remove"
@@ -42,6 +70,8 @@ class Scope:
     data: str = "all"
     record: str | int = "all"
     pipeline: str = "declared"
+    min_records: int = 0
+    neighbours: str = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +102,8 @@ class Finding:
     value: a float; ``inf`` is allowed for an upper bound that does not exist.
     at: the conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
     confidence: set when ``rigor`` is ``statistical``.
-    lower: where a routine returns an interval around an upper value, its lower end (how tight ``value`` is;
-        it refutes nothing).
+    lower: where a routine returns an interval around an upper value, its lower end: how tight ``value`` is. It refutes
+        nothing; where some pair of data sets in scope attains the worst case, it is stated as a finding of its own.
     """
 
     quantity: str
@@ -104,6 +134,7 @@ class Series:
         says which of a row's pictures is framed, counted from 0).
         A series of ``delta`` against ``epsilon`` that is certified, or a theorem, holds upper bounds on the mechanism
         as declared in the directions that its findings are of.
+    bounds: the columns that hold bounds, each ``upper`` or ``lower``: reports round them up or down, others to nearest.
     """
 
     name: str
@@ -114,6 +145,7 @@ class Series:
     source: str
     privacy: Privacy = "public"
     plot: FrozenMap = field(default_factory=FrozenMap)
+    bounds: FrozenMap = field(default_factory=FrozenMap)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +173,10 @@ class Check:
 class Evidence:
     """The sufficient statistics of one attack, from which any null curve can be tested again at no cost.
 
-    kind: which test reads them (``dpspec.stats.nulls``): ``one-run`` (canaries, guesses, correct), ``one-run-ladder``
-        (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives, false_positives),
-        ``many-run-ranked`` (outcomes, a text of 0 and 1), ``many-run-sequential`` (coins, a text of 0 and 1, and
-        scores, both in the order of the runs; valid whenever one stops) or ``binomial`` (trials, successes).
+    kind: which test reads them (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
+        ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
+        false_positives), ``many-run-ranked`` (outcomes, a text of 0 and 1), ``many-run-sequential`` (coins, a text of 0
+        and 1, and scores, both in the order of the runs; valid whenever one stops) or ``binomial`` (trials, successes).
     quantity: what is attacked: ``epsilon`` for privacy curves, or the name of a metric.
     power: the largest epsilon (at ``at.delta``) that this attack could have shown with perfect guesses.
     """
@@ -159,3 +191,23 @@ class Evidence:
     quantity: str = "epsilon"
     power: float | None = None
     assumptions: tuple[Assumption, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The public facts of a data set and a model, known without loading rows or torch.
+
+    ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
+    trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
+    that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
+    backend that the spec names.
+    """
+
+    records: int
+    features: int
+    classes: int
+    shape: tuple[int, ...] = ()
+    test_records: int = 0
+    parameters: int | None = None
+    digest: str | None = None
+    capabilities: tuple[str, ...] = ()

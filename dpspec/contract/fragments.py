@@ -1,8 +1,21 @@
-"""JSON Schema fragments that mechanisms share, so that the same idea has the same key and the same words everywhere."""
+"""JSON Schema fragments that mechanisms share, so that the same idea has the same key and the same words everywhere.
+
+Beside them, what several mechanisms refuse alike, located in the spec: an adjacency, values inside phases, what cannot
+train.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.frozen import Json
+from dpspec.contract.phase import SCHEMES
+
+if TYPE_CHECKING:
+    from dpspec.contract.findings import Facts
+    from dpspec.contract.spec import Spec
 
 NOISE_MULTIPLIER: dict[str, Json] = {
     "type": "number",
@@ -12,9 +25,12 @@ NOISE_MULTIPLIER: dict[str, Json] = {
     "gradients.",
 }
 
+#: Below it, float32 rounds what is clipped and the noise by a share of the clip norm that no account charges.
+LEAST_CLIP_NORM = 1e-30
+
 CLIP_NORM: dict[str, Json] = {
     "type": "number",
-    "exclusiveMinimum": 0,
+    "minimum": LEAST_CLIP_NORM,
     "description": "Each record's gradient is scaled down to at most this l2 norm.",
 }
 
@@ -59,48 +75,42 @@ CLIPPING: dict[str, Json] = {
     ],
 }
 
+_SAMPLING_OPTIONS: dict[str, Json] = {
+    "rate": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": 1,
+        "description": "Probability with which each record enters a batch, a public constant",
+    },
+    "batch_size": {"type": "integer", "minimum": 1, "description": "Number of records in every batch"},
+}
+
+
+def _scheme_option(name: str, schema: Json) -> Json:
+    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if options.takes == name)
+    return {**schema, "description": f"{schema['description']} ({schemes})."}
+
+
+def _scheme_condition(scheme: str, takes: str | None) -> Json:
+    """Of these options, a scheme needs the one that it takes and has no other."""
+    then: dict[str, Json] = {} if takes is None else {"required": [takes]}
+    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name != takes}
+    return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
+
+
 SAMPLING: dict[str, Json] = {
     "type": "object",
     "description": "How each step draws its batch: afresh and independently of other steps, unless shuffled.",
     "properties": {
         "scheme": {
-            "enum": ["poisson", "fixed", "full", "shuffled"],
-            "description": "poisson: every record enters with probability rate. fixed: a uniformly random subset of "
-            "batch_size records. full: every record, every step. shuffled: every epoch takes all records in a new "
-            "random order, batch_size at a time, its last batch being what is left; no accountant here covers it.",
+            "enum": list(SCHEMES),
+            "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
         },
-        "rate": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": 1,
-            "description": "Probability with which each record enters a batch, a public constant (poisson).",
-        },
-        "batch_size": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "Number of records in every batch (fixed, shuffled).",
-        },
+        **{name: _scheme_option(name, schema) for name, schema in _SAMPLING_OPTIONS.items()},
     },
     "required": ["scheme"],
     "additionalProperties": False,
-    "allOf": [
-        {
-            "if": {"properties": {"scheme": {"const": "poisson"}}, "required": ["scheme"]},
-            "then": {"required": ["rate"], "properties": {"batch_size": False}},
-        },
-        {
-            "if": {"properties": {"scheme": {"const": "fixed"}}, "required": ["scheme"]},
-            "then": {"required": ["batch_size"], "properties": {"rate": False}},
-        },
-        {
-            "if": {"properties": {"scheme": {"const": "shuffled"}}, "required": ["scheme"]},
-            "then": {"required": ["batch_size"], "properties": {"rate": False}},
-        },
-        {
-            "if": {"properties": {"scheme": {"const": "full"}}, "required": ["scheme"]},
-            "then": {"properties": {"rate": False, "batch_size": False}},
-        },
-    ],
+    "allOf": [_scheme_condition(scheme, options.takes) for scheme, options in SCHEMES.items()],
 }
 
 NOISE: dict[str, Json] = {
@@ -108,3 +118,64 @@ NOISE: dict[str, Json] = {
     "description": "The law of the noise, independent for every parameter; either has the same standard deviation, so "
     "that the scale of laplace is that divided by the square root of 2. gaussian if left out.",
 }
+
+
+def other_adjacencies(spec: Spec, covered: str, theory: str, help: str | None = None) -> Iterator[Diagnostic]:
+    """An ``unsupported`` error at every adjacency other than ``covered``, of the threat model and of claims.
+
+    theory: who covers it, as the beginning of a sentence: ``the group theory``.
+    """
+    own = spec.threat_model.adjacency
+    named: list[tuple[Path, str]] = [(("threat_model", "adjacency"), own)]
+    named += [(("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims) if c.adjacency != own]
+    for path, adjacency in named:
+        if adjacency != covered:
+            message = f"{theory} covers {covered} adjacency only, not {adjacency}"
+            yield Diagnostic(code="unsupported", message=message, path=path, help=help)
+
+
+def in_phase(spec: Spec, number: int, *keys: str) -> Path:
+    """Where a value of phase ``number`` stands: in that phase, or in the mechanism block that all phases share."""
+    phases = spec.mechanism.get("phases")
+    here = phases is not None and keys[0] in phases[number]
+    return ("mechanism", "phases", number, *keys) if here else ("mechanism", *keys)
+
+
+def untrainable(spec: Spec, facts: Facts, needs: Iterable[str] = ()) -> Iterator[Diagnostic]:
+    """Why an audit of ``spec`` has nothing to train: no rows, no model, or a backend that lacks what it ``needs``."""
+    yield from requires_data(facts)
+    yield from requires_model(facts)
+    yield from requires_capabilities(spec, facts, dict.fromkeys(needs))
+
+
+def requires_data(facts: Facts) -> Iterator[Diagnostic]:
+    """The error ``data-not-at-hand`` of an audit that trains, where data is only declared."""
+    if facts.digest is None:
+        yield Diagnostic(
+            code="data-not-at-hand",
+            message="data that is only declared can be bounded, not trained on",
+            path=("audit",),
+            help="leave audit out, or name the data",
+        )
+
+
+def requires_model(facts: Facts) -> Iterator[Diagnostic]:
+    """The error ``no-model`` of an audit that trains, where the spec names no model."""
+    if facts.parameters is None:
+        message = "an audit trains a model, and the spec names none"
+        yield Diagnostic(code="no-model", message=message, path=("audit",))
+
+
+def requires_capabilities(spec: Spec, facts: Facts, needs: Mapping[str, str | None]) -> Iterator[Diagnostic]:
+    """The error ``missing-capability`` for each of ``needs`` that the backend lacks; its value says what to do instead.
+
+    ``untrainable`` is this with :func:`requires_data` and :func:`requires_model`, without help.
+    """
+    for need, instead in needs.items():
+        if need not in facts.capabilities:
+            yield Diagnostic(
+                code="missing-capability",
+                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
+                path=("training", "backend"),
+                help=instead,
+            )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 #: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from text to values.
 Json: TypeAlias = Any
+
+_T = TypeVar("_T")
 
 
 class FrozenMap(Mapping[str, Json]):
@@ -17,11 +19,12 @@ class FrozenMap(Mapping[str, Json]):
     (1, 2)
     """
 
-    __slots__ = ("_hash", "_items")
+    __slots__ = ("_hash", "_items", "_typed")
 
     def __init__(self, items: Mapping[str, Json] | None = None) -> None:
         self._items: dict[str, Json] = {k: freeze(v) for k, v in (items or {}).items()}
         self._hash: int | None = None
+        self._typed: dict[Callable[[FrozenMap], Any], Any] = {}
 
     def __getitem__(self, key: str) -> Json:
         return self._items[key]
@@ -38,10 +41,20 @@ class FrozenMap(Mapping[str, Json]):
         return self._hash
 
     def __repr__(self) -> str:
-        return f"FrozenMap({self._items!r})"
+        return f"{type(self).__name__}({self._items!r})"
+
+    def typed(self, read: Callable[[FrozenMap], _T]) -> _T:
+        """What ``read`` makes of this map, a value that cannot change: made once, and kept as long as the map is.
+
+        It is no part of the map: neither equality, the hash nor a pickle knows of it.
+        """
+        if read not in self._typed:
+            self._typed[read] = read(self)
+        made: _T = self._typed[read]
+        return made
 
     def __reduce__(self) -> tuple[type[FrozenMap], tuple[dict[str, Json]]]:
-        return FrozenMap, (self._items,)
+        return type(self), (self._items,)
 
 
 def freeze(value: Json) -> Json:

@@ -18,8 +18,7 @@ from collections.abc import Iterable
 import pluggy
 
 from dpspec.contract.events import Event
-from dpspec.contract.executors import Executor
-from dpspec.contract.providers import Backend, Dataset, Mechanism, Model, Reporter
+from dpspec.contract.providers import Backend, Dataset, Executor, Mechanism, Model, Reporter
 
 HOOK_API = 1
 PROJECT = "dpspec"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dpspec.contract.audit import Facts
+from dpspec.contract.findings import Assumption, Facts
 from dpspec.contract.frozen import FrozenMap, Json
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ class Mechanism:
     audit: names its :class:`~dpspec.contract.audit.Audit`.
     example: a whole spec as YAML text; the conformance suite validates and runs it.
     trial_revision: part of every trial's cache key: raise it when trials change.
+    revision_only: whether trials change only when ``trial_revision`` is raised. Without it the version and the code of
+        the distribution are part of every trial's cache key too, so that stored trials are of the code that is
+        installed; the same holds of data sets, models and backends. dpspec's own go by their revisions.
     steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
     missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
     units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
@@ -63,6 +66,7 @@ class Mechanism:
     steps: bool = True
     missing: bool = False
     units: frozenset[str] = frozenset({"record"})
+    revision_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ class Dataset:
     schema: Schema
     source: str
     trial_revision: int = 1
+    revision_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,7 @@ class Model:
     schema: Schema
     factory: str
     trial_revision: int = 1
+    revision_only: bool = False
 
 
 #: What a backend can show to observers, and what it can plant.
@@ -97,6 +103,11 @@ class Backend:
 
     ``as_declared`` are training options with which it does what specs declare, where its defaults do not: the
     conformance suite tries it with these.
+    ``constants`` says where divisor, sampling rate, clip norm and schedule of a run come from: the assumption
+    ``public-constants``, or the name of one, or of a function of the spec
+    that gives it. ``by-construction``: they are the job's,
+    whatever its records are; ``false``: one of them is computed from the records, and then nothing is proved. Where it
+    is left out nobody knows, and what would be proved is ``supported``.
     """
 
     kind: str
@@ -106,6 +117,8 @@ class Backend:
     trainer: str
     trial_revision: int = 1
     as_declared: FrozenMap = field(default_factory=FrozenMap)
+    revision_only: bool = False
+    constants: Assumption | str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +129,15 @@ class Reporter:
     summary: str
     render: str
     suffix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """A way to run tasks. ``pool`` names a function ``(demand) -> Pool`` or a class constructed so."""
+
+    kind: str
+    summary: str
+    pool: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +244,8 @@ class TrainingJob:
     options: the spec's training block (learning_rate, reduction, ...).
     x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``.
     expected_batch_size: a public constant, the divisor where ``reduction`` is mean; never the realised size.
+    records: the public number of records, what an attack plants not counted among them: rates and divisors follow from
+        it and not from ``len(x)``. None: it is ``len(x)``.
     resumable: where the run may keep its state while it lasts; a backend that cannot starts anew.
     """
 
@@ -238,6 +262,12 @@ class TrainingJob:
     progress: Callable[[int, int], None] | None = None
     cancelled: Callable[[], bool] | None = None
     resumable: Resumable | None = None
+    records: int | None = None
+
+    @property
+    def public_records(self) -> int:
+        """The public number of records."""
+        return len(self.x) if self.records is None else self.records
 
 
 class Trainer(Protocol):
@@ -258,43 +288,9 @@ class MissingArrayError(ValueError):
 class DataError(Exception):
     """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which.
 
-    key: the key of the spec's ``data`` that is at fault, where one is.
+    key: the key of the spec's ``data`` that is at fault, where one is; or a place in the spec, ``audit.scores.path``.
     """
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
         self.key = key
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offered:
-    """A provider with the distribution that offers it."""
-
-    provider: Any
-    plugin: str
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokenPlugin:
-    """A plugin that could not be used, and why. ``kinds`` lists what it is known to have offered, if anything."""
-
-    plugin: str
-    distribution: str
-    version: str
-    reason: str
-    kinds: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Catalog:
-    """Everything that the installed plugins offer, by kind; built by the registry, read by everyone."""
-
-    mechanisms: Mapping[str, Offered] = field(default_factory=dict)
-    datasets: Mapping[str, Offered] = field(default_factory=dict)
-    models: Mapping[str, Offered] = field(default_factory=dict)
-    backends: Mapping[str, Offered] = field(default_factory=dict)
-    reporters: Mapping[str, Offered] = field(default_factory=dict)
-    executors: Mapping[str, Offered] = field(default_factory=dict)
-    broken: tuple[BrokenPlugin, ...] = ()

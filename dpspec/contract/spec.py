@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpspec.contract.diagnostics import Path, Span
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import FrozenMap, Json, thaw
+from dpspec.contract.phase import Phase
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one", "zero-out"]
 Access: TypeAlias = Literal["all-iterates", "final-model"]
@@ -31,24 +32,36 @@ class Section:
 
 
 def phases_of(options: FrozenMap) -> tuple[FrozenMap, ...]:
-    """A mechanism's options once per phase, in order: each carries ``steps`` and every option, its own first."""
-    shared = {key: value for key, value in options.items() if key not in ("phases", "kind")}
-    phases = options.get("phases")
-    if phases is None:
-        return (FrozenMap(shared),)
-    shared.pop("steps", None)
-    return tuple(FrozenMap({**shared, **phase}) for phase in phases)
+    """A mechanism's options once per phase, in order: each a :class:`Phase`, as ``Phase.all_of`` gives them."""
+    return Phase.all_of(options)
+
+
+def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap], records: int) -> float:
+    """The divisor of a run whose ``reduction`` is mean, at least 1.
+
+    It is what ``training.expected_batch_size`` declares, or else the sampling rate of the first phase times
+    ``records``, the number of records that is taken as public: never the size of a batch that was drawn.
+    """
+    declared = training.get("expected_batch_size")
+    if declared is not None:
+        return float(declared)
+    return max(1.0, Phase.of(phases[0]).expected_batch(records))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
-    """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys."""
+    """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys.
+
+    ``min_records`` and ``neighbours`` restrict the pairs of data sets that are spoken of, as in ``Scope``.
+    """
 
     adjacency: Adjacency = "add-remove"
     unit: str = "record"
     access: Access = "all-iterates"
     direction: Direction = "both"
     group_size: tuple[int, ...] = (1,)
+    min_records: int = 0
+    neighbours: str = "all"
     options: FrozenMap = field(default_factory=FrozenMap)
 
 
@@ -58,7 +71,8 @@ class Claim:
 
     ``options`` holds the claim kind's own numbers (epsilon, delta, ...). The scope keys default to the threat
     model's; ``record`` narrows the claim to one record, ``over`` to a declared collection of data sets.
-    ``expect`` lists the verdicts with which the claim counts as having come out as expected.
+    ``expect`` lists the verdicts with which the claim counts as having come out as expected. ``refuted_by`` is ``any``,
+    or ``attack`` for a control that shall fall by what an attack saw, and not by a certified bound.
     """
 
     id: str
@@ -68,9 +82,12 @@ class Claim:
     access: Access
     direction: Direction
     group_size: int = 1
+    min_records: int = 0
+    neighbours: str = "all"
     record: int | None = None
     over: str | None = None
     expect: tuple[str, ...] = ("proved",)
+    refuted_by: str = "any"
 
     def __getitem__(self, key: str) -> Json:
         return self.options[key]
@@ -114,17 +131,17 @@ class Spec:
     directory: str = field(default=".", compare=False)
 
     @property
-    def phases(self) -> tuple[FrozenMap, ...]:
+    def phases(self) -> tuple[Phase, ...]:
         """The mechanism's options once per phase, in order; a spec without ``phases`` has exactly one.
 
         Each phase carries ``steps`` and every mechanism option, the phase's own values first.
         """
-        return phases_of(self.mechanism.options)
+        return Phase.all_of(self.mechanism.options)
 
     @property
     def steps(self) -> int:
         """The number of updates over all phases."""
-        return sum(int(phase["steps"]) for phase in self.phases)
+        return sum(phase.steps for phase in self.phases)
 
     @property
     def data_privacy(self) -> Privacy:

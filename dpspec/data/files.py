@@ -1,19 +1,18 @@
-"""Files of others: found, bounded in size and identified before anything reads them."""
+"""Files of others, found, bounded in size and identified before anything reads them; packages that some need."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Sequence
-from difflib import get_close_matches
+from importlib import import_module
 from itertools import islice
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from dpspec.contract import DataError
-
-#: No more of a foreign text than so many characters stands in a message: it may be somebody's secret.
-MAX_QUOTED = 40
+from dpspec.text import closest, did_you_mean
 
 #: No file may be larger, and no array may hold more values (4 bytes each once loaded).
 MAX_BYTES = 2**30
@@ -34,7 +33,7 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     except FileNotFoundError:
         if otherwise and os.path.exists(directory / (name + otherwise)):
             return locate(directory, name + otherwise, key=key)
-        raise DataError(f"{path}: no such file{meant(path.name, _beside(path))}", key) from None
+        raise DataError(f"{path}: no such file{did_you_mean(closest(path.name, _beside(path)))}", key) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}", key) from error
     if not regular:
@@ -44,17 +43,6 @@ def locate(directory: Path, name: str, otherwise: str = "", key: str = "path") -
     if size > MAX_BYTES:
         raise DataError(f"{path}: {size} bytes; at most {MAX_BYTES} are read", key)
     return path
-
-
-def meant(word: str, candidates: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` where a candidate is near ``word``, to end a message with; else nothing."""
-    near = get_close_matches(word, candidates, 1, 0.7)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def shortened(text: str) -> str:
-    """A text out of a file for a message: all of it, or how it begins."""
-    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
 def _beside(path: Path) -> list[str]:
@@ -81,3 +69,14 @@ def check_count(what: object, shape: Sequence[int]) -> None:
         raise DataError(f"{what}: is empty (shape {tuple(shape)})")
     if prod(shape) > MAX_VALUES:
         raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")
+
+
+def need(module: str, package: str, kind: str) -> Any:
+    """The imported ``module`` of ``package``; ``DataError`` names the extra, called like ``kind``, that installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"data of kind {kind!r} needs {package}, which cannot be imported ({error}); "
+            f"install it with: pip install 'dpspec[{kind}]'"
+        ) from None

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.data.arrow import column
-from dpspec.data.columnar import rows
-from dpspec.data.extras import need
-from dpspec.data.files import MAX_BYTES
+from dpspec.data.files import MAX_BYTES, need
+from dpspec.data.images import KEYS as PICTURES
+from dpspec.data.images import check_shape, decoded, scaled
 from dpspec.data.options import schema
-from dpspec.data.pictures import KEYS as PICTURES
-from dpspec.data.pictures import check_shape, decoded, scaled
 from dpspec.data.remote import FACTS, Remote
-from dpspec.data.table import KEYS, Columns, listed
+from dpspec.data.table import KEYS, Columns, arrow_column, listed, rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +111,7 @@ class HuggingFace(Remote):
         import numpy as np
 
         def read(name: str) -> np.ndarray[Any, Any]:
-            return column(table[name], name, self.what())
+            return arrow_column(table[name], name, self.what())
 
         image = self.options.get("image")
         if image is None:

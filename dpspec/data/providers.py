@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import (
-    breast_cancer,
-    csv_file,
-    declared,
-    digits,
-    huggingface,
-    idx,
-    images,
-    npz,
-    openml,
-    parquet,
-    synthetic,
-)
+from dpspec.data import arrays, bundled, huggingface, images, remote, synthetic, table_files
 
 DATASETS: tuple[Dataset, ...] = (
-    breast_cancer.DATASET,
-    csv_file.DATASET,
-    declared.DATASET,
-    digits.DATASET,
+    bundled.BREAST_CANCER,
+    table_files.CSV,
+    remote.DECLARED,
+    bundled.DIGITS,
     huggingface.DATASET,
-    idx.DATASET,
+    arrays.IDX,
     images.DATASET,
-    npz.DATASET,
-    openml.DATASET,
-    parquet.DATASET,
+    arrays.NPZ,
+    remote.OPENML,
+    table_files.PARQUET,
     synthetic.DATASET,
 )

@@ -1,15 +1,129 @@
-"""What every data kind has in common: its own facts and rows, then the common options on top."""
+"""What every data kind has in common: its own facts and rows, then ``split`` and ``size``, as counts and as rows."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.canonical import digest
-from dpspec.data.selection import Selection
-from dpspec.data.values import check_constants, checked, transformed
+from dpspec.data.options import check_constants, checked, transformed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+#: Keeps draws apart that share a seed.
+SPLIT, SIZE, GENERATE = 1, 2, 3
+
+
+def generator(seed: int, purpose: int) -> np.random.RandomState:
+    """A random stream of its own. ``RandomState`` is frozen: every numpy draws the same numbers from the same seed."""
+    import numpy as np
+
+    return np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, purpose])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """``split`` and ``size`` of a data block, resolved to counts. Keys that change no row are None.
+
+    test: how many records are held back. held: which ones, ascending, where the spec lists them; else ``test_seed``
+        draws them.
+    """
+
+    test: int | None
+    held: tuple[int, ...] | None
+    test_seed: int
+    size: int | None
+    size_seed: int
+
+    @classmethod
+    def of(cls, options: FrozenMap, whole: Facts) -> Selection:
+        """Resolve the options against the whole source; raises ``DataError`` where they do not fit it."""
+        split, rest = options.get("split"), whole.records
+        test = held = None
+        if split is not None:
+            if whole.test_records:
+                raise DataError("split: this source has test records of its own")
+            asked = split["test"]
+            held = _listed(asked, whole.records) if isinstance(asked, tuple) else None
+            test = _count(float(asked), whole.records) if held is None else len(held)
+            rest -= test
+        size = options.get("size")
+        if size is not None and size > rest:
+            raise DataError(f"size is {size}, but there are only {rest} training records")
+        return cls(
+            test=test,
+            held=held,
+            test_seed=0 if split is None else int(split.get("seed", 0)),
+            size=None if size == rest else size,
+            size_seed=int(options.get("seed", 0)),
+        )
+
+    def key(self) -> dict[str, Json]:
+        """What of the selection decides the rows."""
+        drawn = None if self.test is None else [self.test, self.test_seed]
+        split = drawn if self.held is None else {"held": list(self.held)}
+        return {"split": split, "size": None if self.size is None else [self.size, self.size_seed]}
+
+    def facts(self, whole: Facts) -> Facts:
+        """The facts of the whole source, with the selection's counts."""
+        records = whole.records - (self.test or 0)
+        return dataclasses.replace(
+            whole, records=self.size or records, test_records=whole.test_records + (self.test or 0)
+        )
+
+    def rows(self, whole: LoadedData) -> LoadedData:
+        """The selected rows, in the source's own order."""
+        x, y, test_x, test_y = whole.train_x, whole.train_y, whole.test_x, whole.test_y
+        if self.test is not None:
+            held = _mask(len(y), self.held) if self.held else _draw(len(y), self.test, self.test_seed, SPLIT)
+            x, y, test_x, test_y = x[~held], y[~held], x[held], y[held]
+        if self.size is not None:
+            kept = _draw(len(y), self.size, self.size_seed, SIZE)
+            x, y = x[kept], y[kept]
+        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
+
+def _count(test: float, records: int) -> int:
+    """A fraction of the records to the nearest count, or the count itself; at least one record is left to train on."""
+    if test >= 1 and not test.is_integer():
+        raise DataError(f"split.test must be a fraction below 1 or a whole count, got {test}")
+    count = int(test) if test >= 1 else int(test * records + 0.5)
+    if not 1 <= count < records:
+        raise DataError(f"split.test holds back {count} of {records} records; at least one must test and one train")
+    return count
+
+
+def _listed(asked: tuple[Json, ...], records: int) -> tuple[int, ...]:
+    """The listed places, ascending; at least one record is left to train on."""
+    held = tuple(sorted(int(place) for place in asked))
+    if held[-1] >= records:
+        raise DataError(f"split.test holds back record {held[-1]}, but there are {records} records, counted from 0")
+    if len(held) == records:
+        raise DataError(f"split.test holds back all {records} records; at least one must train")
+    return held
+
+
+def _mask(records: int, places: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A mask (records,) that is true at ``places``."""
+    import numpy as np
+
+    mask = np.zeros(records, dtype=bool)
+    mask[list(places)] = True
+    return mask
+
+
+def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
+    """A mask (records,) with ``count`` trues, uniform over all such masks."""
+    import numpy as np
+
+    mask = np.zeros(records, dtype=bool)
+    mask[generator(seed, purpose).permutation(records)[:count]] = True
+    return mask
 
 
 class Source(ABC):

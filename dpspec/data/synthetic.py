@@ -9,8 +9,7 @@ from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.files import check_count
 from dpspec.data.options import CLASSES, schema
-from dpspec.data.selection import GENERATE, generator
-from dpspec.data.source import Source
+from dpspec.data.source import GENERATE, Source, generator
 
 if TYPE_CHECKING:
     import numpy as np

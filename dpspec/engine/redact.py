@@ -2,20 +2,27 @@
 
 Findings and series marked ``data-dependent`` or ``per-record`` are removed, and whatever repeats them goes with them:
 the ends of a verdict's interval and its reason, the evidence of a quantity none of whose findings is public, and of
-each trial's evidence the part under :data:`INTERNAL`. Checks that speak of the rows are blurred (``blur``). Every audit
+each trial's evidence the part under :data:`INTERNAL`. Checks that speak of the rows are blurred. Every audit
 says in ``left_out`` how many values it lost, so that readers know and ``verify`` can compare.
-"""
+
+A blurred check is told as coarsely as a verdict needs: whether it rejects, and roughly what it sees. A p-value keeps
+its power of ten where it is surprising and none of its digits otherwise, what was measured goes, the detectable
+deviation keeps one digit. The conformance's own words, and what findings say of the tests behind their assumptions, are
+put together anew from that."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from dpspec.contract import FrozenMap
-from dpspec.engine.blur import blurred
-from dpspec.engine.joined import apart
-from dpspec.engine.result import AuditResult, Result, TrialRecord, Verdict
+from dpspec.contract import Assumption, Check, FrozenMap
+from dpspec.engine.judging.conformance_status import looks, missing, reason, rejected
+from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord, Verdict
+from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence under which it keeps what no report may show.
 INTERNAL = "internal"
@@ -37,19 +44,19 @@ def redact(result: Result) -> Result:
 def redact_audit(audit: AuditResult, family: int) -> AuditResult:
     """One audit without its data-dependent and per-record values; ``family``: how many checks the invocation made."""
     sharp = sum(check.privacy != "public" and check.measured is not None for check in audit.checks)
-    audit = blurred(audit, family)
+    audit = coarsened(audit, family)
     classes = [*(finding.privacy for finding in audit.findings), *(series.privacy for series in audit.series)]
     hidden = Counter(privacy for privacy in classes if privacy != "public")
     hidden.update({"data-dependent": sharp} if sharp else {})
     if not hidden and (_public(audit) or not any(INTERNAL in trial.evidence for trial in audit.trials)):
         return audit
-    kept = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
-    moved = {old: new for new, old in enumerate(kept)}
-    public = {audit.findings[index].quantity for index in kept}
+    public_places = [index for index, finding in enumerate(audit.findings) if finding.privacy == "public"]
+    moved = {old: new for new, old in enumerate(public_places)}
+    public = {audit.findings[index].quantity for index in public_places}
     secret = {finding.quantity for finding in audit.findings} - public
     return dataclasses.replace(
         audit,
-        findings=tuple(audit.findings[index] for index in kept),
+        findings=tuple(audit.findings[index] for index in public_places),
         series=tuple(series for series in audit.series if series.privacy == "public"),
         verdicts=tuple(_verdict(verdict, moved) for verdict in audit.verdicts),
         evidence=tuple(evidence for evidence in audit.evidence if evidence.quantity not in secret),
@@ -84,3 +91,52 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
         changed = dataclasses.replace(changed, lower=None)
     # A p-value may be that of the very counts that are gone, and tells them exactly.
     return dataclasses.replace(changed, p_value=None, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed
+
+
+def coarsened(audit: AuditResult, family: int) -> AuditResult:
+    """The audit with its data-dependent checks blurred; ``family`` is the number of checks of the invocation."""
+    checks = tuple(_check(check) for check in audit.checks)
+    if checks == audit.checks:
+        return audit
+    family *= looks(len(audit.trials), audit.needed_trials)
+    bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
+    gone = missing(audit.promised, checks) if audit.executed else ()
+    coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}
+    return dataclasses.replace(
+        audit,
+        checks=checks,
+        conformance=dataclasses.replace(audit.conformance, reason=reason(bad, checks, gone)),
+        findings=tuple(dataclasses.replace(f, assumptions=_known(f.assumptions, coarse)) for f in audit.findings),
+        evidence=tuple(dataclasses.replace(e, assumptions=_known(e.assumptions, coarse)) for e in audit.evidence),
+    )
+
+
+def _check(check: Check) -> Check:
+    if check.privacy == "public":
+        return check
+    detectable = None if check.detectable is None else _coarse(check.detectable)
+    return dataclasses.replace(check, measured=None, p_value=_power_of_ten(check.p_value), detectable=detectable)
+
+
+def _power_of_ten(p_value: float) -> float:
+    """Rounded up; one where nothing is surprising, zero where it is zero."""
+    if p_value > LEVEL:
+        return 1.0
+    return 10.0 ** math.ceil(math.log10(p_value) - 1e-9) if p_value > 0.0 else 0.0
+
+
+def _coarse(value: float) -> float:
+    return float(decimals.upper(value, digits=1)) if 0.0 < value < math.inf else value
+
+
+def _known(assumptions: Sequence[Assumption], coarse: Mapping[str, Check]) -> tuple[Assumption, ...]:
+    joined = []
+    for assumption in assumptions:
+        name = (assumption.test or "").partition(": rejected")[0]
+        check = coarse.get(name)
+        if check is None:
+            joined.append(assumption)
+            continue
+        test = name if assumption.test == name else f"{name}: rejected for what ran"
+        joined.append(dataclasses.replace(assumption, test=test, detectable=check.detectable))
+    return tuple(joined)

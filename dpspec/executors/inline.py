@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dpspec.contract import Ended, Failed, Message, Needs, Said, Task, Yielded
+from dpspec.executors import Message, Needs, PartialResult, Task, TaskFailed, TaskFinished, TaskProgress
 
 
 class Here:
@@ -38,7 +38,7 @@ class Inline:
 
     size = 1
 
-    def __init__(self, tell: Callable[[Said], None] | None = None) -> None:
+    def __init__(self, tell: Callable[[TaskProgress], None] | None = None) -> None:
         self.tell = tell
         self._task: Task | None = None
 
@@ -59,17 +59,17 @@ class Inline:
 
         def tell(value: Any) -> None:
             if self.tell is not None:
-                self.tell(Said(task=number, value=value))
+                self.tell(TaskProgress(task=number, value=value))
 
         try:
             for value in task.work(Here(task.needs.device, task.seconds, tell)):
-                yield Yielded(task=number, value=value)
+                yield PartialResult(task=number, value=value)
         except Exception as error:
             self._task = None
-            yield Failed(task=number, error=error)
+            yield TaskFailed(task=number, error=error)
         else:
             self._task = None
-            yield Ended(task=number)
+            yield TaskFinished(task=number)
 
     def close(self) -> None:
         """There is nothing to give back."""

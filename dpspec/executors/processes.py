@@ -1,7 +1,13 @@
 """Tasks in processes of this machine. One that dies takes nothing with it but the task that it had.
 
 Each worker is a fresh interpreter (``spawn``: a fork of a process that has threads, or a GPU, may hang) at the other
-end of a pipe. It ends when its pipe does, so that none is left behind, however the caller ended.
+end of a pipe. It ends when its pipe does, so that none is left behind, however the caller ended. It looks for modules
+where the caller does, and never in the current folder.
+
+That may be a stranger's: ``python -c`` puts the current folder first on the path where modules are looked for, and that
+is how ``multiprocessing`` starts workers: a file ``multiprocessing.py`` lying there would run before anything of ours.
+
+The executor ``local`` is this process, or several of this machine where that is worth while.
 """
 
 from __future__ import annotations
@@ -14,13 +20,59 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
-from dpspec.contract import Ended, Failed, Lost, Message, Needs, Said, Task, Yielded
-from dpspec.executors.inline import Here
+from dpspec.executors import (
+    Demand,
+    Message,
+    Needs,
+    PartialResult,
+    Pool,
+    Task,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    WorkerLost,
+)
+from dpspec.executors.inline import Here, Inline
+
+_VARIABLE = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Within it, Python processes are started as by ``python -P``, whatever options this one was started with."""
+    known: Any = util  # typeshed leaves out what spawn asks for options
+    options = getattr(known, "_args_from_interpreter_flags", None)
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = "1"
+    if options is not None:  # the variable means nothing to children of ``python -E``
+        known._args_from_interpreter_flags = lambda: [*options(), "-P"]
+    try:
+        yield
+    finally:
+        if options is not None:
+            known._args_from_interpreter_flags = options
+        restore(before)
+
+
+def asked() -> str | None:
+    """What the environment says of the path, for :func:`restore` in a process that was started here."""
+    return os.environ.get(_VARIABLE)
+
+
+def restore(value: str | None) -> None:
+    """Let processes that this one starts be as they would without us: a backend may run scripts that import others."""
+    if value is None:
+        os.environ.pop(_VARIABLE, None)
+    else:
+        os.environ[_VARIABLE] = value
+
 
 #: Seconds after which :meth:`Processes.messages` returns although nothing was said.
 _MOMENT = 0.5
@@ -124,8 +176,8 @@ class Processes:
             self._workers.remove(worker)
             worker.process.join(_GRACE)
             worker.pipe.close()
-            return Lost(task=task.number, reason=_death(worker.process.exitcode))
-        if isinstance(message, Ended | Failed):
+            return WorkerLost(task=task.number, reason=_death(worker.process.exitcode))
+        if isinstance(message, TaskFinished | TaskFailed):
             worker.task = None
         return message
 
@@ -135,8 +187,9 @@ class Processes:
 
     def _hire(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs,), name="dpspec-worker")
-        process.start()
+        process = self._context.Process(target=_serve, args=(theirs, asked()), name="dpspec-worker")
+        with safe_path():
+            process.start()
         theirs.close()  # so that the worker's death closes the pipe
         worker = _Worker(process=process, pipe=ours)
         self._workers.append(worker)
@@ -151,8 +204,9 @@ def _death(code: int | None) -> str:
     return f"its process ended with exit code {code}"
 
 
-def _serve(pipe: Connection) -> None:
-    """The whole life of a worker."""
+def _serve(pipe: Connection, path: str | None) -> None:
+    """The whole life of a worker; ``path``: what the caller's environment says of safe paths."""
+    restore(path)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the caller decides
     os.dup2(2, 1)  # results go to the caller's stdout, and nothing else does
     sys.stdout = sys.stderr
@@ -175,14 +229,14 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
             raise _GoneError from error
 
     try:
-        for value in task.work(Here(device, task.seconds, lambda said: send(Said(task=number, value=said)))):
-            send(Yielded(task=number, value=value))
+        for value in task.work(Here(device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)))):
+            send(PartialResult(task=number, value=value))
     except _GoneError:
         raise
     except Exception as error:
-        send(Failed(task=number, error=portable(error)))
+        send(TaskFailed(task=number, error=portable(error)))
     else:
-        send(Ended(task=number))
+        send(TaskFinished(task=number))
 
 
 def portable(error: BaseException) -> BaseException:
@@ -192,6 +246,42 @@ def portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
     except Exception:  # whatever pickling may raise
+        marks = {name: value for name, value in error.__dict__.items() if isinstance(value, str)}
         error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.__dict__.update(marks)  # whose code it came out of
         error.add_note(story)
     return error
+
+
+#: Work that takes fewer seconds than this on one core is done before workers have started.
+_WORTHWHILE = 20.0
+
+#: The share of the free memory that tasks may need, and the bytes that a process takes before it has one.
+_SHARE, _PROCESS = 0.8, 400 * 2**20
+
+
+def cores() -> int:
+    """The CPU cores that this process may use; ``OMP_NUM_THREADS`` says less where somebody set it."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(here, int(asked))) if asked.isdecimal() else here
+
+
+def open_pool(demand: Demand) -> Pool:
+    """One process per GPU where there are several, else as many as cores and free memory allow.
+
+    A single worker is the caller's own process. Raises ``UsageError`` where the device does not exist here.
+    """
+    wanted, available = demand.workers, cores()
+    if wanted == 1 or demand.tasks <= 1 or (wanted is None and (demand.seconds < _WORTHWHILE or available == 1)):
+        return Inline()
+    from dpspec.training.device import devices
+    from dpspec.training.gradients.memory import free_bytes
+
+    places = devices(demand.device)
+    free = _SHARE * free_bytes("cpu")
+    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
+    if most == 1:
+        return Inline()
+    threads = available if wanted is None else max(available, wanted)
+    return Processes(places, most, threads, int(free), _PROCESS)

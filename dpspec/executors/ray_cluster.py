@@ -2,24 +2,40 @@
 
 Ray places tasks and says when it lost one; what to do then is decided where all executors' losses are
 (``max_retries=0``). Workers need nothing but an importable dpspec of the same version, and the data files that specs
-name: what a task yields travels back to the caller, who keeps it.
+name: what a task yields travels back to the caller, who keeps it. They import nothing from the current folder.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from dpspec.contract import Demand, Ended, Failed, Lost, Message, Needs, Pool, Progressed, Said, Task, Yielded
+from dpspec.contract.events import Progressed
 from dpspec.errors import ExitCode, UsageError
+from dpspec.executors import (
+    Demand,
+    Message,
+    Needs,
+    PartialResult,
+    Pool,
+    Task,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    WorkerLost,
+)
 from dpspec.executors.inline import Here
-from dpspec.executors.processes import portable
+from dpspec.executors.processes import portable, safe_path
 
 #: Tasks that are sent ahead, per task that can run: so that no CPU waits for the next one, and no more.
 _AHEAD = 2.0
@@ -54,12 +70,13 @@ def open_pool(demand: Demand) -> Pool:
     if ours:
         try:
             _knock(demand.address)
-            ray.init(
-                address=demand.address,
-                log_to_driver=False,
-                logging_level="error",
-                **({} if demand.address else {"include_dashboard": False}),
-            )
+            with _elsewhere(), safe_path():
+                ray.init(
+                    address=demand.address,
+                    log_to_driver=False,
+                    logging_level="error",
+                    **({} if demand.address else {"include_dashboard": False}),
+                )
         except (OSError, RuntimeError, ValueError) as error:
             hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token in the environment"
             raise UsageError(f"no Ray cluster at {demand.address!r}: {error} ({hint})") from None
@@ -69,6 +86,19 @@ def open_pool(demand: Demand) -> Pool:
         if ours:
             ray.shutdown()
         raise
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """Within it, the current folder is one where nothing lies: Ray makes it a place for its workers to import from."""
+    empty = tempfile.mkdtemp(prefix="dpspec-ray-")
+    atexit.register(shutil.rmtree, empty, ignore_errors=True)  # a cluster of this machine goes on working in it
+    before = os.getcwd()
+    os.chdir(empty)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _knock(address: str | None) -> None:
@@ -175,7 +205,7 @@ class Cluster:
         try:
             self._arriving[next(generator)] = generator
         except StopIteration:  # it ended without saying so
-            yield Lost(task=self._running.pop(generator), reason="its worker fell silent")
+            yield WorkerLost(task=self._running.pop(generator), reason="its worker stopped responding")
         except self._ray.exceptions.RayError as error:
             yield self._gone(generator, error)
 
@@ -186,7 +216,7 @@ class Cluster:
         except self._ray.exceptions.RayError as error:
             yield self._gone(generator, error)
         else:
-            if isinstance(message, Ended | Failed):
+            if isinstance(message, TaskFinished | TaskFailed):
                 del self._running[generator]
             yield message
 
@@ -194,8 +224,8 @@ class Cluster:
         number = self._running.pop(generator)
         if isinstance(error, self._ray.exceptions.RayTaskError):  # before our own code had begun
             text = " ".join(str(getattr(error, "cause", None) or error).split())
-            return Failed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
-        return Lost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
+            return TaskFailed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
+        return WorkerLost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
 
     def _slots(self, needs: Needs) -> int:
         has = self._ray.cluster_resources()
@@ -221,17 +251,17 @@ def _run(task: Task, device: str) -> Iterator[Message]:
         if not isinstance(value, Progressed):
             said.append(value)
 
-    def words() -> Iterator[Said]:
+    def words() -> Iterator[TaskProgress]:
         while said:
-            yield Said(task=task.number, value=said.popleft())
+            yield TaskProgress(task=task.number, value=said.popleft())
 
     try:
         for value in task.work(Here(device, task.seconds, tell)):
             yield from words()
-            yield Yielded(task=task.number, value=value)
+            yield PartialResult(task=task.number, value=value)
     except Exception as error:
         yield from words()
-        yield Failed(task=task.number, error=portable(error))
+        yield TaskFailed(task=task.number, error=portable(error))
     else:
         yield from words()
-        yield Ended(task=task.number)
+        yield TaskFinished(task=task.number)

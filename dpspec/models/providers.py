@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dpspec.contract import Model
-from dpspec.models import cnn_small, lenet5, linear, logistic, mlp, resnet20, tabular_mlp, wide_resnet_16_4
+from dpspec.models import convolutional, dense, residual
 
 MODELS: tuple[Model, ...] = (
-    cnn_small.MODEL,
-    lenet5.MODEL,
-    linear.MODEL,
-    logistic.MODEL,
-    mlp.MODEL,
-    resnet20.MODEL,
-    tabular_mlp.MODEL,
-    wide_resnet_16_4.MODEL,
+    convolutional.CNN_SMALL,
+    convolutional.LENET5,
+    dense.LINEAR,
+    dense.LOGISTIC,
+    dense.MLP,
+    residual.RESNET20,
+    dense.TABULAR_MLP,
+    residual.WIDE_RESNET_16_4,
 )

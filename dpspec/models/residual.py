@@ -1,15 +1,20 @@
-"""What residual networks are made of: sums of two ways, a shortcut without parameters, and a mean over all pixels."""
+"""Residual networks, with group normalisation: ``resnet20`` (He, Zhang, Ren and Sun 2016, for CIFAR) and
+``wide-resnet-16-4`` (Zagoruyko and Komodakis 2016, as De et al. 2022 train it), and the layers that they are made of.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpspec.contract import Json
-from dpspec.models.layers import Chain, Layer, Shape
+from dpspec.contract import Json, Model
+from dpspec.models.layers import Activation, Chain, Convolution, Dense, Flatten, GroupNorm, Layer, Shape
+from dpspec.models.stack import ACTIVATION, Stack, images
 
 if TYPE_CHECKING:
     import torch
+
 
 #: The schema of the number of groups, less its default. It must divide the least number of channels, which is 16.
 GROUPS: dict[str, Json] = {
@@ -75,3 +80,86 @@ class GlobalAverage(Layer):
         import torch
 
         return torch.nn.AdaptiveAvgPool2d(1)
+
+
+RESNET20 = Model(
+    kind="resnet20",
+    summary="ResNet-20 for images from 8 x 8, with group normalisation instead of batch normalisation.",
+    schema={
+        "type": "object",
+        "properties": {"groups": {**GROUPS, "default": 8}, "activation": {**ACTIVATION, "default": "relu"}},
+        "additionalProperties": False,
+    },
+    factory="dpspec.models.residual:Resnet20",
+)
+
+
+class Resnet20(Stack):
+    """269,722 parameters for ten classes of colour images.
+
+    Weights have the shapes of the original: three stages of three blocks, 16, 32 and 64 channels, convolutions
+    without biases, shortcuts without parameters (the paper's option A).
+    """
+
+    def layers(self) -> Iterable[Layer]:
+        """A convolution, nine blocks, the mean over all pixels, then the scores."""
+        images("resnet20", self.facts.shape, 8)
+        norm = GroupNorm(int(self.options.get("groups", 8)))
+        activation = Activation(self.options.get("activation", "relu"))
+        yield from (Convolution(16, kernel=3, padding=1, bias=False), norm, activation)
+        for width in (16, 32, 64):
+            for first in (True, False, False):
+                stride = 2 if first and width > 16 else 1
+                body = (
+                    *(Convolution(width, kernel=3, padding=1, stride=stride, bias=False), norm, activation),
+                    *(Convolution(width, kernel=3, padding=1, bias=False), norm),
+                )
+                shortcut = (Subsample(width, stride),) if stride > 1 else ()
+                yield from (Residual(Chain(body), Chain(shortcut)), activation)
+        yield from (GlobalAverage(), Flatten(), Dense(self.facts.classes))
+
+
+WIDE_RESNET_16_4 = Model(
+    kind="wide-resnet-16-4",
+    summary="Wide ResNet of depth 16 and width 4 for images from 8 x 8, with group instead of batch normalisation.",
+    schema={
+        "type": "object",
+        "properties": {"groups": {**GROUPS, "default": 16}, "activation": {**ACTIVATION, "default": "relu"}},
+        "additionalProperties": False,
+    },
+    factory="dpspec.models.residual:WideResnet16x4",
+)
+
+
+class WideResnet16x4(Stack):
+    """2,748,890 parameters for ten classes of colour images.
+
+    Weights have the shapes of the original: three stages of two blocks, 64, 128 and 256 channels, normalisation and
+    activation before each convolution, convolutions without biases, a 1 x 1 convolution as shortcut where the shape
+    changes. Unlike De et al. the convolutions' weights are not standardised.
+    """
+
+    def layers(self) -> Iterable[Layer]:
+        """A convolution, six blocks, normalisation, the mean over all pixels, then the scores."""
+        images("wide-resnet-16-4", self.facts.shape, 8)
+        before = (
+            GroupNorm(int(self.options.get("groups", 16))),
+            Activation(self.options.get("activation", "relu")),
+        )
+        yield Convolution(16, kernel=3, padding=1, bias=False)
+        for width in (64, 128, 256):
+            stride = 2 if width > 64 else 1
+            changed = Convolution(width, kernel=1, stride=stride, bias=False)
+            yield from before
+            yield Residual(Chain(_convolutions(width, stride, before)), Chain((changed,)))
+            yield Residual(Chain((*before, *_convolutions(width, 1, before))), Chain(()))
+        yield from (*before, GlobalAverage(), Flatten(), Dense(self.facts.classes))
+
+
+def _convolutions(width: int, stride: int, between: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Two 3 x 3 convolutions with normalisation and activation between them."""
+    return (
+        Convolution(width, kernel=3, padding=1, stride=stride, bias=False),
+        *between,
+        Convolution(width, kernel=3, padding=1, bias=False),
+    )

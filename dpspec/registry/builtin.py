@@ -6,9 +6,22 @@ from collections.abc import Iterable
 
 from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Model, Reporter, hookimpl
 from dpspec.data.providers import DATASETS
-from dpspec.executors.providers import EXECUTORS
 from dpspec.models.providers import MODELS
 from dpspec.training.providers import BACKENDS
+
+EXECUTORS = (
+    Executor(
+        kind="local",
+        summary="Processes of this machine, one per GPU, or as many as cores and memory allow",
+        pool="dpspec.executors.processes:open_pool",
+    ),
+    Executor(
+        kind="ray",
+        summary="Tasks of a Ray cluster; --ray-address says which",
+        pool="dpspec.executors.ray_cluster:open_pool",
+    ),
+)
+
 
 DPSPEC_API = HOOK_API
 
@@ -16,19 +29,19 @@ REPORTERS = (
     Reporter(
         format="json",
         summary="The whole result, of the published schema dpspec/result/v1",
-        render="dpspec.reporters.json:render",
+        render="dpspec.reporters.formats.data_files:render_json",
         suffix=".json",
     ),
     Reporter(
         format="text",
         summary="What the terminal shows, without colours",
-        render="dpspec.reporters.terminal:render",
+        render="dpspec.reporters.formats.terminal:render",
         suffix=".txt",
     ),
     Reporter(
         format="markdown",
         summary="A report for pull requests and wikis",
-        render="dpspec.reporters.markdown:render",
+        render="dpspec.reporters.formats.markdown:render",
         suffix=".md",
     ),
     Reporter(
@@ -40,43 +53,43 @@ REPORTERS = (
     Reporter(
         format="statement",
         summary="A privacy statement to publish, along the blocks of NIST SP 800-226",
-        render="dpspec.reporters.statement:render",
+        render="dpspec.reporters.formats.statement:render",
         suffix=".md",
     ),
     Reporter(
         format="statement-json",
         summary="The privacy statement as JSON",
-        render="dpspec.reporters.statement:render_json",
+        render="dpspec.reporters.formats.statement:render_json",
         suffix=".json",
     ),
     Reporter(
         format="registry",
         summary="YAML for the OpenDP Differential Privacy Deployments Registry, to be completed by hand",
-        render="dpspec.reporters.registry:render",
+        render="dpspec.reporters.formats.deployment_record:render",
         suffix=".yaml",
     ),
     Reporter(
         format="junit",
         summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
-        render="dpspec.reporters.junit:render",
+        render="dpspec.reporters.formats.ci:render_junit",
         suffix=".xml",
     ),
     Reporter(
         format="sarif",
         summary="SARIF 2.1.0 for code scanning: a result at the line of every claim that came out wrong",
-        render="dpspec.reporters.sarif:render",
+        render="dpspec.reporters.formats.ci:render_sarif",
         suffix=".sarif",
     ),
     Reporter(
         format="github",
         summary="GitHub workflow commands: an annotation at the line of every claim that came out wrong",
-        render="dpspec.reporters.github:render",
+        render="dpspec.reporters.formats.ci:render_github",
         suffix=".txt",
     ),
     Reporter(
         format="csv",
         summary="One row per claim, for spreadsheets and data frames",
-        render="dpspec.reporters.csv:render",
+        render="dpspec.reporters.formats.data_files:render_csv",
         suffix=".csv",
     ),
 )

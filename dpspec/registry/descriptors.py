@@ -1,14 +1,80 @@
-"""What must hold of a descriptor before it enters the catalog; all of it is told without importing what it names."""
+"""What must hold of a descriptor before it enters the catalog; all of it is told without importing what it names.
+
+A plugin's hooks are checked before it is registered, so that nothing is ever half registered: pluggy ignores a misspelt
+hook and a hook without its marker in silence, and lets wrappers change what other plugins return. All three are refused
+here."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Mechanism, Model, Reporter
-from dpspec.registry.fragments import Flaw, flaws
+import pluggy
+
+from dpspec.contract import (
+    CAPABILITIES,
+    Assumption,
+    Backend,
+    Dataset,
+    DpspecHooks,
+    Executor,
+    Mechanism,
+    Model,
+    Reporter,
+)
+from dpspec.contract.findings import AssumptionStatus
+from dpspec.registry.schema_flaws import Flaw, flaws
+from dpspec.text import closest, did_you_mean
+
+
+def _arguments(function: Any) -> tuple[str, ...]:
+    return tuple(p for p in inspect.signature(function).parameters if p != "self")
+
+
+#: The arguments of every hook, by its name.
+HOOKS: dict[str, tuple[str, ...]] = {
+    name: _arguments(member) for name, member in vars(DpspecHooks).items() if name.startswith("dpspec_")
+}
+
+
+def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str]:
+    """Say what is wrong with a plugin's hooks: unknown, unmarked, wrapping, asking for what is not given, or none."""
+    has_hook = False
+    for name in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, name)
+        if options is None:
+            if name in HOOKS and callable(getattr(plugin, name)):
+                yield f"hook {name} is not marked with @dpspec.contract.hookimpl"
+            continue
+        has_hook = True
+        hook = options.get("specname") or name
+        if hook not in HOOKS:
+            yield _unknown(hook)
+        elif options.get("wrapper") or options.get("hookwrapper"):
+            yield f"hook {hook} is a wrapper; a plugin may not change what others offer"
+        else:
+            yield from _argument_problems(hook, getattr(plugin, name))
+    if not has_hook:
+        yield f"no hook is implemented (hooks: {', '.join(sorted(HOOKS))})"
+
+
+def _unknown(hook: str) -> str:
+    hint = did_you_mean(closest(hook, HOOKS))
+    return f"unknown hook {hook!r}{hint} (hooks: {', '.join(sorted(HOOKS))})"
+
+
+def _argument_problems(hook: str, function: Any) -> Iterator[str]:
+    given = HOOKS[hook]
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty and (name not in given or parameter.kind in _VARIADIC):
+            yield f"hook {hook} asks for {name!r}, which it is not given (given: {', '.join(given) or 'nothing'})"
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -38,7 +104,7 @@ class Family:
 
     @property
     def field(self) -> str:
-        """The field of :class:`~dpspec.contract.Catalog`."""
+        """The field of :class:`~dpspec.contract.catalog.Catalog`."""
         return f"{self.name}s"
 
 
@@ -48,9 +114,9 @@ def problems(provider: object, family: Family) -> list[str]:
         return [f"{family.hook} offers a {type(provider).__name__}, not a {family.type.__name__}"]
     key = family.key(provider)
     if not isinstance(key, str) or not _KIND.fullmatch(key):
-        return [f"{family.name} {key!r} is not named in lower case, digits and single hyphens"]
-    found = [*_common(provider), *family.check(provider)]
-    return [f"{family.name} {key!r}: {problem}" for problem in found]
+        return [f"{family.name} {key!r}: the name must be lower-case letters, digits and single hyphens"]
+    flaws_found = [*_common(provider), *family.check(provider)]
+    return [f"{family.name} {key!r}: {problem}" for problem in flaws_found]
 
 
 def _common(provider: Any) -> Iterator[str]:
@@ -59,6 +125,8 @@ def _common(provider: Any) -> Iterator[str]:
     revision = getattr(provider, "trial_revision", 1)
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
         yield f"trial_revision must be a whole number from 1, got {revision!r}"
+    if not isinstance(getattr(provider, "revision_only", False), bool):
+        yield f"revision_only must be True or False, got {provider.revision_only!r}"
 
 
 def _is_frozenset(value: object) -> bool:
@@ -112,11 +180,22 @@ def _model(m: Model) -> Iterator[str]:
 def _backend(b: Backend) -> Iterator[str]:
     yield from _fragment(b.schema, "schema", "training")
     yield from _reference(b.trainer, "trainer")
+    yield from _constants(b.constants)
     if not _is_frozenset(b.capabilities):
         yield "capabilities must be a frozenset"
     elif unknown := b.capabilities - CAPABILITIES:
         names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
         yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
+
+
+def _constants(said: object) -> Iterator[str]:
+    if isinstance(said, Assumption):
+        if said.name != "public-constants":
+            yield f"constants must be the assumption 'public-constants', got {said.name!r}"
+        if said.status not in get_args(AssumptionStatus):
+            yield f"constants: status must be one of {', '.join(get_args(AssumptionStatus))}, got {said.status!r}"
+    elif said != "":
+        yield from _reference(said, "constants")
 
 
 def _reporter(r: Reporter) -> Iterator[str]:

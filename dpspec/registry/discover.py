@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpspec.contract import BrokenPlugin
-from dpspec.registry.guard import Failed, attempt
+from dpspec.contract.catalog import BrokenPlugin
+from dpspec.registry.foreign_code import Failed, attempt
 
 GROUP = "dpspec"
 

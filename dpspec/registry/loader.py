@@ -3,7 +3,11 @@
 >>> catalog = load_catalog()
 >>> sorted(catalog.models)[:4]  # doctest: +SKIP
 ['cnn-small', 'lenet5', 'linear', 'logistic']
-"""
+
+Of two plugins that offer the same kind neither gets it, and both are told of the other. Choosing one in silence would
+let the order of installation decide what a spec means. The one exception is what dpspec itself offers: a foreign plugin
+cannot take it over, so only the foreign one loses the contested kind. A plugin in conflict keeps the kinds that nobody
+contests."""
 
 from __future__ import annotations
 
@@ -11,20 +15,75 @@ import functools
 import importlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pluggy
 
-from dpspec.contract import HOOK_API, BrokenPlugin, Catalog, DpspecHooks, Event
+from dpspec.contract import HOOK_API, DpspecHooks
+from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
+from dpspec.contract.events import Event
 from dpspec.contract.hookspecs import PROJECT
-from dpspec.registry.conflicts import Offers, merge
-from dpspec.registry.descriptors import FAMILIES, Family, problems
-from dpspec.registry.discover import Candidate, discover
-from dpspec.registry.guard import Failed, attempt, one_line
-from dpspec.registry.hooks import hook_problems
-from dpspec.registry.resolve import resolve
+from dpspec.registry.descriptors import FAMILIES, Family, hook_problems, problems
+from dpspec.registry.discover import Candidate, discover, normalise
+from dpspec.registry.foreign_code import Failed, attempt, one_line, resolve
+from dpspec.registry.plugin_watch import VARIABLE, left_out, watched
+
+_OURS = "dpspec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What one plugin offers, by the name of the family."""
+
+    candidate: Candidate
+    providers: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Everything that it offers, sorted."""
+        return tuple(sorted({family.key(p) for family in FAMILIES for p in self.providers.get(family.name, ())}))
+
+
+def merge(offers: Sequence[Offers], broken: Sequence[BrokenPlugin] = ()) -> Catalog:
+    """The catalog of all that is offered once, and ``broken`` with one entry more per loser of a conflict."""
+    lost: list[BrokenPlugin] = list(broken)
+    tables = {family.field: _table(family, offers, lost) for family in FAMILIES}
+    lost.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
+    return Catalog(**tables, broken=tuple(lost))
+
+
+def _table(family: Family, offers: Sequence[Offers], lost: list[BrokenPlugin]) -> Mapping[str, Offered]:
+    claimants: dict[str, list[tuple[Candidate, Any]]] = {}
+    for offer in offers:
+        for provider in offer.providers.get(family.name, ()):
+            claimants.setdefault(family.key(provider), []).append((offer.candidate, provider))
+    table: dict[str, Offered] = {}
+    for kind, claims in sorted(claimants.items()):
+        ours = [c for c in claims if normalise(c[0].distribution) == _OURS]
+        holders = claims if len(claims) == 1 else ours if len(ours) == 1 else []
+        for candidate, provider in holders:
+            table[kind] = Offered(
+                provider=provider,
+                plugin=candidate.plugin,
+                distribution=candidate.distribution,
+                version=candidate.version,
+            )
+        held = [candidate for candidate, _ in holders]
+        for candidate, _ in claims:
+            if candidate not in held:
+                others = held or [other for other, _ in claims if other != candidate]
+                lost.append(candidate.broken(_conflict(family, kind, others, bool(held)), (kind,)))
+    return MappingProxyType(table)
+
+
+def _conflict(family: Family, kind: str, others: Sequence[Candidate], held: bool) -> str:
+    names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
+    outcome = "which keeps it" if held else "so neither is used: uninstall one"
+    return f"{family.name} {kind!r} is also offered by {names}, {outcome}"
+
 
 __all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "plugin_manager", "resolve"]
 
@@ -84,7 +143,11 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
     offers: list[Offers] = []
     failures: list[BrokenPlugin] = list(broken)
     for candidate in candidates:
-        outcome = _load(candidate, manager)
+        if left_out(candidate.plugin, candidate.distribution) and normalise(candidate.distribution) != "dpspec":
+            failures.append(candidate.broken(f"left out by --without-plugin, or by {VARIABLE}"))
+            continue
+        with watched(candidate.plugin, candidate.distribution, candidate.version):
+            outcome = _load(candidate, manager)
         if isinstance(outcome, Offers):
             offers.append(outcome)
         else:
@@ -119,9 +182,9 @@ def _import(candidate: Candidate) -> Any:
         plugin = getattr(plugin, name)
     api = getattr(plugin, "DPSPEC_API", None)
     if api is None:
-        raise Failed(f"it states no DPSPEC_API; this dpspec speaks {HOOK_API}")
+        raise Failed(f"DPSPEC_API is missing; this dpspec supports plugin API {HOOK_API}")
     if type(api) is not int or api != HOOK_API:
-        raise Failed(f"it speaks plugin API {one_line(repr(api))}; this dpspec speaks {HOOK_API}")
+        raise Failed(f"plugin API {one_line(repr(api))} is not supported; this dpspec supports {HOOK_API}")
     return plugin
 
 
@@ -129,8 +192,8 @@ def _register(plugin: Any, candidate: Candidate, manager: pluggy.PluginManager) 
     for name, other in manager.list_name_plugin():
         if other is plugin or name == candidate.id:
             raise Failed(f"{candidate.value} is already registered by {name}")
-    if found := list(hook_problems(plugin, manager)):
-        raise Failed("; ".join(found))
+    if problems_of_hooks := list(hook_problems(plugin, manager)):
+        raise Failed("; ".join(problems_of_hooks))
     try:
         manager.register(plugin, name=candidate.id)
     except BaseException:
@@ -152,9 +215,9 @@ def _ask(candidate: Candidate, manager: pluggy.PluginManager, family: Family) ->
             raise Failed(f"{family.hook}: {failure}") from failure
         seen: set[str] = set()
         for provider in offered:
-            found = attempt(lambda p=provider: problems(p, family))  # type: ignore[misc]
-            if found:
-                raise Failed(one_line("; ".join(found)))
+            flaws = attempt(lambda p=provider: problems(p, family))  # type: ignore[misc]
+            if flaws:
+                raise Failed(one_line("; ".join(flaws)))
             if family.key(provider) in seen:
                 raise Failed(f"{family.name} {family.key(provider)!r} is offered twice")
             seen.add(family.key(provider))
@@ -163,7 +226,7 @@ def _ask(candidate: Candidate, manager: pluggy.PluginManager, family: Family) ->
 
 def _listed(offered: Any, family: Family) -> list[Any]:
     if offered is None:
-        raise Failed(f"it offers None; yield or return {family.type.__name__} objects")
+        raise Failed(f"it returns None; yield or return {family.type.__name__} objects")
     items = list(itertools.islice(offered, _MOST_OFFERS + 1))
     if len(items) > _MOST_OFFERS:
         raise Failed(f"it offers more than {_MOST_OFFERS} providers")

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Scope, Spec, Trial
+from dpspec.stats.conformance.evidence.json_records import Count, Positive, Record, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers(Record):
+    """How many of some records a model tells right."""
+
+    right: Count
+    records: Positive
+
+    def problem(self) -> str | None:
+        """No more are right than there are."""
+        return None if self.right <= self.records else f"right must be at most {self.records}, got {self.right}"
 
 
 def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free twin") -> Iterator[Finding | Evidence]:
@@ -14,7 +28,9 @@ def accuracies(spec: Spec, trials: Sequence[Trial], model: str = "canary-free tw
     """
     scope = Scope(data="this", adversary="none", pipeline="executed", access=spec.threat_model.access)
     measured = [trial.evidence.get("internal", {}).get("accuracy", {}) for trial in trials]
-    yield from from_counts(spec, measured, model, scope)
+    if (odd := next((counts for counts in measured if not isinstance(counts, Mapping)), None)) is not None:
+        raise ValueError(f"accuracy must be a mapping from splits, got {str(odd)[:40]!r}")
+    yield from from_counts(spec, measured, model, scope, first=bool(trials) and trials[0].index == 0)
 
 
 def from_counts(
@@ -23,35 +39,71 @@ def from_counts(
     model: str,
     scope: Scope,
     quantity: str = "accuracy",
+    *,
+    first: bool = True,
 ) -> Iterator[Finding | Evidence]:
-    """``quantity`` by split, the mean over ``measured``; of ``accuracy``, the test counts of the first as evidence.
+    """``quantity`` by split, the mean over ``measured``, and of the test split what claims about it are tested on.
 
-    measured: for each trial ``{test: {right, records}, ...}``. One trial's counts are binomial; several trials share
-    their test records, so their sum is not.
+    measured: for each trial, in order, ``{test: {right, records}, ...}``; raises ``ValueError`` where more are right
+    than there are. first: whether the first of them is the first run's. Claims about the pipeline are tested on all
+    runs, where there are several, and claims about a model on the test records of the first run, where one asks for
+    that.
     """
+    asked = {c.options.get("about") for c in spec.claims if c.kind == "metric" and c.options.get("name") == quantity}
     for name in ("train", "test"):
-        counts = [accuracy[name] for accuracy in measured if name in accuracy]
+        counts = [read(Answers, accuracy[name], f"{quantity}.{name}") for accuracy in measured if name in accuracy]
         if not counts:
             continue
-        yield Finding(
+        shares = [c.right / c.records for c in counts]
+        yield _estimate(spec, quantity, name, "pipeline", sum(shares) / len(shares), model, len(counts), scope)
+        one = counts[0] if first and name in measured[0] else None
+        if one is not None and "model" in asked:
+            yield _estimate(spec, quantity, name, "model", one.right / one.records, model, 1, scope)
+        if name == "test":
+            yield from _evidence(quantity, counts, one if "model" in asked else None, scope)
+
+
+def _estimate(
+    spec: Spec, quantity: str, split: str, about: str, value: float, model: str, runs: int, scope: Scope
+) -> Finding:
+    said = "the first run" if about == "model" else f"{runs} run{'s' if runs > 1 else ''}"
+    return Finding(
+        quantity=quantity,
+        at=FrozenMap({"split": split} | ({"about": about} if about == "model" else {})),
+        value=value,
+        bound="estimate",
+        rigor="approximate",
+        scope=scope,
+        method=f"{model}, {said}",
+        source="measured",
+        privacy=spec.data_privacy,
+    )
+
+
+def _evidence(quantity: str, counts: Sequence[Answers], first: Answers | None, scope: Scope) -> Iterator[Evidence]:
+    """Counts of the first run, if any, and of all runs where they are several and share their test records."""
+    records = {c.records for c in counts}
+    if len(counts) > 1 and len(records) == 1:
+        from dpspec.stats import averages
+
+        yield Evidence(
+            id=f"{quantity}/test/runs",
+            kind="average",
             quantity=quantity,
-            at=FrozenMap({"split": name}),
-            value=sum(c["right"] / c["records"] for c in counts) / len(counts),
-            bound="estimate",
-            rigor="approximate",
+            at=FrozenMap({"split": "test", "about": "pipeline"}),
+            statistics=FrozenMap({"records": records.pop(), "successes": [c.right for c in counts]}),
             scope=scope,
-            method=f"{model}, {len(counts)} run{'s' if len(counts) > 1 else ''}",
-            source="measured",
-            privacy=spec.data_privacy,
+            method=f"average over {len(counts)} runs, on the same test records",
+            source=averages.SOURCE,
         )
-        if name == "test" and quantity == "accuracy":
-            yield Evidence(
-                id="accuracy/test",
-                kind="binomial",
-                quantity="accuracy",
-                at=FrozenMap({"split": name}),
-                statistics=FrozenMap({"trials": counts[0]["records"], "successes": counts[0]["right"]}),
-                scope=scope,
-                method="exact binomial on the test records of the first run",
-                source="Clopper & Pearson 1934",
-            )
+    if first is not None:
+        yield Evidence(
+            id=f"{quantity}/test",
+            kind="binomial",
+            quantity=quantity,
+            at=FrozenMap({"split": "test", "about": "model"}),
+            statistics=FrozenMap({"trials": first.records, "successes": first.right}),
+            scope=scope,
+            method="exact binomial on the test records of the first run",
+            source="Clopper & Pearson 1934",
+        )

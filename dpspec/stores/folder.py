@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 import uuid
@@ -15,13 +16,27 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dpspec.stores.shelf import RECORD, check_key, is_place_of
+from dpspec.errors import UsageError
+from dpspec.stores.shelf import (
+    CONTENT,
+    KEY,
+    MARK,
+    PARTS,
+    SCRATCH,
+    check_key,
+    check_mark,
+    is_place_of,
+    require_known,
+)
 
 #: What a rename says where a record was, even if another process has set it aside a moment later.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
 #: Seconds after which nobody works any more on a record that was begun.
 _STALE = 86_400.0
+
+#: No mark is longer.
+_MARK_BYTES = 4096
 
 
 class FolderShelf:
@@ -39,6 +54,41 @@ class FolderShelf:
         """Whether the folder is there."""
         return self.root.is_dir()
 
+    def require_store(self) -> None:
+        """Looked at now: by its mark, or where it has none, by everything that lies in it."""
+        if not os.path.lexists(self.root):
+            return
+        if not self.root.is_dir():
+            what = "a broken link" if self.root.is_symlink() and not self.root.exists() else "not a folder"
+            raise UsageError(f"cannot keep trials in {self.root}: {self.root} is {what}")
+        try:
+            linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
+            if linked is not None:
+                raise UsageError(f"{self.root} is no store of trials: its {linked} is a link to somewhere else")
+            if not self._is_marked():
+                try:
+                    require_known(_paths(self.root, ""), self.location)
+                except (UsageError, FileNotFoundError):
+                    if not self._is_marked():  # otherwise another process marked it while this one looked
+                        raise
+        except OSError as error:
+            raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
+
+    def mark(self) -> None:
+        """Write the file that says so, where there is none yet."""
+        mark = self.root / MARK
+        if mark.is_file():
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.require_store()
+        beside = self.root / f"{MARK}.{uuid.uuid4().hex}"
+        try:
+            beside.write_bytes(CONTENT)
+            with suppress(FileExistsError):  # where another process was faster, on Windows
+                os.rename(beside, mark)
+        finally:
+            beside.unlink(missing_ok=True)
+
     def refusal(self) -> str | None:
         """Whether the folder, or the nearest one above it that exists, can be written to."""
         place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
@@ -49,24 +99,33 @@ class FolderShelf:
         return None
 
     def keys(self) -> Iterator[str]:
-        """One for each record file."""
-        found = (path.parent for path in self.root.glob(f"trials/*/*/{RECORD}"))
-        yield from (folder.name for folder in found if is_place_of(folder.parent.name, folder.name))
+        """One for each place that a record is in. Raises ``UsageError`` where a folder cannot be read."""
+        for above in self._below(self.root / "trials"):
+            if above.is_symlink():
+                raise UsageError(f"{self.root} is no store of trials: its {above.name} is a link to somewhere else")
+            for folder in self._below(Path(above)):
+                if is_place_of(above.name, folder.name):
+                    yield folder.name
 
     def holds(self, key: str) -> bool:
-        """Whether its folder is there."""
-        return self._folder(key).is_dir()
+        """Whether anything is in its place: what is no folder is a damaged record."""
+        return os.path.lexists(self._folder(key))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """The file itself."""
-        return self._folder(key) / name
+        """The file itself. Raises ``NotADirectoryError`` where a link stands in the record's place."""
+        folder = self._folder(key)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
+        return folder / name
 
     def size(self, key: str) -> int:
         """The sum over its files."""
-        return sum(path.stat().st_size for path in self._folder(key).iterdir())
+        folder = self._folder(key)
+        return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.iterdir())
 
     def scratch(self) -> Path:
         """A folder under ``tmp/``, on the same disk."""
+        self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
@@ -88,6 +147,8 @@ class FolderShelf:
         """Rename the record's folder into ``damaged/``."""
         place = self.root / "damaged" / check_key(key)
         place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink() or not place.is_dir():
+            place.unlink(missing_ok=True)
         shutil.rmtree(place, ignore_errors=True)
         self._folder(key).rename(place)
 
@@ -101,22 +162,64 @@ class FolderShelf:
                     raise
         shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
 
-    def unfinished(self, key: str) -> Path:
-        """A folder under ``unfinished/``."""
-        return self.root / "unfinished" / check_key(key)
+    def unfinished(self, key: str) -> Path | None:
+        """A folder under ``unfinished/``; None where a link to somewhere else stands there."""
+        folder = self.root / "unfinished" / check_key(key)
+        return None if folder.is_symlink() else folder
 
     def sweep(self) -> int:
-        """Remove ``unfinished/``, ``damaged/``, and from ``tmp/`` what was left there a day ago or earlier."""
+        """Remove what ``unfinished/`` and ``damaged/`` hold of keys, and what was begun a day ago or earlier."""
         freed = 0
-        for folder in (self.root / "unfinished", self.root / "damaged", *self.root.glob("tmp/*")):
+        for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster
-                if folder.parent == self.root or folder.stat().st_mtime < time.time() - _STALE:
-                    freed += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+                if folder.parent.name != "tmp" or folder.stat().st_mtime < time.time() - _STALE:
+                    freed += sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
                     shutil.rmtree(folder, ignore_errors=True)
         return freed
 
+    def _below(self, folder: Path) -> Iterator[os.DirEntry[str]]:
+        """What lies in a folder of the store; nothing where it is none, or only a link to one."""
+        try:
+            if not folder.is_symlink():
+                with os.scandir(folder) as entries:
+                    yield from entries
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise UsageError(f"cannot use the store {self.root}: {folder.name}: {error.strerror or error}") from error
+
+    def _is_marked(self) -> bool:
+        """Whether the file that says so is there; raises ``UsageError`` where it does not say what it should."""
+        mark = self.root / MARK
+        if mark.is_symlink() or not mark.is_file():
+            return False
+        with mark.open("rb") as file:
+            check_mark(file.read(_MARK_BYTES), self.location)
+        return True
+
+    def _named(self, part: str, name: re.Pattern[str]) -> list[Path]:
+        """The folders of one part that a store named; whatever else lies there is somebody else's."""
+        found = self.root.joinpath(part).glob("*")
+        return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+
     def _folder(self, key: str) -> Path:
-        return self.root / "trials" / check_key(key)[:2] / key
+        """Where a record is, or would be. What lies behind a link is somebody else's: neither read nor removed."""
+        above = self.root / "trials" / check_key(key)[:2]
+        if above.is_symlink():
+            raise UsageError(f"{self.root} is no store of trials: its {above.name} is a link to somewhere else")
+        return above / key
+
+
+def _paths(folder: Path, above: str) -> Iterator[str]:
+    """All paths below a folder, relative to it; what is neither a file nor a folder is none that a store makes."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = f"{above}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield path
+                yield from _paths(Path(entry.path), f"{path}/")
+            else:
+                yield path if entry.is_file(follow_symlinks=False) else f"{path} (no regular file)"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
-from dpspec.stores.shelf import RECORD, check_digest, check_key, is_place_of, shown
+from dpspec.stores.shelf import (
+    CONTENT,
+    MARK,
+    RECORD,
+    check_digest,
+    check_key,
+    check_mark,
+    is_known,
+    is_place_of,
+    require_known,
+    shown,
+)
 
 #: Seconds to wait before a record is put again: where two put it at the same moment, a store may refuse both.
 _PAUSES = (0.1, 0.4, 1.6)
@@ -33,6 +44,7 @@ class RemoteShelf:
         """``files``: an fsspec file system; ``root``: the prefix as it names it; ``location``: as a person does."""
         self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
+        self._looked = self._marked = False
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
@@ -47,6 +59,9 @@ class RemoteShelf:
             extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
             hint = f"; pip install 'dpspec[{extra}]'" if extra else ""
             raise UsageError(f"cannot use the store {shown(url)}: {error}{hint}") from None
+        except Exception as error:  # some ask the other end at once, and every implementation has errors of its own
+            text = (" ".join(str(error).split()) or type(error).__name__).replace(url, shown(url))
+            raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
         return cls(files, root, url)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -61,10 +76,22 @@ class RemoteShelf:
         """A prefix is there once something is under it; whether it is costs as much to ask as to look."""
         return True
 
+    def require_store(self) -> None:
+        """Not before something is asked of it."""
+
+    def mark(self) -> None:
+        """Put the object that says so, where there is none yet."""
+        self._look()
+        if not self._marked:
+            with self._asked():
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
+            self._marked = True
+
     def refusal(self) -> str | None:
         """Write an object and remove it again."""
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
+            self._look()
             with self._asked():
                 self._files.pipe_file(probe, b"")
                 self._files.rm_file(probe)
@@ -74,12 +101,14 @@ class RemoteShelf:
 
     def keys(self) -> Iterator[str]:
         """One for each record file."""
+        self._look()
         with self._asked():
             found = [path.split("/") for path in self._listed(f"{self._root}/trials")]
         yield from (path[-2] for path in found if path[-1] == RECORD and is_place_of(*path[-3:-1]))
 
     def holds(self, key: str) -> bool:
         """Whether its record file is there."""
+        self._look()
         with self._asked():
             return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
 
@@ -108,6 +137,7 @@ class RemoteShelf:
         """Put the arrays, then the record where there is none."""
         if self.holds(key):
             return False
+        self.mark()
         place = self._folder(key)
         try:
             with self._asked():
@@ -131,6 +161,7 @@ class RemoteShelf:
 
     def remove(self, key: str) -> None:
         """Its record file first, so that nobody sees half of it."""
+        self._look()
         with self._asked():
             found = [*self._listed(self._folder(key)), *self._listed(f"{self._root}/damaged/{key}")]
             for path in sorted(found, key=lambda path: not path.endswith(RECORD)):
@@ -142,16 +173,44 @@ class RemoteShelf:
 
     def sweep(self) -> int:
         """Remove what was set aside, probes, and arrays without the record that would vouch for them."""
+        self._look()
         with self._asked():
             found: dict[str, Any] = {}
             for part in ("damaged", "tmp", "trials"):
-                found |= self._listed(f"{self._root}/{part}")
+                listed = self._listed(f"{self._root}/{part}").items()
+                found |= {path: about for path, about in listed if is_known(self._below(path))}
             whole = {path.rpartition("/")[0] for path in found if path.endswith(f"/{RECORD}")}
             kept = f"{self._root}/trials/"
             gone = [path for path in found if not (path.startswith(kept) and path.rpartition("/")[0] in whole)]
             for path in gone:
                 self._files.rm_file(path)
         return sum(int(found[path]["size"] or 0) for path in gone)
+
+    def _look(self) -> None:
+        """Raise ``UsageError`` where the prefix is something other than a store, and not empty; asked once."""
+        if self._looked:
+            return
+        with self._asked():
+            self._marked = self._is_marked()
+            if not self._marked:
+                below = {self._below(path) for path in self._listed(self._root)}
+                self._marked = MARK in below and self._is_marked()  # by another writer, while this one looked
+            if not self._marked:
+                require_known((path for path in below if path), self.location)  # folders are objects to some
+        self._looked = True
+
+    def _is_marked(self) -> bool:
+        """Whether the object that says so is there; raises ``UsageError`` where it does not say what it should."""
+        try:
+            content = self._files.cat_file(f"{self._root}/{MARK}")
+        except FileNotFoundError:
+            return False
+        check_mark(content, self.location)
+        return True
+
+    def _below(self, path: str) -> str:
+        """An object's path relative to the store's."""
+        return path.removeprefix(self._root).strip("/")
 
     def _create(self, path: str, content: bytes) -> None:
         """Write an object where there is none; raises ``FileExistsError``."""
@@ -183,7 +242,7 @@ class RemoteShelf:
         """A store that cannot be reached, or refuses, is not one that holds damaged records."""
         try:
             yield
-        except (FileNotFoundError, FileExistsError):
+        except (FileNotFoundError, FileExistsError, UsageError):
             raise
         except Exception as error:  # every implementation has errors of its own
             text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)

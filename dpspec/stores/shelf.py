@@ -2,19 +2,76 @@
 
 A record is a few files under one key. Whoever reads sees all of them or none; once there, they are never changed,
 only set aside or removed as a whole. What the files say is no business of a shelf.
-"""
+
+A place is known to be a store by a file that says so, or nothing in it but what version 0.1.0 wrote. Records are
+written to and removed from stores alone. Any other folder that somebody names by mistake stays as it is."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
+
+from dpspec.errors import UsageError
+
+#: The file that marks a store, and what it says.
+MARK = "dpspec-store.json"
+CONTENT = json.dumps({"store": "dpspec", "version": 1}).encode("ascii") + b"\n"
+_VERSION = 1
+
+#: What stores hold beside their mark.
+PARTS = ("trials", "damaged", "unfinished", "tmp")
+
+_KEY, _FILE = r"[0-9a-f]{64}", r"(record\.json|([0-9a-f]{16}\.)?[^\W\d]\w*\.npy)"
+
+#: The paths that version 0.1.0, which set no mark, wrote: records, what was set aside, states, and what was begun.
+_KNOWN = re.compile(
+    rf"trials(/(?P<two>[0-9a-f]{{2}})(/(?P=two)[0-9a-f]{{62}}(/{_FILE})?)?)?"
+    rf"|damaged(/{_KEY}(/{_FILE})?)?"
+    rf"|unfinished(/{_KEY}(/[0-9a-f]{{32}}\.(npz|tmp))?)?"
+    rf"|tmp(/[0-9a-f]{{32}}(/{_FILE})?|/dpspec-store-\w+)?"
+    rf"|{re.escape(MARK)}\.[0-9a-f]{{32}}"
+)
+
+#: A key's folder under each part, for what is to be removed as a whole.
+KEY, SCRATCH = re.compile(_KEY), re.compile(r"[0-9a-f]{32}")
+
+
+def is_known(path: str) -> bool:
+    """Whether a path below a store without a mark, with ``/`` between its parts, is one that 0.1.0 would have made."""
+    return _KNOWN.fullmatch(path) is not None
+
+
+def check_mark(content: bytes, location: str) -> None:
+    """Raise ``UsageError`` where a mark does not say what this version writes."""
+    try:
+        said = json.loads(content)
+        version = said["version"] if said["store"] == "dpspec" else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        version = None
+    if type(version) is not int or version < 1:
+        raise UsageError(f"{location} is no store of trials: its {MARK} is not one that dpspec wrote")
+    if version > _VERSION:
+        raise UsageError(
+            f"{location} is a store of format {version}, of a later version of dpspec; this one knows {_VERSION}"
+        )
+
+
+def require_known(paths: Iterable[str], location: str) -> None:
+    """Raise ``UsageError`` where a place without a mark holds anything that version 0.1.0 would not have put there."""
+    strange = next((path for path in paths if not is_known(path)), None)
+    if strange is not None:
+        raise UsageError(
+            f"{location} is no store of trials: it holds {strange[:80]!r} and no {MARK}; "
+            "--store takes a store, an empty folder or one that does not exist yet"
+        )
+
 
 #: The file of a record that is written last: with it the record is there.
 RECORD = "record.json"
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 #: What may be a secret in a URL: a password, and what stands behind a question mark.
@@ -30,6 +87,15 @@ class Shelf(Protocol):
 
     def exists(self) -> bool:
         """Whether there is such a place yet."""
+
+    def require_store(self) -> None:
+        """Raise ``UsageError`` where the place is something other than a store, and neither empty nor absent.
+
+        A place that is far away may be looked at when it is first asked for something.
+        """
+
+    def mark(self) -> None:
+        """Say, for whoever comes later, that the place is a store; raises ``UsageError`` where it is something else."""
 
     def refusal(self) -> str | None:
         """Why nothing could be kept here, in words; None where something could."""
@@ -66,24 +132,6 @@ class Shelf(Protocol):
 
     def sweep(self) -> int:
         """Remove what is no record: the state of trials in work, what was set aside, what was begun; its bytes."""
-
-
-def open_shelf(location: str | Path) -> Shelf:
-    """The shelf that a path or a URL names: a folder, ``file://``, or whatever fsspec knows (``s3://``, ``gs://``).
-
-    Raises ``UsageError`` for a protocol that fsspec does not know, or needs a package for that is not installed.
-    """
-    from dpspec.stores.folder import FolderShelf
-
-    text = str(location)
-    scheme = _URL.match(text) if isinstance(location, str) else None
-    if scheme is None:
-        return FolderShelf(Path(location))
-    if scheme[1].lower() in ("file", "local"):
-        return FolderShelf(Path(text[scheme.end() :]))
-    from dpspec.stores.remote import RemoteShelf
-
-    return RemoteShelf.open(text)
 
 
 def shown(location: str) -> str:

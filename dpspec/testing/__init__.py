@@ -17,8 +17,8 @@ from dpspec.testing.backend import BackendSuite
 from dpspec.testing.dataset import DatasetSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.model import ModelSuite
+from dpspec.testing.outcomes import Trend, decreasing, increasing
 from dpspec.testing.provider import ProviderSuite
-from dpspec.testing.trends import Trend, decreasing, increasing
 
 __all__ = [
     "BackendSuite",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Cancelled, FrozenMap, Json, TrainingJob
-from dpspec.spec.blocks import training_block
+from dpspec.language.validating.blocks import training_block
 from dpspec.testing.jobs import RECORDS, Canary, Log, loss, parameters, small_job
 from dpspec.testing.provider import ProviderSuite, filled, require
 from dpspec.testing.purity import impurities
@@ -33,9 +34,12 @@ class BackendSuite(ProviderSuite):
         return {"scheme": "full"} if "full" in cls.schemes else {"scheme": "poisson", "rate": 1.0}
 
     @classmethod
-    def job(cls, **changes: Any) -> TrainingJob:
-        """A small job: six Poisson steps of a linear model on twenty records, unless changed."""
-        given = filled(training_block(cls.provider()), cls.options)
+    def job(cls, *, training: Mapping[str, Json] | None = None, **changes: Any) -> TrainingJob:
+        """A small job: six Poisson steps of a linear model on twenty records, unless changed.
+
+        training: further training options.
+        """
+        given = filled(training_block(cls.provider()), {**cls.options, **(training or {})})
         options = FrozenMap({key: value for key, value in given.items() if key != "backend"})
         return small_job(**{"options": options, "steps": _STEPS, **changes})
 
@@ -72,6 +76,22 @@ class BackendSuite(ProviderSuite):
     def test_declared_capabilities_are_delivered_in_order(self) -> None:
         """Each declared log is shown once per step, steps counting from 1; iterates begin with the initial model."""
         _, log = self.trained()
+        self._require_delivered(log, "")
+        order = [step for _, step, _ in log.calls]
+        require(order == sorted(order), f"observers are called out of order: {order}")
+
+    def test_what_is_declared_is_delivered_whatever_is_planted_and_optimized(self) -> None:
+        """The same with a planted record, and with each optimizer that the backend does not refuse."""
+        planted = {"canaries": Canary(2, len(parameters(self.job().model)))} if self.can("gradient-canaries") else {}
+        for kind in ("sgd", "momentum", "adam"):
+            try:
+                _, log = self.trained(training={"optimizer": {"kind": kind}}, **planted)
+            except Exception:
+                require(kind != "sgd", "plain descent is refused")
+                continue
+            self._require_delivered(log, f" with optimizer {kind}")
+
+    def _require_delivered(self, log: Log, where: str) -> None:
         steps = list(range(1, _STEPS + 1))
         wanted = {"iterates": ("released", [0, *steps])}
         logs = {"sampling-log": "sampled", "noise-log": "noised", "norm-log": "clipped"}
@@ -79,9 +99,7 @@ class BackendSuite(ProviderSuite):
         for capability, (method, expected) in wanted.items():
             if self.can(capability):
                 seen = [step for name, step, _ in log.calls if name == method]
-                require(seen == expected, f"{method} (capability {capability}) was called at steps {seen}")
-        order = [step for _, step, _ in log.calls]
-        require(order == sorted(order), f"observers are called out of order: {order}")
+                require(seen == expected, f"{method} (capability {capability}) was called at steps {seen}{where}")
 
     def test_what_observers_see_has_the_right_shape(self) -> None:
         """States and noise have one entry per parameter; norms, float64, one per drawn record."""
@@ -163,6 +181,58 @@ class BackendSuite(ProviderSuite):
         off = abs(float((scaled**2).sum()) - count) / (2 * count) ** 0.5
         require(off < 6, f"noise deviates {float(noise.std()):.4f}, declared 1.5")
         require(len(torch.unique(noise, dim=0)) == len(noise), "the same noise was added at two steps")
+
+    def test_noise_of_the_declared_size_reaches_the_model(self) -> None:
+        """Models of two seeds after one step on all records differ by noise of the declared size, reported or not."""
+        import torch
+
+        ends = [self.trained(steps=1, noise=3.0, sampling=self.everybody(), seed=seed)[0] for seed in range(40)]
+        job = self.job()
+        divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+        scale = float(job.options["learning_rate"]) / divisor
+        noise = torch.stack([one - other for one, other in zip(ends[::2], ends[1::2], strict=True)]).double() / scale
+        count, square = noise.numel(), float((noise**2).sum()) / (2 * 3.0**2)
+        require(
+            abs(square - count) / (2 * count) ** 0.5 < 6,
+            f"the noise in the model deviates {3.0 * (square / count) ** 0.5:.4f} on the sum, declared 3",
+        )
+
+    def test_it_says_where_its_constants_come_from(self) -> None:
+        """The descriptor says whether divisor, rate and clip norm depend on the records; where not, they do not."""
+        provider = self.provider()
+        require(
+            provider.constants,
+            "write constants=dps.Assumption(name='public-constants', status='by-construction', text=...) if divisor, "
+            "rate and clip norm are the job's, or status='false' if one of them is computed from the records",
+        )
+        if isinstance(provider.constants, str) or provider.constants.status == "false":
+            return
+        import numpy as np
+        import torch
+
+        job = self.job(noise=0.0, sampling=self.everybody(), steps=1, records=RECORDS)
+        x, y = (np.concatenate([rows, rows]) for rows in (job.x, job.y))
+        before, moved = parameters(job.model), []
+        for made in (job, dataclasses.replace(self.job(noise=0.0, sampling=self.everybody(), steps=1), x=x, y=y)):
+            self.code()().train(dataclasses.replace(made, records=RECORDS))
+            moved.append(parameters(made.model) - before)
+        require(
+            torch.allclose(2 * moved[0], moved[1], rtol=1e-4, atol=1e-6),
+            "twice the records do not move the model twice as far: some divisor counts the records",
+        )
+
+    def test_parts_are_those_of_the_native_loop(self) -> None:
+        """A backend with ``parts`` trains by the native loop, bit by bit: mechanisms replace parts of that alone."""
+        if not self.can("parts"):
+            return
+        import torch
+
+        from dpspec.training.loop.native import NativeTrainer
+
+        final, _ = self.trained()
+        job = self.job()
+        NativeTrainer().train(job)
+        require(torch.equal(final, parameters(job.model)), "the native loop trains another model on the same job")
 
     def test_without_noise_nothing_is_random_but_the_batches(self) -> None:
         """At noise_multiplier 0 and full batches, two seeds give the same run."""

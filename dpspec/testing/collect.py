@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dpspec.text import plain
+
 if TYPE_CHECKING:
-    from dpspec.engine.result import AuditResult
+    from dpspec.engine.results.result import AuditResult
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A collector for a spec; other files are left alone."""
-    from dpspec.spec.folders import is_spec
+    from dpspec.language.reading.spec_files import is_spec
 
     if not is_spec(file_path):
         return None
@@ -43,9 +45,9 @@ class SpecFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """A test per claim and cell; all of the file's diagnostics where it is not valid."""
+        from dpspec.language.diagnostics.render import render
+        from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
-        from dpspec.spec.load import load_specs
-        from dpspec.spec.render import render
 
         self._audits: dict[str, AuditResult] | None = None
         loaded = load_specs([self.path], load_catalog())
@@ -59,11 +61,11 @@ class SpecFile(pytest.File):
 
     def audited(self, name: str) -> AuditResult:
         """The audit of one spec of the file."""
-        from dpspec.engine.runner import run
-        from dpspec.engine.store import Store
+        from dpspec.engine.running.runner import run
+        from dpspec.engine.storage.trial_store import Store
         from dpspec.errors import SpecError
+        from dpspec.language.diagnostics.render import render
         from dpspec.registry.loader import load_catalog
-        from dpspec.spec.render import render
 
         if self._audits is None:
             try:
@@ -118,8 +120,7 @@ class ClaimItem(_Item):
 
     def runtest(self) -> None:
         """Look up the verdict; raises :class:`NotAsExpected`."""
-        from dpspec.reporters import words
-        from dpspec.reporters.escape import plain
+        from dpspec.reporters.view import words
 
         audit = self.audited()
         (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
@@ -132,8 +133,7 @@ class ConformanceItem(_Item):
 
     def runtest(self) -> None:
         """Look up the conformance; raises :class:`NotAsExpected`."""
-        from dpspec.reporters import words
-        from dpspec.reporters.escape import plain
+        from dpspec.reporters.view import words
 
         audit = self.audited()
         found = audit.conformance

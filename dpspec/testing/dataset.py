@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import DataError, DataSource, Json, LoadedData, thaw
-from dpspec.testing.fresh import imported_by
 from dpspec.testing.provider import ProviderSuite, filled, require
+from dpspec.testing.purity import imported_by
 
 
 class DatasetSuite(ProviderSuite):

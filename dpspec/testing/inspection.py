@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpspec.registry.descriptors import FAMILIES, Family
-from dpspec.registry.guard import describe
+from dpspec.registry.foreign_code import describe
 from dpspec.registry.loader import Registry
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -35,7 +35,7 @@ def inspect(registry: Registry, distribution: str, plugin: str, only: str | None
 
 def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> Iterator[Promise]:
     given = {"kind": kind, "family": family.name, **_given(registry, provider)}
-    suite = type("Suite", (_suite(family, provider),), given)()
+    suite = type("Suite", (_suite(registry, family, provider),), given)()
     for name in _tests(type(suite)):
         test = getattr(suite, name)
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
@@ -61,12 +61,26 @@ def _given(registry: Registry, provider: Any) -> dict[str, Any]:
     }
 
 
-def _suite(family: Family, provider: Any) -> type[ProviderSuite]:
+def _suite(registry: Registry, family: Family, provider: Any) -> type[ProviderSuite]:
     """Data sets and models need options that only their authors' own tests can give."""
     if family.name == "mechanism":
         return MechanismSuite
-    trains = family.name == "backend" and "gradient-canaries" in provider.capabilities
-    return BackendSuite if trains else ProviderSuite
+    return BackendSuite if family.name == "backend" and _trains(registry, provider) else ProviderSuite
+
+
+def _trains(registry: Registry, provider: Any) -> bool:
+    """Whether a backend trains models: it says that it tells or plants something of DP-SGD, or it can just do it.
+
+    Whoever releases something else may call it states, too; the small job is nothing for them.
+    """
+    if provider.capabilities - {"iterates"}:
+        return True
+    given = {"kind": provider.kind, "family": "backend", **_given(registry, provider)}
+    try:
+        type("Suite", (BackendSuite,), given).trained()  # type: ignore[attr-defined]
+    except Exception:
+        return False
+    return True
 
 
 def _tests(suite: type) -> list[str]:

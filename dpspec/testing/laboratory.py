@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpspec.contract import Catalog, Event, Spec, TrialFinished
-from dpspec.engine import prepare
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.registry.guard import describe
-from dpspec.spec.load import load_specs
-from dpspec.spec.render import render
+from dpspec.contract import Spec
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event, TrialFinished
+from dpspec.engine.preparing import prepare
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.diagnostics.render import render
+from dpspec.language.load import load_specs
+from dpspec.registry.foreign_code import describe
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def in_words(step: str) -> Iterator[None]:
 _STEPS = ("check", "bound", "plan", "trial_inputs", "trials", "conclude")
 
 #: Whose functions are called like steps, and are none.
-_OURS = (Path(__file__).parent, Path(prepare.__file__).parent)
+_OURS = (Path(__file__).parent, Path(prepare.__file__).parents[1])
 
 
 def _temporary() -> Path:

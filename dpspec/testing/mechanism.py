@@ -10,18 +10,16 @@ from typing import Any, ClassVar
 
 from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
 from dpspec.contract.canonical import canonical_json
-from dpspec.engine import codec
-from dpspec.engine.prepare import check
-from dpspec.engine.schema import result_schema
-from dpspec.engine.store import MAX_EVIDENCE_BYTES
-from dpspec.engine.verify import verify
-from dpspec.spec.render import render
-from dpspec.testing.fresh import imported_by
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results import codec
+from dpspec.engine.results.codec import result_schema
+from dpspec.engine.storage.trial_store import MAX_EVIDENCE_BYTES
+from dpspec.engine.verification.verify import verify
+from dpspec.language.diagnostics.render import render
 from dpspec.testing.laboratory import Executed, Laboratory, in_words
-from dpspec.testing.outcomes import flaws, unanswered
+from dpspec.testing.outcomes import Trend, flaws, unanswered
 from dpspec.testing.provider import ProviderSuite, require
-from dpspec.testing.purity import impurities, stir
-from dpspec.testing.trends import Trend
+from dpspec.testing.purity import imported_by, impurities, stir
 
 _benches: dict[type, Laboratory] = {}
 
@@ -71,8 +69,8 @@ class MechanismSuite(ProviderSuite):
             audit = getattr(importlib.import_module({reference[0]!r}), {reference[2]!r})()
             from pathlib import Path
             from dpspec.registry.loader import load_catalog
-            from dpspec.spec.load import load_specs
-            from dpspec.engine.prepare import prepare
+            from dpspec.language.load import load_specs
+            from dpspec.engine.preparing.prepare import prepare
             catalog = load_catalog()
             if {self.kind!r} in catalog.mechanisms:
                 for spec in load_specs([Path({str(bench.folder / "example.yaml")!r})], catalog).specs:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Facts, Json, ModelFactory, thaw
-from dpspec.testing.fresh import imported_by
 from dpspec.testing.provider import ProviderSuite, filled, require
-from dpspec.testing.purity import impurities
+from dpspec.testing.purity import imported_by, impurities
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +102,7 @@ class ModelSuite(ProviderSuite):
         """The vectorised per-example gradients equal one backward pass per record."""
         import torch
 
-        from dpspec.training.persample import per_example_gradients
+        from dpspec.training.gradients.persample import per_example_gradients
 
         module = self.factory().build(0)
         x = self._records(0)

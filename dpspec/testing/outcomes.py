@@ -1,16 +1,19 @@
-"""What can be wrong with a finding, a series, a check or evidence, said in words, one by one."""
+"""What can be wrong with a finding, a series, a check or evidence, in words; which way bounds must move with a key."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from dpspec.contract import Check, Evidence, Finding, Scope, Series, Spec
-from dpspec.engine import codec
-from dpspec.engine.claims import statement
-from dpspec.engine.scope import claim_scope, covers, shortfall
+from dpspec.contract import Check, Evidence, Finding, Json, Scope, Series, Spec
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
+from dpspec.engine.judging.inequalities import statement
+from dpspec.engine.results import codec
+from dpspec.engine.running.conclude import undefined_numbers
 from dpspec.errors import ResultError
 
 #: What claims are about; a plugin may find other quantities too, but not by a slip of the pen.
@@ -83,7 +86,7 @@ def _flaws(outcome: object) -> Iterator[str]:
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         yield f"a {type(outcome).__name__} is no Finding, Series, Check or Evidence"
         return
-    undefined = list(_undefined(vars_of(outcome), ""))
+    undefined = list(undefined_numbers(outcome))
     yield from undefined
     if not undefined:
         try:
@@ -113,23 +116,6 @@ _WHY = {
 }
 
 
-def vars_of(outcome: object) -> dict[str, Any]:
-    """The fields of an outcome."""
-    return {name: getattr(outcome, name) for name in outcome.__dataclass_fields__}  # type: ignore[attr-defined]
-
-
-def _undefined(value: Any, place: str) -> Iterator[str]:
-    """Every NaN, with its place."""
-    if isinstance(value, float) and math.isnan(value):
-        yield f"its {place} is NaN: where nothing can be computed, yield nothing, or inf for a bound that is not there"
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _undefined(part, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            yield from _undefined(part, f"{place}[{i}]")
-
-
 def _of_a_scope(outcome: Finding | Evidence) -> Iterator[str]:
     for key, allowed in _SCOPE.items():
         value = getattr(outcome.scope, key)
@@ -148,13 +134,13 @@ def _of_a_finding(finding: Finding) -> Iterator[str]:
 
 
 def _of_evidence(evidence: Evidence) -> Iterator[str]:
-    from dpspec.stats import nulls
+    from dpspec.stats.attacks import evidence_tests
 
     try:
         if evidence.quantity != "epsilon":
-            nulls.metric_p_value(evidence, at_least=0.5)
+            evidence_tests.metric_p_value(evidence, at_least=0.5)
         else:
-            nulls.p_value(evidence, 1.0, 0.0)
+            evidence_tests.p_value(evidence, 1.0, 0.0)
     except ValueError as error:
         yield str(error)
 
@@ -163,5 +149,44 @@ def _of_a_series(series: Series) -> Iterator[str]:
     lengths = {name: len(column) for name, column in series.columns.items() if isinstance(column, tuple)}
     if len(lengths) != len(series.columns) or len(set(lengths.values())) > 1:
         yield f"its columns must be lists of equal length, got {lengths}"
+    for column, way in series.bounds.items():
+        if column not in series.columns or way not in ("upper", "lower"):
+            yield f"its bounds say {way!r} of {column!r} (valid: upper or lower, of a column)"
     if missing := sorted(set(series.columns) - set(series.units)):
         yield f"its columns {', '.join(missing)} have no unit; an empty text says that there is none"
+
+
+#: Relative error that a numerical bound may have; certified bounds computed on different grids need it.
+SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class Trend:
+    """``values`` of a key, ascending, along which every upper bound is ``increasing`` or ``decreasing``."""
+
+    direction: Literal["increasing", "decreasing"]
+    values: tuple[Json, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) < 2 or list(self.values) != sorted(self.values):
+            raise ValueError(f"a trend needs two values or more in ascending order, got {self.values!r}")
+
+    def problem(self, bounds: Sequence[float]) -> str | None:
+        """Say where the bounds move the wrong way, or that they do not move at all."""
+        for (value, bound), (next_value, next_bound) in itertools.pairwise(zip(self.values, bounds, strict=True)):
+            low, high = (bound, next_bound) if self.direction == "increasing" else (next_bound, bound)
+            if low > high and not math.isclose(low, high, rel_tol=SLACK):
+                return f"is not {self.direction}: {bound} at {value}, {next_bound} at {next_value}"
+        if bounds[0] == bounds[-1] and math.isfinite(bounds[0]):
+            return f"does not move: {bounds[0]} at {self.values[0]} and at {self.values[-1]}"
+        return None
+
+
+def increasing(*values: Json) -> Trend:
+    """Upper bounds grow along these ascending values: ``{"mechanism.steps": increasing(10, 100)}``."""
+    return Trend("increasing", values)
+
+
+def decreasing(*values: Json) -> Trend:
+    """Upper bounds shrink along these ascending values: ``{"mechanism.noise_multiplier": decreasing(1.0, 2.0)}``."""
+    return Trend("decreasing", values)

@@ -6,11 +6,12 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from dpspec.contract import Catalog, FrozenMap, Json, Offered, thaw
+from dpspec.contract import FrozenMap, Json, thaw
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.language.validating.problems import cast, fill
 from dpspec.registry.descriptors import FAMILIES, all_flaws, fragments
 from dpspec.registry.loader import Registry, load_registry, resolve
-from dpspec.spec.normalise import cast, fill
-from dpspec.testing.fresh import imported_by
+from dpspec.testing.purity import imported_by
 
 #: What an import of a descriptor must not drag in.
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jsonschema", "yaml")
@@ -83,7 +84,7 @@ class ProviderSuite:
         module = plugin.__name__ if hasattr(plugin, "__file__") else type(plugin).__module__
         statements = f"""
             import importlib
-            from dpspec.registry.hooks import HOOKS
+            from dpspec.registry.descriptors import HOOKS
             plugin = importlib.import_module({module!r})
             for name in HOOKS:
                 if name != "dpspec_event" and hasattr(plugin, name):

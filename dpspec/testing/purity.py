@@ -1,11 +1,13 @@
-"""Sees what a piece of code touches beside its arguments: random generators, files, processes, the network."""
+"""Sees what a piece of code touches beside its arguments: generators, files, processes, the network, modules."""
 
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
+import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -89,3 +91,25 @@ def impurities(function: Callable[[], T]) -> tuple[T, list[str]]:
     after = global_randomness()
     moved = [f"it draws from the global generator of {name}" for name in before if before[name] != after[name]]
     return answer, moved + [f"it touches the outside: {event}" for event in seen]
+
+
+_MARK = "modules found:"
+
+
+def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
+    """Which of ``modules`` the statements import; fails when they raise, or print to stdout."""
+    script = "\n".join(
+        [
+            "import sys",
+            f"sys.path[:] = {sys.path!r}",
+            textwrap.dedent(statements),
+            f"print({_MARK!r}, *[m for m in {list(modules)!r} if m in sys.modules])",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode:
+        raise AssertionError(f"failed in a fresh interpreter:\n{done.stderr}")
+    before, _, found = done.stdout.rpartition(_MARK)
+    if before:
+        raise AssertionError(f"prints to stdout, which belongs to results: {before[:200]!r}")
+    return found.split()

@@ -3,13 +3,15 @@
 ``make_private`` is called with a model, an optimizer and a data loader, and what it returns is run untouched. Planted
 gradients stand where those of a record would: between the backward pass and the optimizer's step, in the rows of
 ``grad_sample`` that belong to planted records. Opacus clips, adds up, noises and divides them as it does all others.
+
+Batch sizes and rates are those that the public number of records gives: a user has no planted ones.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import Cancelled, TrainingJob
 from dpspec.errors import UsageError
-from dpspec.training import flat
-from dpspec.training.rates import rates_of
-from dpspec.training.sampling import FixedSize
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop.learning_rates import rates_of
+from dpspec.training.loop.samplers import FixedSize
 from dpspec.training.seeds import generator
 
 try:
@@ -50,25 +53,29 @@ class _Run:
         self._job = job
         self._phase = phase = _only_phase(job)
         self._real = len(job.x)
-        self._steps = int(phase["steps"])
+        self._steps = phase.steps
         rows = _rows(job)
-        loader, poisson = _loader(rows, phase["sampling"], str(job.options.get("sampler", "poisson")), job.seed)
+        sampler = str(job.options.get("sampler", "poisson"))
+        loader, poisson = _loader(rows, job.public_records, phase.sampling, sampler, job.seed)
         self._trained = copy.deepcopy(job.model).to(job.device)
         reduction = str(job.options["reduction"])
         self._model, self._optimizer, self._loader = PrivacyEngine().make_private(
             module=self._trained,
             optimizer=_optimizer(self._trained, job.options),
             data_loader=loader,
-            noise_multiplier=float(phase["noise_multiplier"]),
-            max_grad_norm=float(phase["clip_norm"]),
+            noise_multiplier=phase.noise_multiplier,
+            max_grad_norm=phase.clip_norm,
             poisson_sampling=poisson,
             loss_reduction=reduction,
             noise_generator=generator(job.seed, "noise", job.device),
         )
+        if job.options.get("divisor", "records") == "declared":
+            self._optimizer.expected_batch_size = job.expected_batch_size
         self._divisor = float(self._optimizer.expected_batch_size) if reduction == "mean" else 1.0
         if self._divisor == 0.0:
-            raise UsageError("Opacus would divide by an expected batch size of 0; use reduction: sum")
-        # Opacus divides by the floor of records / batches, planted records included. The learning rate makes up for it.
+            raise UsageError("Opacus would divide by an expected batch size of 0; use divisor: declared")
+        # Opacus divides by the floor of records / batches, planted records included. The learning rate makes up for it,
+        # so that the rest can be held against the spec; what it gives away the backend says (``opacus_constants``).
         self._correction = self._divisor / job.expected_batch_size if reduction == "mean" else 1.0
         self._noise: Tensor | None = None
         self._accountant = self._optimizer.step_hook
@@ -96,7 +103,7 @@ class _Run:
             self._release(step)
             if job.progress is not None:
                 job.progress(step, self._steps)
-        flat.load(job.model, flat.flatten(self._trained).cpu())
+        flat_model.load(job.model, flat_model.flatten(self._trained).cpu())
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         done = 0
@@ -108,7 +115,7 @@ class _Run:
                     return
 
     def _release(self, step: int) -> None:
-        state = flat.flatten(self._trained)
+        state = flat_model.flatten(self._trained)
         for observer in self._job.observers:
             observer.released(step, state)
 
@@ -147,13 +154,13 @@ class _FixedSizeBatches:
             yield self._sampler.draw(self._source).tolist()
 
 
-def _only_phase(job: TrainingJob) -> FrozenMap:
+def _only_phase(job: TrainingJob) -> Phase:
     if len(job.phases) != 1:
         raise UsageError("backend 'opacus' trains one phase: make_private takes one noise_multiplier and clip_norm")
-    (phase,) = job.phases
-    clipping, noise = (phase.get("clipping") or {}).get("scheme", "flat"), phase.get("noise", "gaussian")
-    if clipping != "flat" or noise != "gaussian":
-        raise UsageError(f"backend 'opacus' clips flat and adds gaussian noise, not {clipping} and {noise}")
+    phase = Phase.of(job.phases[0])
+    if phase.clipping_scheme != "flat" or phase.noise != "gaussian":
+        declared = f"{phase.clipping_scheme} and {phase.noise}"
+        raise UsageError(f"backend 'opacus' clips flat and adds gaussian noise, not {declared}")
     return phase
 
 
@@ -166,18 +173,19 @@ def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:
 
 
 def _loader(
-    rows: Dataset[tuple[Tensor, ...]], sampling: Mapping[str, Any], sampler: str, seed: int
+    rows: Dataset[tuple[Tensor, ...]], public: int, sampling: Sampling, sampler: str, seed: int
 ) -> tuple[DataLoader[tuple[Tensor, ...]], bool]:
-    """The loader that a user would hand over, and whether ``make_private`` is to make it a Poisson one."""
+    """The loader that a user with ``public`` records would hand over, and whether ``make_private`` makes it Poisson."""
     count, source = len(rows), generator(seed, "sampling")  # type: ignore[arg-type]
-    scheme = sampling["scheme"]
-    if scheme == "fixed":
-        batches = _FixedSizeBatches(count, int(sampling["batch_size"]), source)
-        return DataLoader(rows, batch_sampler=batches, generator=source), False
-    if scheme == "full":
+    size, rate = sampling.batch_size, sampling.inclusion(public)
+    if sampling.scheme == "full":
         return DataLoader(rows, batch_size=count, generator=source), False
-    batch = int(sampling["batch_size"]) if scheme == "shuffled" else _batch(count, float(sampling["rate"]))
-    if scheme == "shuffled" or sampler == "shuffled":
+    if size is not None and sampling.scheme == "fixed":
+        return DataLoader(rows, batch_sampler=_FixedSizeBatches(count, size, source), generator=source), False
+    batch = _batch(public, rate) if size is None else size
+    if sampling.scheme not in ("poisson", "shuffled"):
+        raise UsageError(f"backend opacus draws no batches by the scheme {sampling.scheme!r}")
+    if size is not None or sampler == "shuffled":
         return DataLoader(rows, batch_size=batch, shuffle=True, generator=source), False
     if sampler == "weighted":
         labels = rows.tensors[1]  # type: ignore[attr-defined]
@@ -185,10 +193,13 @@ def _loader(
         chosen = WeightedRandomSampler(weights.tolist(), count, generator=source)
         return DataLoader(rows, batch_size=batch, sampler=chosen, generator=source), False
     if sampler == "declared-rate":
-        return DPDataLoader(rows, sample_rate=float(sampling["rate"]), generator=source), False
+        return DPDataLoader(rows, sample_rate=rate, generator=source), False
     if sampler != "poisson":
         raise UsageError(f"sampler must be poisson, declared-rate, shuffled or weighted, got {sampler!r}")
-    return DataLoader(rows, batch_size=batch, generator=source), True
+    if count == public:
+        return DataLoader(rows, batch_size=batch, generator=source), True
+    # With planted records among them, the loader that make_private would make of the others.
+    return DPDataLoader(rows, sample_rate=1.0 / -(-public // batch), generator=source), False
 
 
 def _batch(records: int, rate: float) -> int:

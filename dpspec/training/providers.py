@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dpspec.contract.findings import Assumption
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.providers import CAPABILITIES, Backend
+from dpspec.contract.spec import Spec
 
 _SAMPLER = {
     "enum": ["poisson", "declared-rate", "shuffled", "weighted"],
@@ -14,21 +16,103 @@ _SAMPLER = {
     "with a WeightedRandomSampler that balances the classes, used as it is.",
 }
 
+_DIVISOR = {
+    "enum": ["records", "declared"],
+    "default": "records",
+    "description": "By what Opacus divides noisy sums where reduction is mean. records: what make_private sets, "
+    "int(records * rate) of the records at hand, which tells how many there are. declared: the expected batch size "
+    "that the spec declares, written to the optimizer's expected_batch_size after make_private.",
+}
+
+#: The native loop has no numbers of its own.
+NATIVE_CONSTANTS = Assumption(
+    name="public-constants",
+    status="by-construction",
+    text="the native loop takes divisor, rate, clip norm and schedule from its job, whatever the records are",
+)
+
+
+def native_constants(spec: Spec) -> Assumption:
+    """Whether the native loop's divisor is a number that the spec declares, or rests on the number of records."""
+    fixed = "add-remove" not in {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
+    told = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
+    counted = any("sampling" in phase and phase.sampling.batch_size is None for phase in told)
+    if "expected_batch_size" in spec.training.options or not counted or fixed:
+        return NATIVE_CONSTANTS
+    text = (
+        "the divisor is the sampling rate times the number of records, which is taken to be public; "
+        "training.expected_batch_size declares one that rests on nothing"
+    )
+    return Assumption(name="public-constants", status="declared", text=text)
+
+
+def opacus_constants(spec: Spec) -> Assumption:
+    """Which constants Opacus computes from the records, as the spec has it called."""
+    options = spec.training.options
+    schemes = {phase.sampling.scheme for phase in spec.phases if "sampling" in phase}
+    sampler = str(options.get("sampler", "poisson"))
+    wrong = []
+    if options.get("reduction", "mean") == "mean" and options.get("divisor", "records") == "records":
+        wrong.append("Opacus divides by int(records * rate), a number that depends on the records (Opacus issue 819)")
+    if "poisson" in schemes and sampler == "poisson":
+        wrong.append("its rate is one over the number of batches that the records fill")
+    if "poisson" in schemes and sampler == "weighted":
+        wrong.append("a record's weight depends on the others' labels")
+    mend = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) depend on none"
+    text = "; ".join(wrong) + mend if wrong else "Opacus is given divisor, rate and clip norm as the spec declares them"
+    return Assumption(name="public-constants", status="false" if wrong else "by-construction", text=text)
+
+
+_RUN = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 4096,
+    "description": "The folder that dpspec.record wrote, relative to the spec's own. Nothing is trained: the phases of "
+    "the mechanism are what is claimed, the recording is what ran.",
+}
+
+_PUBLIC = {
+    "type": "boolean",
+    "default": False,
+    "description": "Whether rate, divisor and clip norm of the recorded training were chosen without looking at the "
+    "records. One run does not show it; what is stated here stands in every proof as declared.",
+}
+
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
         summary="DP-SGD on torch: per-example gradients, clipped, summed, noised",
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
-        trainer="dpspec.training.native:NativeTrainer",
+        trainer="dpspec.training.loop.native:NativeTrainer",
         trial_revision=2,
+        constants="dpspec.training.providers:native_constants",
     ),
     Backend(
         kind="opacus",
         summary="Opacus' PrivacyEngine, as its users call it; needs the extra dpspec[opacus]",
-        schema={"type": "object", "properties": {"sampler": _SAMPLER}, "additionalProperties": False},
+        schema={
+            "type": "object",
+            "properties": {"sampler": _SAMPLER, "divisor": _DIVISOR},
+            "additionalProperties": False,
+        },
         capabilities=frozenset({"iterates", "sampling-log", "noise-log", "gradient-canaries"}),
         trainer="dpspec.training.opacus_backend:OpacusTrainer",
-        as_declared=FrozenMap({"sampler": "declared-rate", "reduction": "sum"}),
+        trial_revision=2,
+        as_declared=FrozenMap({"sampler": "declared-rate", "divisor": "declared"}),
+        constants="dpspec.training.providers:opacus_constants",
+    ),
+    Backend(
+        kind="recorded",
+        summary="A training that dpspec.record saw: judged as it ran, never made again",
+        schema={
+            "type": "object",
+            "properties": {"run": _RUN, "public_constants": _PUBLIC},
+            "required": ["run"],
+            "additionalProperties": False,
+        },
+        capabilities=frozenset(),
+        trainer="dpspec.training.recorded_backend:RecordedTrainer",
+        constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not looked at"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_group.descriptor import GROUP
+from dpspec_group.mechanism import GROUP
 
 DPSPEC_API = 1
 

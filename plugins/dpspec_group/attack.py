@@ -12,33 +12,50 @@ half of all groups.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_group import theory
-from dpspec_group.options import EDGES, Attack, attack_of
-from dpspec_group.planting import Planted, observers, plant
-from dpspec_group.scores import tame, tested
+from dpspec import kit
+from dpspec_group import scores
+from dpspec_group.options import EDGES, Attack
 
 if TYPE_CHECKING:
-    from dpspec.training.conformance import RunLogs
+    from dpspec.training.measure.residuals import Residuals
+    from dpspec.training.measure.run_evidence import WatchedRun
+
+#: Canary gradients are this many times the clip norm long, so that clipping is exercised and always bites.
+CANARY_NORM = 10.0
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Planted:
+    """One run with its canaries in place.
+
+    records: real and planted ones together. watcher: sees the released models; None where the backend shows none.
+    score: called once the job is trained, (m,).
+    """
+
+    job: dps.TrainingJob
+    records: int
+    watcher: Residuals | None
+    score: Callable[[], Array]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Run:
-    """A run with its canaries in place, ready to be trained. logs: what the backend reports, where anybody reads it."""
+    """A run with its canaries in place, ready to be trained."""
 
     index: int
     sizes: Array
     coins: Array
     planted: Planted
-    logs: RunLogs | None
+    watched: WatchedRun
     job: dps.TrainingJob
 
 
@@ -47,10 +64,10 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
     """
-    from dpspec.training.batched import train_many
-    from dpspec.training.populations import Populations
+    from dpspec.training.loop.native import train_many
+    from dpspec.training.measure.residuals import Populations
 
-    attack = attack_of(inputs)
+    attack = Attack.of(inputs)
     if attack.method == "many-run":
         runs = [_prepared(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
@@ -67,42 +84,39 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 
 def _prepared(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index: int) -> _Run:
-    from dpspec.training.conformance import RunLogs
+    from dpspec.training.measure.run_evidence import WatchedRun
 
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
-    job = _job(inputs, context, index, "training", part=0, parts=2 if _has_twin(attack, index) else 1)
-    job = replace(job, model=context.model.build(context.seed(index, "model")))
+    parts = 2 if _has_twin(attack, index) else 1
+    job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
     planted = plant(attack, context, index, job, sizes, coins)
     # Of many runs the first two tell how the pipeline ran: what all of them kept would be too much to read.
-    logs = RunLogs(planted.job) if attack.method == "one-run" or index < 2 else None
-    if logs is not None and planted.watcher is not None:
-        planted.watcher.keep_log(planted.job)
-    watching = observers(planted, logs.observers if logs is not None else ())
-    job = replace(planted.job, observers=watching)
-    return _Run(index=index, sizes=sizes, coins=coins, planted=planted, logs=logs, job=job)
+    watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
+    job = replace(planted.job, observers=watched.observers)
+    return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched, job=job)
 
 
 def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
-    from dpspec.stats.conformance import joined
-    from dpspec.training.conformance import RunLogs, evidence_of
+    from dpspec.stats.conformance.run_checks import joined
+    from dpspec.training.measure.run_evidence import RunLogs
 
     planted, twin_logs = run.planted, None
-    scores = tame(planted.score())
+    values = scores.replace_non_finite(planted.score())
     evidence: dict[str, dps.Json] = {
         "records": context.facts.records,
-        "outcomes": _outcomes(attack, run.sizes, run.coins, scores),
+        "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
     if _has_twin(attack, run.index):
-        twin = _job(inputs, context, run.index, "twin", part=1, parts=2)
+        seed = context.seed(run.index, "twin")
+        twin = kit.training_job(
+            inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
+        )
         twin_logs = RunLogs(twin)
-        evidence["internal"] = {"accuracy": _twin(replace(twin, observers=twin_logs.observers), context)}
-    if run.logs is not None:
-        ran = evidence_of(run.logs, twin_logs, planted.watcher, planted.job, run.sizes, run.coins)
-        evidence = joined(evidence, ran)
-    elif planted.watcher is not None:
-        evidence["steps"] = planted.watcher.steps
-    arrays: dict[str, Array] = {"scores": scores, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
+        evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=twin_logs.observers), context)}
+    ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
+    evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
+    arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
     return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 
@@ -110,40 +124,93 @@ def _has_twin(attack: Attack, index: int) -> bool:
     return attack.method == "one-run" or index == 0
 
 
-def _job(
-    inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str, *, part: int, parts: int
-) -> dps.TrainingJob:
-    """The declared run without canaries, one of ``parts`` equal runs of the trial."""
-    phases, records = dps.phases_of(inputs["mechanism"]), context.facts.records
-    batch, seed = max(1.0, theory.sampling_rate(phases[0], records) * records), context.seed(index, purpose)
+def plant(
+    attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
+) -> Planted:
+    """Plant the groups whose coins are 1 in a job that has no canaries; ``sizes`` and ``coins`` (m,)."""
+    return (_gradients if attack.space == "gradient" else _records)(attack, context, index, job, sizes, coins)
 
-    def progress(done: int, total: int) -> None:
-        context.progress(part * total + done, parts * total, "training", unit="steps", records=batch)
 
-    return dps.TrainingJob(
-        x=context.data.train_x,
-        y=context.data.train_y,
-        model=context.model.build(seed),
-        phases=phases,
-        options=inputs["training"],
-        expected_batch_size=batch,
-        device=context.device,
-        seed=seed,
-        progress=progress,
-        cancelled=context.cancelled,
-        resumable=context.resumable(index),
+def _gradients(
+    attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
+) -> Planted:
+    import torch
+
+    from dpspec.training.canaries import CanaryGroups, SignBlocks
+    from dpspec.training.gradients import flat_model
+    from dpspec.training.measure.observers import ProjectionObserver
+
+    initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
+    directions = SignBlocks(len(initial), len(sizes), seed=context.seed(index, "directions"), device=context.device)
+    longest = max(phase.clip_norm for phase in phases)
+    canaries = CanaryGroups(
+        directions,
+        torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes * coins)),
+        norm=CANARY_NORM * longest,
+        spread=attack.spread,
+        seed=context.seed(index, "rotations"),
     )
+    job = replace(job, canaries=canaries)
+    expected = attack.records_on_average
+    watcher: ProjectionObserver | None = None
+    if attack.watched(context.facts.capabilities, job.options):
+        watcher = ProjectionObserver(job, directions, planted=expected, looks=attack.looks)
+
+    def score() -> Array:
+        present = len(job.x) + expected
+        if attack.white_box:
+            assert watcher is not None
+            seen = scores.replace_non_finite(watcher.projections.numpy())
+            return scores.step_by_step(phases, attack, present, sizes, seen)
+        moved = directions.project((initial - flat_model.flatten(job.model)).to(context.device)).cpu().numpy()
+        divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+        sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
+        return scores.along(phases, attack, present, sizes, sums)
+
+    return Planted(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score)
 
 
-def _twin(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
-    """How many records a model gets right that was trained the same way without canaries."""
-    from dpspec.training.accuracy import right_answers
+def _records(
+    attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
+) -> Planted:
+    from dpspec.training import canaries as input_canaries
+    from dpspec.training.gradients import flat_model
+    from dpspec.training.measure.observers import RecordScores, margins
+    from dpspec.training.measure.residuals import Residuals
 
-    context.trainer.train(job)
-    return right_answers(job.model, context.data, context.device)
+    # Many runs look for the same records in each; one run draws its own.
+    which = 0 if attack.method == "many-run" else index
+    canaries = input_canaries.make(
+        attack.kind, len(sizes), job.x, job.y, context.facts.classes, context.seed(which, "records")
+    )
+    initial, expected = flat_model.flatten(job.model), attack.records_on_average
+    watcher: Residuals | None = None
+    if attack.white_box:
+        watcher = RecordScores(job, canaries, sizes, expected)
+    elif attack.watched(context.facts.capabilities, job.options):
+        watcher = Residuals(job, expected, looks=attack.looks)
+    rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
+    job = replace(job, x=rows.x, y=rows.y)
+
+    def score() -> Array:
+        if isinstance(watcher, RecordScores):
+            return watcher.scores.cpu().numpy()
+        before, after = (
+            scores.replace_non_finite(margins(job.model, state, canaries, device=context.device))
+            for state in (initial, flat_model.flatten(job.model))
+        )
+        if attack.score != "likelihood-ratio":
+            return scores.by_loss(attack.score, before, after)
+        values = np.zeros(len(sizes))
+        for size in attack.sizes:
+            at = np.flatnonzero(sizes == size)
+            values[at] = scores.calibrated(before[at], after[at], coins[at], ~scores.tested(len(at)))
+        return values
+
+    return Planted(job=job, records=len(rows.x), watcher=watcher, score=score)
 
 
-def _outcomes(attack: Attack, sizes: Array, coins: Array, scores: Array) -> list[list[dps.Json]]:
+def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:
     """All that tests need: [group size, coins from the lowest score to the highest], or of many runs
     [group size, coin, how many edges of the grid the score reaches].
 
@@ -154,10 +221,10 @@ def _outcomes(attack: Attack, sizes: Array, coins: Array, scores: Array) -> list
     for size in attack.sizes:
         at = np.flatnonzero(sizes == size)
         if attack.method == "many-run":
-            outcomes += [[size, int(coins[i]), bisect_right(EDGES, float(scores[i]))] for i in at]
+            outcomes += [[size, int(coins[i]), bisect_right(EDGES, float(values[i]))] for i in at]
             continue
         if attack.calibrated:
-            at = at[tested(len(at))]
-        ordered = coins[at][np.argsort(scores[at], kind="stable")]
+            at = at[scores.tested(len(at))]
+        ordered = coins[at][np.argsort(values[at], kind="stable")]
         outcomes.append([size, "".join(map(str, ordered))])
     return outcomes

@@ -1,46 +1,43 @@
-"""Upper bounds of the plugin as findings: epsilon per group size, delta and direction."""
+"""Bounds of the plugin as findings: epsilon per group size, delta and direction, and where it is attained.
+
+*For whom an upper bound holds.* Poisson and full batches: for all data sets (Ganesh 2024, Theorem 3.1, which asks
+nothing of their size), and as well for members who stay and count for nothing (zero-out): a sum has the same law then.
+Batches of a fixed size B: for pairs of which the smaller data set has at least n records
+(Theorem 3.3), with n the declared number less the group, so that the declared data and all its neighbours are among
+them. The bound grows as n falls: it says nothing of smaller data sets.
+
+*Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
+length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
+
+* Poisson, full: each of the k members of the group the gradient C u, every other record 0;
+* fixed, with exactly n other records: each member C u, every other record -C u.
+
+Each gradient is within C and is left as it is. Along u the noisy sum is, over C, N(0, sigma^2) without the group and
+N(j, sigma^2) with j members in the batch, j ~ Binomial(k, q), or k in full batches; in batches of a fixed size, B
+added, N(2j, sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u it is the same noise with and without the
+group. Nothing of it depends on the models so far, so that steps are independent: the noisy sums of all steps are
+exactly the composition of the one-step pairs, and whoever sees all models knows the noisy sums where updates can be
+undone (:func:`~dpspec.training.loop.learning_rates.shows_every_sum`). So epsilon of this pair of data sets and this
+adversary is the value in the interval, and its lower end is a lower bound. Poisson and full batches allow any number of
+other records, and members who stay and whose gradients are 0 (zero-out) in the place of those who leave. Phases with
+batches of a fixed size and phases with Poisson ones ask for other gradients of the others: of both together nothing is
+claimed.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
-from dpspec.accounting.interval import Interval
-from dpspec.accounting.rigor import library_accuracy
+from dpspec import kit
+from dpspec.accounting import Interval, certified_lower, certified_upper
+from dpspec.kit import CURVE_DELTAS
+from dpspec.training.loop.learning_rates import shows_every_sum
 from dpspec_group import theory
-
-#: Deltas at which the upper curve is also computed, so that attacks can be held against all of it.
-CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
-
-#: The delta of the table by group size where no claim names one.
-DEFAULT_DELTA = 1e-6
-
-#: What the numbers are: true inequalities, with discretisation, cut tails and rounding charged.
-RIGOR: Final = "certified"
-
-_ASSUMPTIONS = (
-    dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
-    dps.Assumption(name="clipping", status="declared", text="every record's gradient is clipped to the clip norm"),
-    dps.Assumption(
-        name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"
-    ),
-    dps.Assumption(name="steps", status="declared", text="exactly the declared number of updates is made"),
-    dps.Assumption(name="public-constants", status="declared", text="rate, divisor and schedule do not depend on rows"),
-)
-
-
-def claimed_deltas(spec: dps.Spec, group_size: int) -> list[float]:
-    """The deltas that claims about groups of this size name, or else those that any claim names; smallest first."""
-    claims = [c for c in spec.claims if c.kind == "approx-dp"]
-    own = {float(c["delta"]) for c in claims if c.group_size == group_size}
-    return sorted(own or {float(c["delta"]) for c in claims})
 
 
 def group_sizes(spec: dps.Spec) -> list[int]:
@@ -59,7 +56,7 @@ class Curves:
     intervals: Mapping[int, Mapping[str, Mapping[float, Interval]]]
 
 
-def curves(spec: dps.Spec, context: dps.Context) -> Curves:
+def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile."""
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
@@ -68,78 +65,73 @@ def curves(spec: dps.Spec, context: dps.Context) -> Curves:
     sizes = group_sizes(spec)
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
-        deltas = sorted({*claimed_deltas(spec, size), *CURVE_DELTAS, *PROFILE_DELTAS})
-        found: dict[str, dict[float, Interval]] = {
+        deltas = sorted({*kit.claimed_deltas(spec, size, default=None), *CURVE_DELTAS, *PROFILE_DELTAS})
+        by_direction: dict[str, dict[float, Interval]] = {
             direction: dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
             for direction in directions
         }
-        if len(found) == 2:
-            found["both"] = {delta: found["remove"][delta].worse(found["add"][delta]) for delta in deltas}
-        intervals[size] = found
+        if len(by_direction) == 2:
+            remove, add = by_direction["remove"], by_direction["add"]
+            by_direction["both"] = {delta: remove[delta].worse(add[delta]) for delta in deltas}
+        intervals[size] = by_direction
     context.progress(len(sizes), len(sizes), "accounting")
     return Curves("both" if len(directions) == 2 else directions[0], intervals)
 
 
-def upper_bounds(spec: dps.Spec, found: Curves) -> Iterator[dps.Finding]:
-    """Epsilon upper bounds for every group size: at the claims' deltas per direction, and along the curve."""
-    for size, by_direction in found.intervals.items():
-        claimed = claimed_deltas(spec, size)
+def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
+    """Epsilon upper bounds for every group size: at the claims' deltas per direction, and along the curve.
+
+    records: how many the declared data holds.
+    """
+    for size, by_direction in curves.intervals.items():
+        claimed = kit.claimed_deltas(spec, size, default=None)
         for direction, curve in by_direction.items():
             for delta, epsilon in curve.items():
-                if delta in claimed or (direction == found.whole and delta in CURVE_DELTAS):
-                    yield _finding(spec.phases, size, delta, direction, epsilon)
+                if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
+                    for adjacency in adjacencies(spec):
+                        for scope in scopes(spec.phases, size, records, direction):
+                            yield _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
 
 
-def profile_series(spec: dps.Spec, found: Curves) -> dps.Series:
-    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
-
-    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
-    """
-    columns: dict[str, list[dps.Json]] = {name: [] for name in ("group_size", "epsilon", "lower", "delta")}
-    for size, by_direction in found.intervals.items():
-        for delta, epsilon in sorted(by_direction[found.whole].items(), reverse=True):
-            if math.isfinite(epsilon.upper):
-                for name, value in zip(columns, (size, epsilon.upper, epsilon.lower, delta), strict=True):
-                    columns[name].append(value)
-    return dps.Series(
-        name="delta-against-epsilon",
-        title="Delta against epsilon for each group size",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap({"group_size": "records", "epsilon": "", "lower": "", "delta": ""}),
-        rigor=RIGOR,
-        source=_source(spec.phases),
-        plot=dps.FrozenMap({"x": "epsilon", "y": ["delta"], "by": "group_size", "log": ["y"]}),
-    )
+def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
+    """Epsilon lower bounds where claims about all iterates speak, if the worst case is attained: see the module."""
+    schemes = {phase.sampling.scheme for phase in spec.phases}
+    if not shows_every_sum(spec.training.options, spec.steps) or schemes >= {"poisson", "fixed"}:
+        return
+    fixed = "fixed" in schemes
+    largest = 0 if fixed else max((claim.min_records for claim in spec.claims), default=0)
+    asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access == "all-iterates"]
+    points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency) for c in asked}
+    for size, direction, delta, adjacency in sorted(points):
+        interval = curves.intervals[size][direction][delta]
+        scope = replace(next(scopes(spec.phases, size, records, direction)), adjacency=adjacency)
+        upper = _upper(spec.phases, size, delta, interval, scope)
+        source = f"{upper.source}; attained: section 3.3"
+        lower = certified_lower(upper, interval, source=source, min_records=largest)
+        if lower is not None:
+            yield lower
 
 
-def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
-    """Epsilon against the group size at the largest delta that is claimed, with the baselines."""
-    from dpspec_group.baselines import comparison
-
-    delta = (claimed_deltas(spec, 1) or [DEFAULT_DELTA])[-1]
-    direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
-    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == direction}
-    sides = ("remove", "add") if direction == "both" else (direction,)
-    one = at.get(1) or max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
-    return comparison(spec, records, sorted(at.items()), one, delta)
+def adjacencies(spec: dps.Spec) -> list[str]:
+    """Every adjacency that the threat model or a claim speaks of; where several are covered, bounds are the same."""
+    return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
 
 
-def _finding(
-    phases: Sequence[dps.FrozenMap], size: int, delta: float, direction: str, epsilon: Interval
-) -> dps.Finding:
-    return dps.Finding(
-        quantity="epsilon",
-        value=epsilon.upper,
-        lower=epsilon.lower,
-        bound="upper",
-        rigor=RIGOR,
-        at=dps.FrozenMap({"delta": delta, "group_size": size}),
-        scope=dps.Scope(direction=direction, access="all-iterates", adversary="gradient"),
-        method="pld/connect-the-dots",
-        source=_source(phases),
-        assumptions=(*_ASSUMPTIONS, library_accuracy()),
-    )
+def scopes(phases: Sequence[dps.Phase], size: int, records: int, direction: str) -> Iterator[dps.Scope]:
+    """What a bound holds for: all data sets, or those that are large enough and, told apart, the declared one."""
+    least = _fewest(phases, size, records)
+    scope = dps.Scope(direction=direction, access="all-iterates", adversary="gradient", min_records=least)
+    yield scope
+    if least > 0:
+        yield replace(scope, data="this", min_records=0)
 
 
-def _source(phases: Sequence[dps.FrozenMap]) -> str:
-    return "; ".join(theory.SOURCES[scheme] for scheme in sorted({phase["sampling"]["scheme"] for phase in phases}))
+def _fewest(phases: Sequence[dps.Phase], size: int, records: int) -> int:
+    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches."""
+    return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
+
+
+def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interval, scope: dps.Scope) -> dps.Finding:
+    at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
+    source = theory.source_of(phases)
+    return certified_upper("epsilon", epsilon, at=at, scope=scope, source=source, assumptions=kit.ASSUMPTIONS)

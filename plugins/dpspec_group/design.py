@@ -12,14 +12,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dpspec.stats import ladder, manyrun, onerun
-from dpspec_group.laws import ScoreLaw
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.stats.attacks import guess_counts, many_run, one_run, sequential, thresholds
+from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
+from dpspec_group.scores import ScoreLaw, end_to_end, planted_pairs, score_law
 
 #: Shares of the canaries that are tried as guesses on one side; "present" and "absent" need not be guessed alike.
 _SHARES = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 
 #: With fewer guesses than this no interesting epsilon can be shown.
 _LEAST_GUESSES = 8
+
+#: Designed thresholds are looked for on every so many edges of the grid.
+_COARSE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +37,7 @@ class Design:
     largest_epsilon: what it shows if every guess is right.
     """
 
-    rungs: tuple[ladder.Rung, ...]
+    rungs: tuple[guess_counts.Rung, ...]
     expected_epsilon: float
     largest_epsilon: float
 
@@ -42,18 +48,18 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
     Fewer guesses are there for a pipeline that leaks more than declared, all canaries for one that is broken.
     """
 
-    def cautious(rung: ladder.Rung) -> tuple[float, float]:
+    def cautious(rung: guess_counts.Rung) -> tuple[float, float]:
         guesses, correct = sum(rung), law.correct(*rung, canaries)
         unlucky = correct - math.sqrt(correct * max(0.0, 1.0 - correct / guesses))
         # Where nothing can be expected, the design that is farthest from guessing blindly.
         return (
-            onerun.epsilon_lower(canaries, guesses, max(0, math.floor(unlucky)), delta, confidence),
+            one_run.epsilon_lower(canaries, guesses, max(0, math.floor(unlucky)), delta, confidence),
             (correct - 0.5 * guesses) / math.sqrt(guesses),
         )
 
-    rungs = ladder.around(*max(_sides(canaries), key=cautious), canaries)
+    rungs = guess_counts.around(*max(_sides(canaries), key=cautious), canaries)
     correct = [math.floor(law.correct(*rung, canaries)) for rung in rungs]
-    expected = ladder.epsilon_lower(canaries, [sum(rung) for rung in rungs], correct, delta, confidence)
+    expected = guess_counts.epsilon_lower(canaries, [sum(rung) for rung in rungs], correct, delta, confidence)
     return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=_largest(rungs, canaries, delta, confidence))
 
 
@@ -80,10 +86,10 @@ def threshold(
 
     def expected(score: float, deviations: float = 0.0) -> float:
         tpr, fpr = law.rates(score)
-        found = present * tpr - deviations * math.sqrt(present * tpr * (1.0 - tpr))
-        wrong = absent * fpr + deviations * math.sqrt(absent * fpr * (1.0 - fpr))
-        counts = max(0, math.floor(found)), min(absent, math.ceil(wrong - 1e-9))
-        return manyrun.epsilon_lower(present, absent, *counts, delta, confidence)
+        hits = present * tpr - deviations * math.sqrt(present * tpr * (1.0 - tpr))
+        false = absent * fpr + deviations * math.sqrt(absent * fpr * (1.0 - fpr))
+        counts = max(0, math.floor(hits)), min(absent, math.ceil(false - 1e-9))
+        return many_run.epsilon_lower(present, absent, *counts, delta, confidence)
 
     def worth(score: float) -> tuple[float, float]:
         tpr, fpr = law.rates(score)
@@ -93,7 +99,67 @@ def threshold(
     return Threshold(score=best, expected_epsilon=expected(best))
 
 
-def _sides(canaries: int) -> Iterator[ladder.Rung]:
+def attack_delta(spec: dps.Spec, group_size: int) -> float:
+    """The delta at which lower bounds for a group size are stated: the largest that its claims name."""
+    return kit.claimed_deltas(spec, group_size, default=DEFAULT_DELTA)[-1]
+
+
+def law_of(spec: dps.Spec, records: int, group_size: int) -> ScoreLaw | None:
+    """The law of the scores of one group size if the pipeline is as declared, in the units in which they are reported.
+
+    None where nothing is known beforehand: without noise, for planted records, whose gradients are their own, and for
+    scores from elsewhere.
+    """
+    attack = Attack.of(spec)
+    if attack.elsewhere or attack.space != "gradient" or _noiseless(spec):
+        return None
+    pairs = planted_pairs(spec.phases, attack, records + attack.records_on_average, group_size)
+    if attack.white_box:
+        return score_law(pairs)
+    return end_to_end(pairs, [phase.clip_norm for phase in spec.phases]).law()
+
+
+def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int) -> Design:
+    """How many of so many canaries of one size to guess."""
+    assert spec.audit is not None
+    delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
+    law = law_of(spec, records, group_size)
+    if law is None:
+        all_only = _noiseless(spec) and not Attack.of(spec).elsewhere
+        return blind(canaries, delta, confidence, all_only=all_only)
+    return design(law, canaries, delta, confidence)
+
+
+def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> Threshold | None:
+    """From which score on to say "present" in so many runs, half of either kind; None where the law is not known."""
+    assert spec.audit is not None
+    law = law_of(spec, records, group_size)
+    if law is None:
+        return None
+    delta = attack_delta(spec, group_size)
+    return threshold(law, EDGES[::_COARSE], runs - runs // 2, runs // 2, delta, spec.audit.confidence)
+
+
+def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
+    """For each group size what the attack could show at best, and what it should if all is as declared."""
+    attack = Attack.of(spec)
+    powers = []
+    for size in attack.sizes:
+        what, largest, expected = _compared_and_expected(spec, attack, records, size)
+        powers.append(
+            dps.Power(
+                at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
+                epsilon=largest,
+                method=f"{attack.description}, {what}",
+                note="how much is expected cannot be said beforehand"
+                if math.isnan(expected)
+                else f"about {expected:.2f} expected if the pipeline is as declared",
+            )
+        )
+    return tuple(powers)
+
+
+def _sides(canaries: int) -> Iterator[guess_counts.Rung]:
     """Pairs of guess counts (low, high) worth trying."""
     sides = sorted({0, *(round(share * canaries) for share in _SHARES), canaries // 2})
     for low in sides:
@@ -102,5 +168,25 @@ def _sides(canaries: int) -> Iterator[ladder.Rung]:
                 yield low, high
 
 
-def _largest(rungs: Sequence[ladder.Rung], canaries: int, delta: float, confidence: float) -> float:
-    return ladder.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
+def _largest(rungs: Sequence[guess_counts.Rung], canaries: int, delta: float, confidence: float) -> float:
+    return guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
+
+
+def _compared_and_expected(spec: dps.Spec, attack: Attack, records: int, size: int) -> tuple[str, float, float]:
+    """In words what is compared, and the largest and the expected lower bound on epsilon."""
+    assert spec.audit is not None
+    runs, delta, confidence = spec.audit.runs, attack_delta(spec, size), spec.audit.confidence
+    if attack.method == "many-run":
+        what = f"{runs} runs with and without a group of {size}"
+        if attack.sequential:
+            return f"{what} at most", sequential.largest(runs, delta, confidence), math.nan
+        fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
+        largest = (thresholds if fixed is None else many_run).largest(*sides, delta, confidence)
+        return what, largest, math.nan if fixed is None else fixed.expected_epsilon
+    planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
+    what = f"{attack.share * runs} canary groups of {size}"
+    return what, planned.largest_epsilon, planned.expected_epsilon
+
+
+def _noiseless(spec: dps.Spec) -> bool:
+    return any(phase.noiseless for phase in spec.phases)

@@ -1,14 +1,26 @@
-"""From what trials recorded to evidence and lower bounds, by designs that were fixed before."""
+"""From what trials recorded to evidence, lower bounds and checks, by designs that were fixed before.
+
+One run with many canaries: guess counts are fixed beforehand. Many runs: in each the target group is planted by a fair
+coin, and an exact test counts both kinds of error. Where the law of the scores is known, the threshold from which on a
+run counts as "present" is fixed before. Where it is not, the threshold that shows most is chosen on the runs
+themselves, and the test pays for the choice. Where runs end as soon as they show enough, each threshold follows from
+earlier runs, and the test pays for being asked after each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import dpspec.contract as dps
-from dpspec.stats import gdp, ladder
-from dpspec_group import manyruns
-from dpspec_group.options import attack_of_spec
-from dpspec_group.plans import COINS, attack_delta, one_run_design
+from dpspec import kit
+from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, sequential, thresholds
+from dpspec.stats.conformance import run_checks
+from dpspec_group import scores
+from dpspec_group.design import attack_delta, many_run_design, one_run_design
+from dpspec_group.options import EDGES, Attack
+
+_MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
 _GUESSES = dps.Assumption(
     name="guess-count",
@@ -16,63 +28,231 @@ _GUESSES = dps.Assumption(
     text="how many guesses count follows from the spec: claims, confidence and runs were not chosen after looking",
 )
 
+_THRESHOLD = dps.Assumption(
+    name="threshold", status="declared", text="the threshold follows from the spec, which was not chosen after looking"
+)
+
 _GAUSSIAN = dps.Assumption(
     name="gaussian-scores", status="unchecked", text="scores are normal, and planting a group only shifts them"
 )
 
 
-def outcome(trial: dps.Trial, group_size: int) -> str:
-    """The coins of one trial's canaries of a group size, from the lowest score to the highest; empty without any."""
-    return next((str(coins) for size, coins in trial.evidence["outcomes"] if size == group_size), "")
+class Run(NamedTuple):
+    """One of many runs: whether the target was planted, and how many edges of the grid its score reaches."""
+
+    present: bool
+    reached: int
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence for each group size, the lower bound that follows from it, and an estimate that is no bound."""
-    attack = attack_of_spec(spec)
-    if attack.method == "many-run":
-        yield from manyruns.lower_bounds(spec, trials)
-        return
-    assert spec.audit is not None
-    records, confidence = int(trials[0].evidence["records"]), spec.audit.confidence
+    """Evidence for each group size, and the lower bound that follows from it; of one run an estimate besides."""
+    many = Attack.of(spec).method == "many-run"
+    yield from (many_run_bounds if many else one_run_bounds)(spec, trials)
+
+
+def _records(trials: Sequence[dps.Trial]) -> int:
+    """How many records there were without planted ones.
+
+    Raises ``ValueError`` where trials say several numbers, or batches were drawn from fewer.
+    """
+    said = {kit.recorded_number(trial, "records") for trial in trials}
+    logs = [trial.evidence.get("sampling_log") for trial in trials]
+    drawn_from = [log.get("records") for log in logs if isinstance(log, Mapping)]
+    records = min(said)
+    if len(said) > 1 or any(isinstance(one, int) and one < records for one in drawn_from):
+        raise ValueError(f"records must be one number, of records that batches were drawn from, got {max(said)}")
+    return records
+
+
+def one_run_coins(attack: Attack, trial: dps.Trial) -> dict[int, str]:
+    """The coins of one trial's canaries of each group size, from the lowest score to the highest.
+
+    Raises ``ValueError`` where they are not those of the canaries that were to be planted.
+    """
+    count = int(scores.tested(attack.share).sum()) if attack.calibrated else attack.share
+    return kit.coins_by_size(trial, dict.fromkeys(attack.sizes, count))
+
+
+def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
+    """For each group size: evidence, the lower bound that follows from it, and an estimate that is no bound."""
+    attack, records = Attack.of(spec), _records(trials)
+    coins = [one_run_coins(attack, trial) for trial in trials]
     for size in attack.sizes:
-        told = [outcome(trial, size) for trial in trials]
-        canaries = sum(map(len, told))
-        if canaries == 0:
-            continue
-        at = dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size})
-        planned = one_run_design(spec, records, canaries, size)
-        guesses, correct = ladder.counts(told, planned.rungs)
-        yield dps.Evidence(
-            id=f"one-run/k={size}",
-            kind="one-run-ladder",
-            statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
-            scope=attack.scope(spec),
-            at=at,
-            method=attack.words,
-            source=ladder.SOURCE,
-            power=planned.largest_epsilon,
-        )
+        yield from one_run_outcomes(spec, records, size, [by_size[size] for by_size in coins])
+
+
+def one_run_outcomes(
+    spec: dps.Spec,
+    records: int,
+    size: int,
+    outcomes: Sequence[str],
+    *,
+    coins: Sequence[dps.Assumption] = (kit.COINS,),
+    rests_on: Sequence[dps.Assumption] = (),
+) -> Iterator[dps.Evidence | dps.Finding]:
+    """The same of one group size, from each run's coins from the lowest score to the highest.
+
+    coins: what is assumed of them. rests_on: what the evidence itself rests on; nothing where the audit threw them.
+    """
+    assert spec.audit is not None
+    attack, confidence = Attack.of(spec), spec.audit.confidence
+    canaries = sum(map(len, outcomes))
+    if canaries == 0:
+        return
+    at = dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size})
+    planned = one_run_design(spec, records, canaries, size)
+    guesses, correct = guess_counts.counts(outcomes, planned.rungs)
+    evidence = dps.Evidence(
+        id=f"one-run/k={size}",
+        kind="one-run-ladder",
+        statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
+        scope=attack.scope(spec, records),
+        at=at,
+        method=attack.description,
+        source=guess_counts.SOURCE,
+        power=planned.largest_epsilon,
+        assumptions=tuple(rests_on),
+    )
+    yield evidence
+    method = f"{attack.description}, {canaries} canary groups of {size}"
+    yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
+    if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
-            value=ladder.epsilon_lower(canaries, guesses, correct, at["delta"], confidence),
-            bound="lower",
-            rigor="statistical",
+            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes, confidence).mu, at["delta"]),
+            bound="estimate",
+            rigor="approximate",
             at=at,
-            scope=attack.scope(spec),
-            method=f"{attack.words}, {canaries} canary groups of {size}",
-            source=ladder.SOURCE,
-            confidence=confidence,
-            assumptions=(COINS, _GUESSES),
+            scope=evidence.scope,
+            method=f"{attack.description}, as if a Gaussian mechanism",
+            source=gaussian_fit.SOURCE,
+            assumptions=(_GAUSSIAN,),
         )
-        if any("0" in coins and "1" in coins for coins in told):
-            yield dps.Finding(
-                quantity="epsilon",
-                value=gdp.epsilon(gdp.estimate(told, confidence).mu, at["delta"]),
-                bound="estimate",
-                rigor="approximate",
-                at=at,
-                scope=attack.scope(spec),
-                method=f"{attack.words}, as if a Gaussian mechanism",
-                source=gdp.SOURCE,
-                assumptions=(_GAUSSIAN,),
-            )
+
+
+def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
+    """The runs of each group size; raises ``ValueError`` where they are not those that were to be made."""
+    runs: dict[int, list[Run]] = {size: [] for size in attack.sizes}
+    made = [size for size in attack.sizes for _ in range(attack.share)]
+    for trial in trials:
+        outcomes = list(kit.recorded(trial, "outcomes"))
+        if [outcome[0] for outcome in outcomes] != made:
+            raise ValueError(f"outcomes must be those of {attack.share} groups of each size")
+        scored = kit.scored_coins([outcome[1:] for outcome in outcomes], len(made), len(EDGES))
+        for size, (coin, reached) in zip(made, scored, strict=True):
+            runs[size].append(Run(bool(coin), reached))
+    return runs
+
+
+def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
+    """The sufficient statistics with "present" said where the score reaches edge number ``edge``."""
+    present = [run.reached > edge for run in runs if run.present]
+    absent = [run.reached > edge for run in runs if not run.present]
+    return {
+        "present": len(present),
+        "absent": len(absent),
+        "true_positives": sum(present),
+        "false_positives": sum(absent),
+    }
+
+
+def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence and lower bound for each group size; nothing for a size whose coins all fell alike."""
+    assert spec.audit is not None
+    attack, records, confidence = Attack.of(spec), _records(trials), spec.audit.confidence
+    for size, runs in runs_of(attack, trials).items():
+        present = sum(run.present for run in runs)
+        sides = (present, len(runs) - present)
+        if min(sides) == 0:
+            continue
+        delta = attack_delta(spec, size)
+        fixed = None if attack.sequential else many_run_design(spec, records, len(runs), size)
+        if attack.sequential:
+            coins = "".join(str(int(run.present)) for run in runs)
+            statistics: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
+            power = sequential.largest(len(runs), delta, confidence)
+            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, statistics, power)
+        elif fixed is not None:
+            statistics = dict(counts(runs, EDGES.index(fixed.score)))
+            power = many_run.largest(*sides, delta, confidence)
+            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, statistics, power, (kit.COINS, _THRESHOLD))
+        else:
+            ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
+            yield from ranked_outcomes(spec, records, size, ranked)
+            continue
+        yield from _of_size(spec, records, size, len(runs), of_runs)
+
+
+def ranked_outcomes(
+    spec: dps.Spec,
+    records: int,
+    size: int,
+    ranked: str,
+    *,
+    coins: Sequence[dps.Assumption] = (kit.COINS,),
+    rests_on: Sequence[dps.Assumption] = (),
+) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence and lower bound where the threshold is chosen on the runs, ``ranked`` from the lowest score to the
+    highest. coins, rests_on: as in :func:`one_run_outcomes`."""
+    assert spec.audit is not None
+    sides = (ranked.count("1"), ranked.count("0"))
+    if min(sides) == 0:
+        return
+    power = thresholds.largest(*sides, attack_delta(spec, size), spec.audit.confidence)
+    statistics: dict[str, dps.Json] = {"outcomes": ranked}
+    of_runs = _OfRuns("many-run-ranked", thresholds.SOURCE, statistics, power, tuple(coins), tuple(rests_on))
+    yield from _of_size(spec, records, size, len(ranked), of_runs)
+
+
+class _OfRuns(NamedTuple):
+    """What many runs of one group size showed; ``rests_on``: the assumptions of the evidence itself."""
+
+    kind: str
+    source: str
+    statistics: dict[str, dps.Json]
+    power: float
+    assumptions: tuple[dps.Assumption, ...] = (kit.COINS,)
+    rests_on: tuple[dps.Assumption, ...] = ()
+
+
+def _of_size(
+    spec: dps.Spec, records: int, size: int, runs: int, of_runs: _OfRuns
+) -> Iterator[dps.Evidence | dps.Finding]:
+    assert spec.audit is not None
+    attack = Attack.of(spec)
+    evidence = dps.Evidence(
+        id=f"many-run/k={size}",
+        kind=of_runs.kind,
+        statistics=dps.FrozenMap(of_runs.statistics),
+        scope=attack.scope(spec, records),
+        at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
+        method=attack.description,
+        source=of_runs.source,
+        power=of_runs.power,
+        assumptions=of_runs.rests_on,
+    )
+    yield evidence
+    method = f"{attack.description}, {runs} runs with and without a group of {size}"
+    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=of_runs.assumptions)
+
+
+def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
+    """One check per declared property, over all trials together."""
+    evidence = [trial.evidence for trial in trials]
+    return run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+
+
+def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
+    """The checks that a run will allow, with the deviations that they would see."""
+    assert spec.audit is not None
+    attack = Attack.of(spec)
+    return kit.expected_checks(
+        spec,
+        facts,
+        trials=spec.audit.runs if attack.method == "one-run" else min(2, spec.audit.runs),
+        undone=attack.watched(facts.capabilities, spec.training.options),
+        looks=attack.looks,
+        planted=attack.records_on_average,
+        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" else None,
+        twin=True,
+    )

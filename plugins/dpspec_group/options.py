@@ -1,18 +1,24 @@
-"""The attack that a spec asks for, with its defaults: no torch, no numerics."""
+"""The keys of a spec that are the plugin's own, and the attack that they ask for: no torch, no numerics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dpspec.contract as dps
+from dpspec import kit
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.training.loop.learning_rates import updates_invertible
 
 #: The kinds of canaries per space, the default first.
 KINDS: dict[str, tuple[str, ...]] = {
     "gradient": ("orthogonal",),
     "input": ("mislabelled", "blank", "noise", "duplicate"),
 }
+
+#: The delta of tables and lower bounds where no claim names one.
+DEFAULT_DELTA = 1e-6
 
 #: How planted records are scored by a final model, the default first.
 SCORES = ("loss-difference", "loss", "likelihood-ratio")
@@ -21,14 +27,89 @@ SCORES = ("loss-difference", "loss", "likelihood-ratio")
 #: of likelihood ratios, or differences of losses.
 EDGES = tuple(number / 64 for number in range(-768, 769))
 
+#: So many steps are measured where the adversary sees the final model alone, so that only conformance needs them.
+_LOOKS = 16
+
+MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
+    None,
+    ["noise_multiplier", "clip_norm", "sampling"],
+    noise_multiplier=NOISE_MULTIPLIER,
+    clip_norm=CLIP_NORM,
+    sampling=SAMPLING,
+    baselines=kit.array(
+        "What is shown beside the tight bound in the table of epsilon by group size. It changes no bound and no "
+        "verdict.",
+        kit.choice(
+            "linear: k times the epsilon of one record, which is no bound. vadhan-literal and vadhan-sharp: black-box "
+            "conversions. full-batch: without amplification by sampling.",
+            "linear",
+            "vadhan-literal",
+            "vadhan-sharp",
+            "full-batch",
+        ),
+        default=["linear"],
+    ),
+)
+
+
+def _column(description: str) -> dict[str, dps.Json]:
+    return {"type": "string", "minLength": 1, "maxLength": 200, "description": description}
+
+
+SCORES_SCHEMA: dict[str, dps.Json] = kit.block(
+    "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
+    "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
+    "before training, if no score was made by looking at its coin, and if the number of rows was fixed before.",
+    ["path", "coin", "score"],
+    path={
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 4000,
+        "description": "The table: a file that ends in .csv, .npz or .parquet, of at most 128 MiB and 1,000,000 rows. "
+        "Relative to the spec's directory.",
+    },
+    coin=_column("The column that says whether the canary was in (1) or out (0): as a fair coin decided."),
+    score=_column("The column of scores: the higher, the more it looks as if the canary was in."),
+    group_size=_column(
+        "The column that says how many records the row's group has. Left out, all have threat_model.group_size."
+    ),
+    id=_column("The column that names the canaries, or runs: none may stand there twice."),
+    rows=kit.integer(
+        "How many rows the table must have: the number of canaries, or of runs, as it was fixed before training.",
+        least=1,
+        most=10**6,
+    ),
+)
+
+AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
+    None,
+    scores=SCORES_SCHEMA,
+    score=kit.choice(
+        "What a final model is asked about planted records: by how much their loss fell since the first model (this is "
+        "the default), how small it is, or how likely both are if they were planted, learned from half of the "
+        "canaries, which are not guessed then.",
+        "loss-difference",
+        "loss",
+        "likelihood-ratio",
+    ),
+    stop=kit.choice(
+        "When many runs end: after all of them (this is the default), or as soon as every claim about privacy is "
+        "proved or refuted, by a test that holds whenever one stops.",
+        "planned",
+        "settled",
+    ),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Attack:
-    """What is planted and how it is looked for.
+class Attack(kit.Options):
+    """What is planted and how it is looked for, of a spec's document with an audit, or of the inputs of a trial.
 
     sizes: the group sizes, ascending; each gets ``share`` canary groups per run.
     sequential: whether runs end as soon as all claims are decided, and are tested accordingly.
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
+    elsewhere: whether another program attacked, and a table holds its scores; of ``space``, ``kind`` and what follows
+        from them nothing is known then.
     """
 
     method: str
@@ -40,6 +121,27 @@ class Attack:
     sizes: tuple[int, ...]
     share: int
     sequential: bool = False
+    elsewhere: bool = False
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Attack:
+        """From the blocks ``audit`` and ``threat_model``."""
+        audit, threat = block["audit"], block["threat_model"]
+        canary = audit.get("canary") or {}
+        space = str(canary.get("space", "gradient"))
+        sizes = tuple(sorted({int(size) for size in threat["group_size"]}))
+        return cls(
+            method=str(audit["method"]),
+            access=str(threat["access"]),
+            space=space,
+            kind=str(canary.get("kind", KINDS[space][0])),
+            score=str(audit.get("score", SCORES[0])),
+            spread=float(canary.get("spread", 0.0)),
+            sizes=sizes,
+            share=int(canary.get("count", len(sizes))) // len(sizes),
+            sequential=audit.get("stop") == "settled",
+            elsewhere="scores" in audit,
+        )
 
     @property
     def count(self) -> int:
@@ -57,8 +159,10 @@ class Attack:
         return self.share * sum(self.sizes) // 2
 
     @property
-    def words(self) -> str:
-        """For reports."""
+    def description(self) -> str:
+        """The attack in words, for reports."""
+        if self.elsewhere:
+            return f"{self.method}, {self.access}, scores from elsewhere, given fair coins that no score knows"
         planted = "" if self.space == "gradient" else f", {self.kind} records"
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         return f"{self.method}, {self.access}{planted}{scored}"
@@ -72,40 +176,28 @@ class Attack:
         """How many of so many canaries are guessed."""
         return canaries - canaries // 2 if self.calibrated else canaries
 
-    def scope(self, spec: dps.Spec) -> dps.Scope:
-        """What the attack speaks of: the pipeline that ran, on this data set.
+    def scope(self, spec: dps.Spec, records: int) -> dps.Scope:
+        """What the attack speaks of: the pipeline that ran, on this data set of so many records.
 
-        Where several groups are drawn for in one run, each stands among the others that were planted.
+        Where several groups are drawn for in one run, each stands among the others that were planted. Without any group
+        all of the data is there, so that no data set that is compared is smaller.
         """
-        return dps.Scope(
-            adjacency=spec.threat_model.adjacency,
-            unit=spec.threat_model.unit,
+        return kit.executed_scope(
+            spec,
             access=self.access,
             adversary="gradient" if self.space == "gradient" else "record",
             data="this" if self.method == "many-run" and len(self.sizes) == 1 else "planted",
-            pipeline="executed",
+            records=records,
         )
 
+    @property
+    def looks(self) -> int | None:
+        """How many steps the watcher of a run measures; None for all."""
+        return None if self.white_box else _LOOKS
 
-def attack_of(inputs: Mapping[str, Any]) -> Attack:
-    """From the inputs of a trial, or a whole document: its ``audit`` and ``threat_model``."""
-    audit, threat = inputs["audit"], inputs["threat_model"]
-    canary = audit.get("canary") or {}
-    space = str(canary.get("space", "gradient"))
-    sizes = tuple(sorted({int(size) for size in threat["group_size"]}))
-    return Attack(
-        method=str(audit["method"]),
-        access=str(threat["access"]),
-        space=space,
-        kind=str(canary.get("kind", KINDS[space][0])),
-        score=str(audit.get("score", SCORES[0])),
-        spread=float(canary.get("spread", 0.0)),
-        sizes=sizes,
-        share=int(canary.get("count", len(sizes))) // len(sizes),
-        sequential=audit.get("stop") == "settled",
-    )
+    def watched(self, capabilities: Collection[str], training: Mapping[str, Any]) -> bool:
+        """Whether released models can be looked at; an adversary of the final model can do without.
 
-
-def attack_of_spec(spec: dps.Spec) -> Attack:
-    """The attack of a spec that has an audit."""
-    return attack_of(spec.document)
+        training: the spec's training block.
+        """
+        return self.white_box or ("iterates" in capabilities and updates_invertible(training))

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
-from dpspec_group.attack_refusals import attack_refusals
+from dpspec import kit
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_group.options import KINDS, Attack
 
 #: Less noise than this, in clip norms, is a slip of the pen, and beyond what the accounting computes with.
 LEAST_NOISE = 1e-6
 
+#: Trials embed the order of their canaries; more than this does not fit their evidence.
+MAX_CANARIES = 50_000
+
+#: The gradients of all input canaries are held at once, and their products: bytes at most.
+_MAX_BYTES = 2**30
+
+#: With fewer canaries, or runs, than this nothing can be shown.
+_LEAST_CANARIES, _LEAST_RUNS = 8, 16
+
+#: Runs that are looked at one after the other: no more are read by their test (``stats.attacks.evidence_tests``).
+MOST_IN_TURN = 10**5
+
+#: Ways of drawing batches that the theory covers.
+_SCHEMES = ("poisson", "fixed", "full")
+
+_CANARY = ("audit", "canary")
+
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
-    help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
-    yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+    yield from _adjacencies(spec)
     yield from _sizes(spec, facts)
     yield from _mechanism(spec, facts)
     if spec.audit is not None:
         yield from attack_refusals(spec, facts)
+
+
+def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Members that are put to nothing are covered where batches are Poisson or full, and nothing is attacked."""
+    if spec.audit is None and {phase.sampling.scheme for phase in spec.phases} <= {"poisson", "full"}:
+        named = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
+        if named <= {"add-remove", "zero-out"}:
+            return
+    help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
+    yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
 
 
 def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -38,32 +66,165 @@ def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
-        sampling = phase["sampling"]
-        if sampling["scheme"] == "shuffled":
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="no theorem here covers shuffled batches: those of one epoch depend on each other",
-                path=dps.in_phase(spec, i, "sampling", "scheme"),
-                help="train with poisson or fixed sampling; the bound for one does not hold for the other",
-            )
-        if sampling["scheme"] == "fixed" and int(sampling["batch_size"]) > facts.records - largest:
-            yield dps.Diagnostic(
-                code="bad-value",
-                message=f"batch_size {sampling['batch_size']} is more than the {facts.records - largest} records that "
+        sampling, noise = phase.sampling, phase.noise_multiplier
+        why = ": those of one epoch depend on each other" if sampling.scheme == "shuffled" else ""
+        yield from kit.other_scheme(
+            spec,
+            i,
+            _SCHEMES,
+            f"no theorem here covers {{batches}}{why}",
+            "train with poisson or fixed sampling; the bound for one does not hold for the other",
+        )
+        if (
+            sampling.scheme == "fixed"
+            and sampling.batch_size is not None
+            and sampling.batch_size > facts.records - largest
+        ):
+            yield kit.bad_value(
+                f"batch_size {sampling.batch_size} is more than the {facts.records - largest} records that "
                 f"are left without a group of {largest}",
-                path=dps.in_phase(spec, i, "sampling", "batch_size"),
+                dps.in_phase(spec, i, "sampling", "batch_size"),
             )
-        if 0.0 < float(phase["noise_multiplier"]) < LEAST_NOISE:
-            yield dps.Diagnostic(
-                code="bad-value",
-                message=f"noise_multiplier must be 0 or at least {LEAST_NOISE:g}, got {phase['noise_multiplier']:g}",
-                path=dps.in_phase(spec, i, "noise_multiplier"),
-                help="less noise than that hides nothing: epsilon is beyond any number that means something",
+        if 0.0 < noise < LEAST_NOISE:
+            yield kit.bad_value(
+                f"noise_multiplier must be 0 or at least {LEAST_NOISE:g}, got {noise:g}",
+                dps.in_phase(spec, i, "noise_multiplier"),
+                "with less noise epsilon is too large to mean anything",
             )
-        if float(phase["noise_multiplier"]) == 0.0:
+        if phase.noiseless:
             yield dps.Diagnostic(
                 code="no-noise",
                 message="without noise epsilon is infinite",
                 path=dps.in_phase(spec, i, "noise_multiplier"),
                 severity="warning",
             )
+
+
+def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Every reason why the attack of a spec with an audit cannot be made."""
+    assert spec.audit is not None
+    if "scores" in spec.audit.options:
+        from dpspec_group.elsewhere.refusals import refusals as of_scores
+
+        yield from of_scores(spec)
+        return
+    canary = spec.audit.options.get("canary")
+    if canary is None:
+        help = "for example canary: {space: gradient, kind: orthogonal, count: 1000}"
+        yield kit.missing_key("canary", ("audit",), help)
+        return
+    yield from kit.requires_data(facts)
+    space = str(canary.get("space", "gradient"))
+    kind = str(canary.get("kind", KINDS[space][0]))
+    if kind not in KINDS[space]:
+        yield _unknown_kind(kind, space)
+        return
+    attack = Attack.of(spec)
+    yield from _needs(spec, facts, attack)
+    yield from kit.requires_model(facts)
+    if facts.parameters is None:
+        return
+    yield from _options(canary, spec.audit.options, attack)
+    if attack.method == "many-run":
+        yield from _many_runs(spec.audit.runs, canary, attack)
+    elif "count" not in canary:
+        yield kit.missing_key("count", _CANARY)
+    else:
+        yield from _counts(int(canary["count"]), attack)
+    yield from _room(facts, attack)
+
+
+def _unknown_kind(kind: str, space: str) -> dps.Diagnostic:
+    other = next((name for name, kinds in KINDS.items() if kind in kinds), None)
+    return kit.unsupported(
+        f"{kind!r} is not a kind of {space} canary{kit.did_you_mean(kind, KINDS[space])}",
+        (*_CANARY, "kind"),
+        f"it is one of {other} canaries: write space: {other}" if other else None,
+    )
+
+
+def _needs(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    needs: dict[str, str | None] = {}
+    if attack.white_box:
+        needs["iterates"] = "access: final-model needs no such backend"
+    if attack.space == "gradient":
+        needs["gradient-canaries"] = "canaries in space: input need no such backend"
+    yield from kit.requires_capabilities(spec, facts, needs)
+    if attack.white_box and not updates_invertible(spec.training.options):
+        yield kit.unsupported(
+            "the attack undoes each update, and what Adam made of a noisy sum cannot be undone",
+            ("training", "optimizer"),
+            "the bounds hold for adam too: leave audit out, attack by access: final-model, or train with sgd or "
+            "momentum",
+        )
+
+
+def _options(canary: dps.FrozenMap, audit: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+    if "spread" in canary and attack.space != "gradient":
+        yield kit.unsupported(
+            "spread turns the gradients of a group's members apart; the members of an input group are equal",
+            (*_CANARY, "spread"),
+        )
+    if "score" in audit and (attack.white_box or attack.space != "input"):
+        yield kit.unsupported(
+            "score chooses what a final model is asked about planted records; "
+            + ("here every iterate is seen" if attack.white_box else "here gradients are planted"),
+            ("audit", "score"),
+            "leave score out",
+        )
+    if attack.sequential and attack.method != "many-run":
+        yield kit.unsupported(
+            "stop: settled ends many runs as soon as they show enough; the test of one-run is of a number of "
+            "guesses that was fixed before",
+            ("audit", "stop"),
+            "leave stop out, or write method: many-run",
+        )
+    if attack.calibrated and attack.method == "many-run":
+        yield kit.unsupported(
+            "likelihood-ratio learns from the other canaries of a run, and many runs have one of each size",
+            ("audit", "score"),
+            "with many-run write score: loss or loss-difference",
+        )
+
+
+def _many_runs(runs: int, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+    sizes = len(attack.sizes)
+    if int(canary.get("count", sizes)) != sizes:
+        yield kit.bad_value(
+            f"count must be {sizes} with many-run, one group of each size, got {canary['count']}",
+            (*_CANARY, "count"),
+            "leave count out; audit.runs decides how much can be shown",
+        )
+    if runs < _LEAST_RUNS:
+        yield kit.bad_value(f"runs must be at least {_LEAST_RUNS} with many-run, got {runs}", ("audit", "runs"))
+    if attack.sequential and runs > MOST_IN_TURN:
+        yield kit.bad_value(
+            f"runs must be at most {MOST_IN_TURN} with stop: settled, got {runs}",
+            ("audit", "runs"),
+            "leave stop out, or write fewer runs",
+        )
+
+
+def _counts(count: int, attack: Attack) -> Iterator[dps.Diagnostic]:
+    sizes, least = len(attack.sizes), _LEAST_CANARIES * (2 if attack.calibrated else 1)
+    if count // sizes < least:
+        message = f"count must be at least {least * sizes}, {least} for each group size, got {count}"
+        yield kit.bad_value(message, (*_CANARY, "count"))
+
+
+def _room(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    assert facts.parameters is not None
+    limits: Sequence[tuple[int, str]]
+    if attack.space == "gradient":
+        each = 2 if attack.spread > 0 else 1
+        what = "a direction of its own" if each == 1 else "two dimensions of its own, its members turn within them,"
+        limits = [(facts.parameters // each, f"every canary needs {what} among {facts.parameters} parameters")]
+    else:
+        held = _MAX_BYTES // (4 * facts.parameters) if attack.white_box else MAX_CANARIES
+        limits = [(held, f"the gradients of all canaries by {facts.parameters} parameters are held at once")]
+        if attack.kind == "blank":
+            limits = [*limits, (facts.classes, "there is one blank record for each label")]
+    for most, why in [*limits, (MAX_CANARIES, "the order of all canaries is kept in the result")]:
+        if attack.count > most:
+            yield kit.bad_value(f"count must be at most {most}, got {attack.count}: {why}", (*_CANARY, "count"))
+            return

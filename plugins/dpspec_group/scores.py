@@ -1,42 +1,155 @@
-"""Scores of canaries: the more likely one was planted, the higher. no torch."""
+"""Scores of canaries, the higher the more likely one was planted; and how scores are distributed. No torch.
+
+The adversary scores a canary by its log-likelihood ratio, which adds up over independent steps: if the pipeline is as
+declared, the law of the total is a convolution, done on a grid by the FFT. Nothing rests on it but the choice of guess
+counts and thresholds before any coin is seen, and what ``plan`` promises: tests hold for whatever was fixed in advance.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.special import ndtr
 
 import dpspec.contract as dps
-from dpspec.accounting.mixture import Mixture
+from dpspec.accounting import Floats, Mixture
 from dpspec_group import theory
-from dpspec_group.laws import end_to_end
 from dpspec_group.options import Attack
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Cells of the grid, and how many standard deviations it reaches beyond the means.
+_CELLS, _REACH = 1 << 14, 12.0
 
 #: What stands for scores that are not finite: ranks that know nothing of the coins.
 _LARGE = 1e30
 
 
-def tame(values: Array) -> Array:
+@dataclass(frozen=True, kw_only=True)
+class ScoreLaw:
+    """Two laws on one grid of scores, ascending: of a canary that is absent and of one that is present.
+
+    scores, absent, present: (n,) each; the last two are probabilities.
+    """
+
+    scores: Floats
+    absent: Floats
+    present: Floats
+
+    @classmethod
+    def normal(cls, absent_mean: float, absent_std: float, present_mean: float, present_std: float) -> ScoreLaw:
+        """Both laws normal."""
+        spread = _REACH * max(absent_std, present_std)
+        edges = np.linspace(
+            min(absent_mean, present_mean) - spread, max(absent_mean, present_mean) + spread, _CELLS + 1
+        )
+        return cls(
+            scores=0.5 * (edges[1:] + edges[:-1]),
+            absent=np.diff(ndtr((edges - absent_mean) / absent_std)),
+            present=np.diff(ndtr((edges - present_mean) / present_std)),
+        )
+
+    def moments(self) -> tuple[float, float, float, float]:
+        """Mean and standard deviation of the absent law, then of the present one."""
+        moments: list[float] = []
+        for masses in (self.absent, self.present):
+            mean = float(masses @ self.scores)
+            moments += [mean, math.sqrt(float(masses @ (self.scores - mean) ** 2))]
+        return moments[0], moments[1], moments[2], moments[3]
+
+    def correct(self, low: int, high: int, canaries: int) -> float:
+        """How many guesses are right on average: ``low`` lowest scores guessed absent, ``high`` highest present."""
+        both = 0.5 * (self.absent + self.present)
+        right = _tail(both, self.absent, low / canaries) + _tail(both[::-1], self.present[::-1], high / canaries)
+        return min(float(low + high), 0.5 * canaries * right)
+
+    def rates(self, threshold: float) -> tuple[float, float]:
+        """The true-positive and the false-positive rate of "present" at scores of ``threshold`` and above."""
+        above = self.scores >= threshold
+        return min(1.0, float(self.present[above].sum())), min(1.0, float(self.absent[above].sum()))
+
+
+def score_law(phases: Sequence[tuple[Mixture, int]]) -> ScoreLaw:
+    """The law of the log-likelihood ratio summed over the steps of all phases.
+
+    Each step's ratio is spread over the two nearest points of the grid, which keeps its mean; what that adds to the
+    variance is far below what the steps have.
+    """
+    steps = [(*_one_step(mixture), count) for mixture, count in phases]
+    means = [sum(count * float(masses[at] @ loss) for loss, *masses, count in steps) for at in (0, 1)]
+    variances = [
+        sum(count * float(masses[at] @ (loss - float(masses[at] @ loss)) ** 2) for loss, *masses, count in steps)
+        for at in (0, 1)
+    ]
+    spread = _REACH * math.sqrt(max(*variances, 1e-300))
+    low, high = min(means) - spread, max(means) + spread
+    spacing = (high - low) / _CELLS
+    laws = []
+    for at in (0, 1):
+        transform = np.ones(_CELLS // 2 + 1, dtype=np.complex128)
+        for loss, *masses, count in steps:
+            transform *= np.fft.rfft(_on_grid(loss / spacing, masses[at])) ** count
+        masses_of_sum = np.clip(np.fft.irfft(transform, _CELLS), 0.0, None)
+        laws.append(np.roll(masses_of_sum, -(math.floor(low / spacing) % _CELLS)) / masses_of_sum.sum())
+    scores: Floats = spacing * (math.floor(low / spacing) + np.arange(_CELLS, dtype=np.float64))
+    return ScoreLaw(scores=scores, absent=laws[0], present=laws[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndToEnd:
+    """What a planted group adds to the sum of all updates along its direction, and what stands there anyway.
+
+    mean, std: of the group's part. noise: the standard deviation of the noise. In the units of the clip norms given.
+    """
+
+    mean: float
+    std: float
+    noise: float
+
+    def log_ratio(self, along: Floats) -> Floats:
+        """ln of present over absent where the sum along the direction is ``along``, both taken to spread alike."""
+        ratio: Floats = (along - 0.5 * self.mean) * self.mean / self.noise**2
+        return ratio
+
+    def law(self) -> ScoreLaw:
+        """The law of that ratio, normal."""
+        effect = self.mean / self.noise
+        spread = effect * math.sqrt(self.noise**2 + self.std**2) / self.noise
+        return ScoreLaw.normal(-0.5 * effect**2, effect, 0.5 * effect**2, spread)
+
+
+def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]) -> EndToEnd:
+    """From each phase's one-step pair, in units of its clip norm, and its steps."""
+    noise = mean = variance = 0.0
+    for (pair, steps), clip_norm in zip(pairs, clip_norms, strict=True):
+        first = float(pair.probabilities @ pair.sensitivities)
+        noise += steps * (clip_norm * pair.sigma) ** 2
+        mean += steps * clip_norm * first
+        variance += steps * clip_norm**2 * max(0.0, float(pair.probabilities @ pair.sensitivities**2) - first**2)
+    return EndToEnd(mean=mean, std=math.sqrt(variance), noise=math.sqrt(noise))
+
+
+def replace_non_finite(values: Array) -> Array:
     """In float64, 0 for what is not a number and finite where it is infinite."""
     tamed: Array = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)
     return tamed
 
 
 def planted_pairs(
-    phases: Sequence[dps.FrozenMap], attack: Attack, records: int, group_size: int
+    phases: Sequence[dps.Phase], attack: Attack, records: int, group_size: int
 ) -> list[tuple[Mixture, int]]:
     """Per phase what one step shows along the direction of a planted group, and the steps.
 
     records: how many the adversary takes to be in the run, planted ones included.
     """
-    return [(theory.planted_mixture(p, group_size, records, spread=attack.spread), int(p["steps"])) for p in phases]
+    return [(theory.planted_mixture(p, group_size, records, spread=attack.spread), p.steps) for p in phases]
 
 
-def step_by_step(phases: Sequence[dps.FrozenMap], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
+def step_by_step(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
     """Log-likelihood ratios (m,) of planted against not, from projections (steps, m) in units of the clip norm.
 
     Without declared noise there is no likelihood; the plain sum over the steps ranks the groups then.
@@ -46,9 +159,9 @@ def step_by_step(phases: Sequence[dps.FrozenMap], attack: Attack, records: int, 
     for size in attack.sizes:
         at, start = np.flatnonzero(sizes == size), 0
         for phase in phases:
-            rows = seen[start : start + int(phase["steps"]), at]
-            start += int(phase["steps"])
-            if float(phase["noise_multiplier"]) == 0.0:
+            rows = seen[start : start + phase.steps, at]
+            start += phase.steps
+            if phase.noiseless:
                 scores[at] += rows.sum(axis=0)
             else:
                 ((pair, _),) = planted_pairs([phase], attack, records, size)
@@ -56,16 +169,16 @@ def step_by_step(phases: Sequence[dps.FrozenMap], attack: Attack, records: int, 
     return scores
 
 
-def along(phases: Sequence[dps.FrozenMap], attack: Attack, records: int, sizes: Array, moved: Array) -> Array:
+def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, moved: Array) -> Array:
     """Log-likelihood ratios (m,) of planted against not, from the sums of all updates along the directions (m,)."""
     moved = moved / math.cos(attack.spread)
-    if any(float(phase["noise_multiplier"]) == 0.0 for phase in phases):
+    if any(phase.noiseless for phase in phases):
         return moved
     scores = np.zeros(len(sizes))
     for size in attack.sizes:
         at = sizes == size
         pairs = planted_pairs(phases, attack, records, size)
-        scores[at] = end_to_end(pairs, [float(phase["clip_norm"]) for phase in phases]).log_ratio(moved[at])
+        scores[at] = end_to_end(pairs, [phase.clip_norm for phase in phases]).log_ratio(moved[at])
     return scores
 
 
@@ -100,3 +213,32 @@ def calibrated(before: Array, after: Array, coins: Array, fitted: Array) -> Arra
 def tested(canaries: int) -> Array:
     """Which of so many canaries of one size are guessed where the others are fitted to, (canaries,) bool."""
     return np.arange(canaries) >= canaries // 2
+
+
+def _one_step(mixture: Mixture) -> tuple[Floats, Floats, Floats]:
+    """The log-likelihood ratios of one step on a fine grid of outputs, with the probabilities of either law."""
+    sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
+    points = int(max(4001.0, min(400_001.0, (top / sigma + 24.0) * 100.0)))
+    x = np.linspace(-12.0 * sigma, top + 12.0 * sigma, points)
+    absent = np.exp(-0.5 * (x / sigma) ** 2)
+    present: Floats = np.zeros_like(x)
+    for sensitivity, probability in zip(mixture.sensitivities, mixture.probabilities, strict=True):
+        present += probability * np.exp(-0.5 * ((x - sensitivity) / sigma) ** 2)
+    return mixture.log_ratio(x), absent / absent.sum(), present / present.sum()
+
+
+def _on_grid(places: Floats, masses: Floats) -> Floats:
+    """Masses at real ``places`` shared between the two nearest whole numbers, modulo the number of cells."""
+    below = np.floor(places)
+    share = places - below
+    at = below.astype(np.int64) % _CELLS
+    cells: Floats = np.zeros(_CELLS)
+    cells += np.bincount(at, masses * (1.0 - share), minlength=_CELLS)
+    cells += np.bincount((at + 1) % _CELLS, masses * share, minlength=_CELLS)
+    return cells
+
+
+def _tail(both: Floats, one: Floats, share: float) -> float:
+    """The mass of ``one`` over the first cells that hold ``share`` of ``both``, the last of them in part."""
+    held = np.cumsum(both)
+    return float(np.interp(share, np.concatenate([[0.0], held]), np.concatenate([[0.0], np.cumsum(one)])))

@@ -11,14 +11,12 @@ dominates T steps of DP-SGD for groups of up to k records, under add-up-to-k and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
-from dpspec.accounting.checks import Direction
-from dpspec.accounting.group import group_curve
-from dpspec.accounting.interval import Interval
-from dpspec.accounting.mixture import Mixture
-from dpspec.contract import FrozenMap
+from dpspec.accounting import Direction, Interval, Mixture, group_curve
+from dpspec.contract import Phase
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
@@ -33,18 +31,23 @@ SOURCES = {
 }
 
 
-def mixture(phase: FrozenMap, group_size: int, records: int) -> Mixture:
+def source_of(phases: Sequence[Phase]) -> str:
+    """The theorems behind the bound of these phases."""
+    return "; ".join(SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases}))
+
+
+def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
     """The one-step pair of one phase, in units of the clip norm.
 
     records: the size of the data set that is held. For fixed-size batches Theorem 3.3 wants a lower bound on the
     smaller data set of a pair, which is ``records - group_size``.
     Raises ``ValueError`` naming the argument that does not fit.
     """
-    sampling, sigma = phase["sampling"], float(phase["noise_multiplier"])
-    if sampling["scheme"] == "poisson":
-        return Mixture.poisson(group_size, float(sampling["rate"]), sigma)
-    if sampling["scheme"] == "fixed":
-        return Mixture.fixed(group_size, records - group_size, int(sampling["batch_size"]), sigma)
+    sampling, sigma = phase.sampling, phase.noise_multiplier
+    if sampling.rate is not None:
+        return Mixture.poisson(group_size, sampling.rate, sigma)
+    if sampling.batch_size is not None:
+        return Mixture.fixed(group_size, records - group_size, sampling.batch_size, sigma)
     return Mixture.full(group_size, sigma)
 
 
@@ -53,7 +56,7 @@ def without_amplification(pair: Mixture) -> Mixture:
     return Mixture([float(pair.sensitivities[-1])], [1.0], pair.sigma)
 
 
-def planted_mixture(phase: FrozenMap, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
+def planted_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
     """What one step adds along the direction of a planted group: members that were drawn, each of norm one.
 
     With fixed-size batches a drawn member displaces another record, whose gradient points elsewhere: the planted
@@ -63,30 +66,45 @@ def planted_mixture(phase: FrozenMap, group_size: int, records: int, *, spread: 
     spread: the angle between each member and the direction, which sees its cosine; the noise is divided by it, as only
     their ratio counts.
     """
-    sigma = float(phase["noise_multiplier"]) / math.cos(spread)
-    rate = sampling_rate(phase, records)
+    sigma = phase.noise_multiplier / math.cos(spread)
+    rate = phase.rate(records)
     return Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
 
 
-def sampling_rate(phase: FrozenMap, records: int) -> float:
-    """The probability with which one record enters a batch."""
-    sampling = phase["sampling"]
-    if sampling["scheme"] == "poisson":
-        return float(sampling["rate"])
-    if sampling["scheme"] == "fixed":
-        return min(1.0, float(sampling["batch_size"]) / records)
-    return 1.0
-
-
 def group_epsilons(
-    phases: Sequence[FrozenMap], group_size: int, records: int, deltas: Sequence[float], direction: str
+    phases: Sequence[Phase], group_size: int, records: int, deltas: Sequence[float], direction: str
 ) -> list[Interval]:
     """Epsilon at each delta for groups of up to ``group_size``, in one direction (``remove`` or ``add``).
 
-    Each interval holds the worst-case epsilon over all data sets and adversaries that see every iterate. Without
-    noise it is infinite.
+    Each interval holds the worst-case epsilon over the data sets of the theorem and adversaries that see every iterate.
+    Without noise nothing is bounded, and epsilon is infinite for certain where delta is below the chance of an outcome
+    that the other data set never produces.
     """
-    if any(float(phase["noise_multiplier"]) < NO_NOISE for phase in phases):
-        return [Interval(math.inf, math.inf) for _ in deltas]
-    pairs = [(mixture(phase, group_size, records), int(phase["steps"])) for phase in phases]
-    return list(group_curve(pairs, deltas, DIRECTIONS[direction]))
+    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction))
+
+
+@functools.lru_cache(maxsize=256)  # a run and its verification, and claims that differ in nothing else, ask the same
+def _epsilons(
+    phases: tuple[Phase, ...], group_size: int, records: int, deltas: tuple[float, ...], direction: str
+) -> tuple[Interval, ...]:
+    quiet = [phase for phase in phases if phase.noise_multiplier < NO_NOISE]
+    if quiet:
+        seen = _seen(quiet, group_size, records, direction)
+        return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
+    pairs = [(mixture(phase, group_size, records), phase.steps) for phase in phases]
+    return tuple(group_curve(pairs, deltas, DIRECTIONS[direction]))
+
+
+def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:
+    """How likely steps without noise show for certain which data set it was: from below, up to rounding.
+
+    With the group they do once a member is drawn. Without it they never do, unless every batch has a member.
+    """
+    log_hidden = 0.0
+    for phase in quiet:
+        drawn = mixture(phase.replace(noise_multiplier=1.0), group_size, records)
+        missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
+        log_hidden += phase.steps * missed
+    if direction == "add":
+        return 1.0 if log_hidden == -math.inf else 0.0
+    return -math.expm1(log_hidden) * (1.0 - 1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_modelmix.descriptor import MODELMIX
+from dpspec_modelmix.mechanism import MODELMIX
 
 DPSPEC_API = 1
 

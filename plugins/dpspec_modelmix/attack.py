@@ -1,76 +1,260 @@
-"""One trial: train by ModelMix with planted canaries, score them, and train canary-free runs for their accuracy.
+"""One trial: train by ModelMix with planted canaries and score them by the likelihood ratio of what each step shows.
 
 Each canary is in the data or not by a fair coin of its own. The adversary sees every model, knows the data, the
-canaries and the rules, but no coin, no batch, no weight and no noise. A trial that is killed goes on where its run was
-last saved, the adversary with it.
+canaries and the rules, but no coin, no batch, no weight and no noise. From the released models follow both ends that
+were mixed, so the middle m and the gap of every coordinate. With the expected update of the real records taken away,
+
+    o = ((m - w_k) B / eta - q sum of clipped gradients) / sigma     is N + U of width gap B / (eta sigma),
+
+shifted by what the canary adds where it was drawn: v = clip_norm / (sqrt(width) sigma), or, where noise is Laplace of
+scale b, clip_norm / (width b). A step adds ln(1 - q + q prod_j p_v / p_0), which is exact. Under a shared weight the
+uniform lies along one line, which is projected out; what is left is Gaussian. Noise within a subspace is taken to be
+independent in a canary's coordinates, which it is not quite: the score is no exact ratio then, and no less valid.
+
+A trial that is killed goes on where its run was last saved, the adversary with it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
+import torch
+from torch import Tensor
 
 import dpspec.contract as dps
-from dpspec_modelmix.options import Attack, attack_of, floor_of
-from dpspec_modelmix.running import Array, job_of, row_clip, train
-from dpspec_modelmix.twins import accuracies
+from dpspec.stats.conformance.run_checks import joined
+from dpspec.training.gradients.flat_model import Layout
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.native import tensors as rows_on
+from dpspec.training.loop.schedule import Schedule, ScheduledPhase
+from dpspec.training.measure.population import population
+from dpspec.training.measure.run_evidence import WatchedRun
+from dpspec.training.seeds import generator
+from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
+from dpspec_modelmix.density import NARROW
+from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
+from dpspec_modelmix.training import Array, Rules, make_job, rules_of_job, train, twin_accuracies
 
 #: Canary gradients are this many times the clip norm long, so that clipping is exercised and always bites.
 CANARY_NORM = 10.0
 
 #: At most so many steps are shown of what was measured at each.
-SHOWN = 200
+SHOWN_STEPS = 200
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """One trial for each index."""
     for index in indices:
-        yield _trial(inputs, context, index, attack_of(inputs["audit"]))
+        yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
+
+
+class CanaryCoordinates:
+    """Every canary's coordinates and signs, both (m, width); no coordinate belongs to two.
+
+    One-hot: in as few coordinates as the theorem's worst case has. Spread: in as many as there are.
+    """
+
+    def __init__(self, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str) -> None:
+        """``pool``: the coordinates (n,) that canaries may own. Raises ``ValueError`` where it is too small."""
+        width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
+        if width < 1 or attack.count * width > len(pool):
+            raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
+        source = generator(seed, "canaries")
+        order = torch.randperm(len(pool), generator=source)[: attack.count * width]
+        signs = torch.randint(0, 2, (attack.count, width), generator=source) * 2 - 1
+        self.coordinates = pool.cpu()[order].view(attack.count, width).to(device)
+        self.signs = signs.to(device, torch.float32)
+
+    @property
+    def width(self) -> int:
+        """How many coordinates each canary owns."""
+        return self.coordinates.shape[1]
+
+
+class PlantedCanaries:
+    """The canaries that are in the data: the gradient ``norm`` * signs / sqrt(width) on the coordinates of each."""
+
+    def __init__(self, owned: CanaryCoordinates, present: Tensor, parameters: int, norm: float) -> None:
+        """``present`` (m,): bool."""
+        self._coordinates = owned.coordinates[present.to(owned.coordinates.device)]
+        self._values = norm / math.sqrt(owned.width) * owned.signs[present.to(owned.signs.device)]
+        self._parameters = parameters
+
+    @property
+    def count(self) -> int:
+        """How many canaries are planted."""
+        return len(self._coordinates)
+
+    def gradients(self, indices: Tensor) -> Tensor:
+        """The gradients (b, parameters) of planted canaries ``indices`` (b,), before clipping."""
+        coordinates, values = self.sparse(indices)
+        rows = torch.zeros(len(indices), self._parameters, device=values.device)
+        return rows.scatter_(1, coordinates, values)
+
+    def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Where those gradients are not zero: coordinates and values, (b, width) each."""
+        members = indices.to(self._coordinates.device)
+        return self._coordinates[members], self._values[members]
+
+
+class Reader(dps.Observer):
+    """scores: (m,) float64, the log-likelihood ratios of planted against not, summed over the steps seen so far."""
+
+    def __init__(
+        self,
+        job: dps.TrainingJob,
+        rules: Rules,
+        owned: CanaryCoordinates,
+        everyone: PlantedCanaries,
+        clipping: RowClip | None = None,
+    ) -> None:
+        """``job`` declares the run; its canaries play no part here, and the coins are not known.
+
+        everyone: all canaries as if planted; clipping: one for which gradients are written out.
+        """
+        self._rules = rules
+        self._owned, self._everyone, self._clipping = owned, everyone, clipping
+        self._model = FlatModel(job.model, device=job.device)
+        self._x, self._y = rows_on(job.x, job.y, job.device)
+        self._schedule = Schedule.of(job.phases, len(job.x))
+        self._phases: Iterator[ScheduledPhase] = iter(self._schedule)
+        self._current: Tensor | None = None
+        self._kept: Tensor | None = None
+        self.steps = 0
+        self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Score the step that led to ``state`` (P,); raises ``ValueError`` where a step is missing."""
+        if step != (0 if self._current is None else self.steps + 1):
+            raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
+        previous, self._current = self._current, state.double().clone()
+        if previous is None:
+            return
+        self.steps = step
+        rules, phase = self._rules, next(self._phases)
+        ends = rules.ends(step, previous, previous if self._kept is None else self._kept)
+        self._kept = ends.first
+        if phase.deviation == 0.0:
+            return
+        scale = rules.divisor / rules.rate(step)
+        noisy = (0.5 * (ends.first + ends.second) - self._current) * scale - rules.decay * rules.divisor * previous
+        seen = noisy - phase.sampler.inclusion * self._all_records(previous.to(state.dtype), phase).double()
+        gap = ends.gap * scale
+        if rules.shared:
+            line = ends.first - ends.second
+            square = float(line.square().sum())
+            seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
+            gap = torch.zeros_like(gap)
+        self._add(seen[self._owned.coordinates], gap[self._owned.coordinates], phase)
+
+    def _all_records(self, state: Tensor, phase: ScheduledPhase) -> Tensor:
+        """The sum (P,) of all real records' clipped gradients; the clipping stands at ``state`` from here on."""
+        if self._clipping is None:
+            return population(self._model, state, self._x, self._y, phase.clip).sum
+        everyone = torch.arange(len(self._x))
+        return WrittenOut(self._model, self._x, self._y, self._clipping).clipped(state, everyone, phase.clip).sum
+
+    def _add(self, seen: Tensor, gap: Tensor, phase: ScheduledPhase) -> None:
+        """One step's outputs and widths of the uniform, (m, coordinates of each) both, on the scale of the sum."""
+        unit = self._unit(phase)
+        shift, signed = self._shift(phase) / unit, seen * self._owned.signs / unit
+        law = log_laplace_density if phase.noise == "laplace" else log_density
+        ratio = (law(signed - shift, gap / unit) - law(signed, gap / unit)).sum(1)
+        rate = phase.sampler.inclusion
+        if rate < 1.0:
+            ratio = torch.logaddexp(torch.full_like(ratio, math.log1p(-rate)), ratio + math.log(rate))
+        self.scores += torch.nan_to_num(ratio, nan=0.0, posinf=1e6, neginf=-1e6)
+
+    def _unit(self, phase: ScheduledPhase) -> Tensor:
+        """The scale of the noise in every canary's coordinates, (m, width) or one number."""
+        if phase.noise == "laplace":
+            return self.scores.new_tensor(phase.deviation / math.sqrt(2.0))
+        if isinstance(self._clipping, TwoParts):
+            within = self._clipping.basis.double().square().sum(1)[self._owned.coordinates]
+            return (phase.deviation**2 + self._clipping.rule.deviation**2 * within).sqrt()
+        return self.scores.new_tensor(phase.deviation)
+
+    def _shift(self, phase: ScheduledPhase) -> Tensor:
+        """What a drawn canary adds to each of its coordinates, signs left out, (m, width) or one number."""
+        clip_norm, width = phase.clip_norm, self._owned.width
+        if isinstance(self._clipping, TwoParts):
+            shifts = []
+            for chunk in torch.split(torch.arange(self._everyone.count), CANARY_CHUNK):
+                rows, _ = self._clipping(self._everyone.gradients(chunk), phase.clip)
+                shifts.append(rows.gather(1, self._owned.coordinates[chunk]))
+            return torch.cat(shifts).double() * self._owned.signs
+        return self.scores.new_tensor(clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width)))
+
+    def state(self) -> Memory:
+        """Scores, both models and the step: all that later steps need."""
+        return {
+            **tensors(current=self._current, kept=self._kept, scores=self.scores),
+            "steps": np.array(self.steps),
+        }
+
+    def restore(self, state: Memory) -> None:
+        """Go on after the step that was seen last; an empty memory begins anew."""
+        self.steps = int(state.get("steps", 0))
+        self._phases = islice(iter(self._schedule), self.steps, None)
+        current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
+        device = self.scores.device
+        self._current = None if current is None else current.to(device)
+        self._kept = None if kept is None else kept.to(device)
+        self.scores = torch.zeros_like(self.scores) if scores is None else scores.to(device)
+
+
+def log_density(o: Tensor, width: Tensor) -> Tensor:
+    """ln of the density of N(0, 1) + U of each ``width``, as :func:`dpspec_modelmix.density.log_density`."""
+    a, wide = o.abs(), width.clamp_min(NARROW)
+    upper, lower = torch.special.log_ndtr(0.5 * wide - a), torch.special.log_ndtr(-0.5 * wide - a)
+    mixed = upper + torch.log(-torch.expm1(lower - upper)) - wide.log()
+    return torch.where(width < NARROW, -0.5 * o.square() - 0.5 * math.log(2.0 * math.pi), mixed)
+
+
+def log_laplace_density(o: Tensor, width: Tensor) -> Tensor:
+    """ln of the density of Laplace noise of scale 1 + U of each ``width``, around 0."""
+    a, wide = o.abs(), width.clamp_min(NARROW)
+    half = 0.5 * wide
+    inside = torch.log(-torch.expm1(a - half) - torch.expm1(-a - half))
+    outside = half - a + torch.log(-torch.expm1(-wide))
+    mixed = torch.where(a < half, inside, outside) - (2.0 * wide).log()
+    return torch.where(width < NARROW, -a - math.log(2.0), mixed)
 
 
 def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Attack) -> dps.Trial:
-    import torch
-
-    from dpspec.stats.conformance import joined
-    from dpspec.training import flat
-    from dpspec.training.conformance import RunLogs, reported
-    from dpspec_modelmix.canaries import Owned, Planted
-    from dpspec_modelmix.mixing import rules_of
-    from dpspec_modelmix.reading import Reader
-
-    job = job_of(inputs, context, index, "training")
-    rules = rules_of(job.phases, job.options, job.expected_batch_size, flat.Layout.of(job.model), job.device)
-    size = flat.Layout.of(job.model).size
+    job = make_job(inputs, context, index, "training")
+    rules, size = rules_of_job(job), Layout.of(job.model).size
     pool = torch.arange(size) if rules.mixed is None else (~rules.mixed).nonzero().squeeze(1)
-    sparsity = max(int(phase.get("linf_truncation", 1)) for phase in job.phases)
-    owned = Owned(attack, sparsity, pool, context.seed(index, "directions"), context.device)
+    sparsity = max(PhaseOptions.of(phase).sparsity for phase in job.phases)
+    owned = CanaryCoordinates(attack, sparsity, pool, context.seed(index, "directions"), context.device)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=attack.count, dtype=np.int64)
-    norm = CANARY_NORM * max(floor_of(phase) for phase in job.phases)
-    planted = Planted(owned, torch.from_numpy(coins == 1), size, norm)
-    everyone = Planted(owned, torch.ones(attack.count, dtype=torch.bool), size, norm)
-    reader = Reader(job, rules, owned, everyone, row_clip(job, context, index))
+    norm = CANARY_NORM * max(mixed_norm(dps.Phase.of(phase)) for phase in job.phases)
+    planted = PlantedCanaries(owned, torch.from_numpy(coins == 1), size, norm)
+    everyone = PlantedCanaries(owned, torch.ones(attack.count, dtype=torch.bool), size, norm)
+    reader = Reader(job, rules, owned, everyone, make_row_clip(job, context, index))
     job = replace(job, canaries=planted)
-    logs = RunLogs(job)
-    job = replace(job, observers=(reader, *logs.observers))
-    gaps = train(job, row_clip(job, context, index), rules)
+    watched = WatchedRun(job)
+    job = replace(job, observers=(reader, *watched.observers))
+    gaps = train(job, make_row_clip(job, context, index), rules)
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
     least = gaps[:, 0]
     internal: dict[str, dps.Json] = {
-        "gaps": _thinned(gaps),
+        "gaps": _shown_gaps(gaps),
         "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
     }
     evidence: dict[str, dps.Json] = {
         "outcome": "".join(map(str, coins[order])),
-        "steps": reader.steps,
     }
-    twins = inputs["audit"].get("twins")
-    if twins is not None:
-        internal["accuracy"], evidence["twins"] = accuracies(inputs, context, index, twins)
+    if attack.twins is not None:
+        internal["accuracy"], evidence["twins"] = twin_accuracies(inputs, context, index, attack.twins)
     evidence["internal"] = internal
-    evidence = joined(evidence, reported(logs))
+    evidence = joined(evidence, watched.evidence())
     return dps.Trial(
         index=index,
         evidence=dps.FrozenMap(evidence),
@@ -78,8 +262,8 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     )
 
 
-def _thinned(gaps: Array) -> list[dps.Json]:
+def _shown_gaps(gaps: Array) -> list[dps.Json]:
     """[step, least / tau, share enforced, mean square / tau^2] at up to so many steps, spread evenly."""
-    steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN, len(gaps))).round().astype(int))
+    steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN_STEPS, len(gaps))).round().astype(int))
     shown = np.nan_to_num(gaps[steps], nan=0.0, posinf=1e300)
     return [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)]

@@ -15,8 +15,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpspec.accounting.checks import Floats
-from dpspec.accounting.excess import log_excess_power
+from dpspec.accounting import Floats, log_excess_power
 
 #: Below this width the uniform is lost in rounding: the noise counts as Gaussian, which only makes bounds larger.
 NARROW = 1e-6
@@ -59,15 +58,15 @@ def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
     elif shift > width:
         pieces = [(low, high)]
     base, weights = _RULE
-    found: list[tuple[Floats, Floats]] = []
+    parts: list[tuple[Floats, Floats]] = []
     for start, end in pieces:
         panels = max(1, math.ceil((end - start) / _PANEL))
         size = (end - start) / panels
         if size <= 0.0:
             continue
         middles = start + size * (np.arange(panels) + 0.5)
-        found.append(((middles[:, None] + 0.5 * size * base).ravel(), np.tile(0.5 * size * weights, panels)))
-    return np.concatenate([o for o, _ in found]), np.concatenate([w for _, w in found])
+        parts.append(((middles[:, None] + 0.5 * size * base).ravel(), np.tile(0.5 * size * weights, panels)))
+    return np.concatenate([o for o, _ in parts]), np.concatenate([w for _, w in parts])
 
 
 def log_excess_moments(orders: Floats, shift: float, width: float, rate: float = 1.0) -> Floats:
@@ -81,12 +80,12 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
     if width > far:
         # Only the ends count, and their shape does not change: the excess is proportional to 1 / t.
         return np.asarray(log_excess_moments(orders, shift, far, rate) + math.log(far / width), dtype=np.float64)
-    found = np.empty(len(orders))
+    log_excess = np.empty(len(orders))
     # Orders that are alike share their nodes: large ones reach far, and small ones need none of that.
     ranks = np.ceil(np.log2(np.maximum(orders, 2.0)))
     for rank in np.unique(ranks):
-        some = ranks == rank
-        o, weights = nodes(shift, width, float(orders[some].max()))
+        alike = ranks == rank
+        o, weights = nodes(shift, width, float(orders[alike].max()))
         loss = log_ratio(o, shift, width)
         logs = log_density(o, width) + np.log(weights)
         if rate < 1.0:
@@ -95,9 +94,9 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
                 loss < 1.0, np.log1p(np.minimum(change, 2.0)), np.logaddexp(math.log1p(-rate), loss + math.log(rate))
             )
         change = np.expm1(np.minimum(loss, 700.0))
-        for i in np.flatnonzero(some):
-            found[i] = _logsumexp(log_excess_power(np.full(len(o), orders[i]), loss, change) + logs)
-    return found
+        for i in np.flatnonzero(alike):
+            log_excess[i] = _logsumexp(log_excess_power(np.full(len(o), orders[i]), loss, change) + logs)
+    return log_excess
 
 
 @lru_cache(maxsize=4096)
@@ -125,20 +124,6 @@ def log_moment(order: int, shift: float, width: float) -> float:
     if width < NARROW or shift > LONG:
         return 0.5 * order * (order - 1.0) * shift**2
     return _log_moment(order, shift, width)
-
-
-def fisher_information(width: float) -> float:
-    """I(t) = E_{p_0}[(p_0' / p_0)^2], the Fisher information of the noise: 1 at t = 0, about 1.8064 / t where wide.
-
-    At least 1 / (1 + t^2 / 12), by Cramer and Rao.
-    """
-    if width < NARROW:
-        return 1.0
-    o, weights = nodes(0.5, width, 1.0)
-    half = 0.5 * width
-    mass = np.exp(log_density(o, width) + math.log(width))
-    slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
-    return float(np.sum(weights * slope**2 / mass)) / width
 
 
 def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 16) -> float:

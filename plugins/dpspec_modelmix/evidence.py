@@ -2,23 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import dpspec.contract as dps
-from dpspec_modelmix.options import attack_of, lost
+from dpspec import kit
+from dpspec.stats import utility
+from dpspec.stats.attacks import guess_counts
+from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance.evidence.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
+from dpspec_modelmix.options import Attack, unmet_conditions
 
-#: The first guess count of a ladder: from so many canaries on either side to all, each three times the one before.
+#: The first guess count: from so many canaries on either side to all, each three times the one before.
 _LEAST = 4
 
-_COINS = dps.Assumption(
-    name="coins", status="by-construction", text="each canary is planted by an independent fair coin"
-)
+_COINS = kit.coins("each canary is planted by an independent fair coin")
 _GUESSES = dps.Assumption(
     name="guess-count", status="declared", text="how many guesses count follows from the number of canaries alone"
 )
 
 
-def rungs(canaries: int) -> tuple[tuple[int, int], ...]:
+@dataclass(frozen=True)
+class GapsAtStep(Row):
+    """The gaps at one step: the least in units of the threshold, the share that was enforced, the mean square."""
+
+    step: Positive
+    least: Amount
+    enforced: Amount
+    mean_square: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapsOfRun(Record):
+    """The gaps of a run: a few of its steps."""
+
+    gaps: tuple[GapsAtStep, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastGap(Record):
+    """The least gap of a run in units of the threshold, None where one is no number, and how many steps are below."""
+
+    below: Count
+    least: Amount | None = None
+
+    def problem(self) -> str | None:
+        """Steps are below the threshold where the least gap is, and only then."""
+        if self.least is not None and (self.least < 1.0) != (self.below > 0):
+            return f"below must be {'above 0' if self.least < 1.0 else '0'} where the least gap is {self.least}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(Record):
+    """DP-SGD beside ModelMix: the noise of the twin of the same epsilon, that epsilon, and the twins' step size."""
+
+    noise_factor: AboveZero
+    epsilon: Amount
+    learning_rate: AboveZero
+
+
+def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
     """How many of the lowest and of the highest scores are guessed, fixed before any coin is seen."""
     most = (canaries - canaries // 2, canaries // 2)
     halves = [_LEAST * 3**k for k in range(20) if _LEAST * 3**k < most[1]]
@@ -27,18 +71,16 @@ def rungs(canaries: int) -> tuple[tuple[int, int], ...]:
 
 def attack_delta(spec: dps.Spec) -> float:
     """The delta at which lower bounds are stated: the largest that a claim names."""
-    return max((float(c["delta"]) for c in spec.claims if c.kind == "approx-dp"), default=1e-5)
+    return kit.claimed_deltas(spec)[-1]
 
 
-def power(spec: dps.Spec) -> tuple[dps.Power, ...]:
+def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
     """What the attack could show if every guess were right."""
-    from dpspec.stats import ladder
-
     assert spec.audit is not None
-    attack = attack_of(spec.document["audit"])
+    attack = Attack.of(spec.audit.options)
     canaries, delta = attack.count * spec.audit.runs, attack_delta(spec)
-    guesses = [sum(rung) for rung in rungs(canaries)]
-    largest = ladder.largest(canaries, guesses, delta, spec.audit.confidence)
+    guesses = [sum(pair) for pair in guess_pairs(canaries)]
+    largest = guess_counts.largest(canaries, guesses, delta, spec.audit.confidence)
     return (
         dps.Power(
             at=dps.FrozenMap({"delta": delta}),
@@ -49,76 +91,71 @@ def power(spec: dps.Spec) -> tuple[dps.Power, ...]:
     )
 
 
+def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
+    """The checks that a run will allow: what the loop tells of itself, for nothing is measured on mixed models."""
+    assert spec.audit is not None
+    planted = Attack.of(spec.audit.options).count // 2
+    return kit.expected_checks(spec, facts, trials=spec.audit.runs, undone=False, planted=planted)
+
+
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     """Everything that trials say."""
-    from dpspec.stats import conformance
-
     yield from lower_bounds(spec, trials)
     yield from _gaps(spec, trials)
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
-    yield from conformance.checks(spec.phases, evidence, privacy=spec.data_privacy)
-    if not lost(spec):
+    yield from run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+    if not unmet_conditions(spec):
         yield from _gap_check(spec, trials)
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """The coins in the order of the scores as evidence, and the lower bound that follows."""
-    from dpspec.stats import ladder
-
     assert spec.audit is not None
-    attack, told = attack_of(spec.document["audit"]), [str(trial.evidence["outcome"]) for trial in trials]
-    canaries, confidence = sum(map(len, told)), spec.audit.confidence
-    guesses, correct = ladder.counts(told, rungs(canaries))
-    at, scope = dps.FrozenMap({"delta": attack_delta(spec)}), _scope(spec, "gradient")
+    attack = Attack.of(spec.audit.options)
+    outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]
+    canaries, confidence = sum(map(len, outcomes)), spec.audit.confidence
+    guesses, correct = guess_counts.counts(outcomes, guess_pairs(canaries))
+    delta = attack_delta(spec)
     method = f"one-run, all-iterates, {attack.kind} canaries"
-    yield dps.Evidence(
+    evidence = dps.Evidence(
         id=f"one-run/{attack.kind}",
         kind="one-run-ladder",
         statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
-        scope=scope,
-        at=at,
+        # Canaries stand among each other.
+        scope=kit.executed_scope(spec, adversary="gradient", data="planted", records=min(map(_records, trials))),
+        at=dps.FrozenMap({"delta": delta}),
         method=method,
-        source=ladder.SOURCE,
-        power=ladder.largest(canaries, guesses, at["delta"], confidence),
+        source=guess_counts.SOURCE,
+        power=guess_counts.largest(canaries, guesses, delta, confidence),
     )
-    yield dps.Finding(
-        quantity="epsilon",
-        value=ladder.epsilon_lower(canaries, guesses, correct, at["delta"], confidence),
-        bound="lower",
-        rigor="statistical",
-        at=at,
-        scope=scope,
-        method=f"{method}, {canaries} of them",
-        source=ladder.SOURCE,
-        confidence=confidence,
-        assumptions=(_COINS, _GUESSES),
-    )
+    yield evidence
+    yield kit.lower_from(evidence, confidence, method=f"{method}, {canaries} of them", assumptions=(_COINS, _GUESSES))
 
 
 def _gaps(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Series]:
-    rows = trials[0].evidence.get("internal", {}).get("gaps")
-    if rows:
+    run = kit.recorded_part(trials[0], GapsOfRun, "internal")
+    if run is not None and run.gaps:
         names = ("step", "least gap", "share enforced", "mean square gap")
-        columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-        yield dps.Series(
-            name="gaps",
-            title="Gaps of the first run, in units of the threshold",
-            columns=dps.FrozenMap(columns),
-            units=dps.FrozenMap({name: "steps" if name == "step" else "" for name in names}),
+        yield kit.series(
+            "gaps",
+            "Gaps of the first run, in units of the threshold",
+            kit.columns_of(names, map(astuple, run.gaps)),
             rigor="approximate",
             source="measured",
+            units={"step": "steps"},
+            x="step",
+            y=names[1:],
             privacy=spec.data_privacy,
-            plot=dps.FrozenMap({"x": "step", "y": list(names[1:])}),
         )
 
 
 def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Whether every coordinate had its gap at every step. Float64 keeps it exactly."""
-    kept = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
-    told = [gap for gap in kept if gap is not None and gap["least"] is not None]
-    if told:
-        below, least = sum(int(t["below"]) for t in told), min(float(t["least"]) for t in told)
+    gaps = _least_gaps(trials)
+    below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
+    if known or below:
+        least = min(known, default=None)
         yield dps.Check(
             assumption="gap",
             test="least gap over all coordinates and steps, in units of the threshold",
@@ -132,35 +169,38 @@ def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Chec
         )
 
 
+def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
+    """The least gaps of all runs; empty where they were left out. Raises ``ValueError`` where a run has none."""
+    told = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
+    if all(gap is None for gap in told):
+        return []
+    known = [{k: v for k, v in gap.items() if v is not None} if isinstance(gap, Mapping) else gap for gap in told]
+    return [read(LeastGap, gap, f"evidence of trial {n}.internal.gap") for n, gap in enumerate(known, start=1)]
+
+
 def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
     """Accuracy by split of ModelMix and of both twins, the mean over the trials."""
-    from dpspec.stats import utility
-
     measured = [t.evidence.get("internal", {}).get("accuracy") for t in trials]
     measured = [m for m in measured if m is not None]
     if not measured:
         return
-    about = next(t.evidence["twins"] for t in trials if "twins" in t.evidence)
-    noise, rate = f"{about['noise_factor']:.4g}", f"{about['learning_rate']:.4g}"
+    about = next(twins for trial in trials if (twins := kit.recorded_part(trial, Twins, "twins")) is not None)
+    noise, rate = f"{about.noise_factor:.4g}", f"{about.learning_rate:.4g}"
     words = {
         "modelmix": "ModelMix",
         "same-noise": f"DP-SGD with the same noise, learning rate {rate}",
-        "same-epsilon": f"DP-SGD with {noise} times the noise, epsilon {about['epsilon']:.4g} like ModelMix, "
+        "same-epsilon": f"DP-SGD with {noise} times the noise, epsilon {about.epsilon:.4g} like ModelMix, "
         f"learning rate {rate}",
     }
     for name, text in words.items():
         quantity = "accuracy" if name == "modelmix" else f"accuracy-{name}"
         counts = [m[name] for m in measured]
-        yield from utility.from_counts(spec, counts, f"{text}, without canaries", _scope(spec, "none"), quantity)
+        yield from utility.from_counts(
+            spec, counts, f"{text}, without canaries", kit.executed_scope(spec, adversary="none"), quantity
+        )
 
 
-def _scope(spec: dps.Spec, adversary: str) -> dps.Scope:
-    return dps.Scope(
-        adjacency=spec.threat_model.adjacency,
-        unit=spec.threat_model.unit,
-        access=spec.threat_model.access,
-        adversary=adversary,
-        # An attack's canaries stand among each other; accuracy is of models trained without them.
-        data="this" if adversary == "none" else "planted",
-        pipeline="executed",
-    )
+def _records(trial: dps.Trial) -> int:
+    """How many records there were without any canary; 0 where the backend told of no batches."""
+    log = trial.evidence.get("sampling_log")
+    return 0 if log is None else max(0, int(log["records"]) - str(trial.evidence["outcome"]).count("1"))

@@ -1,26 +1,54 @@
-"""What this plugin refuses, and what it says beforehand, located and in words: no torch, no rows, no numerics."""
+"""What the theory or the attack does not cover, as located messages: no torch, no rows, no numerics."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import dpspec.contract as dps
-from dpspec_modelmix.attack_refusals import attack_refusals
-from dpspec_modelmix.options import batch_size, learning_rate, lost, mixing_of, mixing_path, noise_of
-from dpspec_modelmix.part_refusals import part_refusals
+from dpspec import kit
+from dpspec.training.loop.learning_rates import optimizer_kind
+from dpspec_modelmix.options import (
+    KINDS,
+    Attack,
+    PhaseOptions,
+    embedding_of,
+    gap_on_sum,
+    mixing_of,
+    mixing_path,
+    unmet_conditions,
+)
 
 #: Below this, in units of the noise, the gap hides nothing.
 _NEGLIGIBLE = 0.5
 
+#: Clip norms up to this one keep their products with the noise to full precision; the least is the schema's.
+MOST_CLIP = 1e30
+
+#: Trials embed the order of their canaries; more than this does not fit their evidence.
+MAX_CANARIES = 50_000
+
+_LEAST_CANARIES = 8
+
+_CANARY = ("audit", "canary")
+
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
+    """Errors for everything that cannot be audited as declared, and warnings about what the bounds will show."""
     yield from _scope(spec)
-    yield from _mechanism(spec, facts)
-    yield from part_refusals(spec, facts)
+    for i, phase in enumerate(spec.phases):
+        yield from _phase(spec, facts, i, phase)
+    yield from _between_phases(spec)
+    for i, phase in enumerate(spec.phases):
+        if phase.noise == "laplace":
+            yield from _laplace(spec, facts, i, phase)
+        yield from _embedding(spec, facts, i, phase)
+    if "utility" in spec.mechanism.options:
+        yield from _utility(spec, facts)
     yield from _amplification(spec, facts)
     if spec.audit is not None:
-        yield from attack_refusals(spec, facts)
+        yield from _attack(spec, facts)
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -29,93 +57,226 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]
     for path, size in sizes:
         if size > 1:
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the theorem speaks of single records, not of groups of {size}",
-                path=path,
-                help="the mechanism group covers groups, without mixing",
-            )
+            message = f"the theorem covers single records, not groups of {size}"
+            yield kit.unsupported(message, path, "the mechanism group covers groups, without mixing")
 
 
-def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    for i, phase in enumerate(spec.phases):
-        scheme = phase["sampling"]["scheme"]
-        if scheme not in ("poisson", "full"):
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"the theorem covers Poisson batches, not {scheme} ones",
-                path=dps.in_phase(spec, i, "sampling", "scheme"),
-                help="train with scheme: poisson",
+def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    message = "the theorem covers Poisson batches, not {scheme} ones"
+    yield from kit.other_scheme(spec, i, ("poisson", "full"), message, "train with scheme: poisson")
+    options = PhaseOptions.of(phase)
+    if facts.parameters is not None and options.sparsity > facts.parameters:
+        yield dps.Diagnostic(
+            code="out-of-range",
+            message=f"linf_truncation must be at most the {facts.parameters} parameters of the model, "
+            f"got {options.sparsity}",
+            path=dps.in_phase(spec, i, "linf_truncation"),
+        )
+    clips: list[tuple[tuple[str, ...], float]] = [(("clip_norm",), phase.clip_norm)]
+    if options.embedding is not None:
+        clips.append((("embedding", "clip_norm"), options.embedding.clip_norm))
+    for keys, clip in clips:
+        if clip > MOST_CLIP:
+            yield kit.bad_value(
+                f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding changes the noise that is a "
+                "multiple of it",
+                dps.in_phase(spec, i, *keys),
+                "take another clip norm, and the learning rate and threshold that go with it",
             )
-        sparsity = int(phase.get("linf_truncation", 1))
-        if facts.parameters is not None and sparsity > facts.parameters:
-            yield dps.Diagnostic(
-                code="out-of-range",
-                message=f"linf_truncation {sparsity} is above the {facts.parameters} parameters of the model",
-                path=dps.in_phase(spec, i, "linf_truncation"),
-                help="p coordinates share the worst gradient, and there are no more than that",
-            )
-        if float(phase["noise_multiplier"]) == 0.0:
-            yield dps.Diagnostic(
-                code="no-noise",
-                message="without noise epsilon is infinite: mixing alone gives no privacy",
-                path=dps.in_phase(spec, i, "noise_multiplier"),
-                severity="warning",
-            )
-        mixing = mixing_of(phase)
-        if not mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="an absolute threshold beside a schedule of learning rates gives every step a gap of its own",
-                path=mixing_path(spec, i, "relative_to"),
-                help="write relative_to: learning-rate, or phases with a learning_rate each",
-            )
-    if any("learning_rate" in phase for phase in spec.phases) and spec.training.get("schedule"):
+    if phase.noiseless:
+        yield dps.Diagnostic(
+            code="no-noise",
+            message="without noise epsilon is infinite: mixing alone gives no privacy",
+            path=dps.in_phase(spec, i, "noise_multiplier"),
+            severity="warning",
+        )
+    if not options.mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
+        yield kit.unsupported(
+            "an absolute threshold beside a schedule of learning rates gives every step a gap of its own",
+            mixing_path(spec, i, "relative_to"),
+            "write relative_to: learning-rate, or phases with a learning_rate each",
+        )
+
+
+def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    if any(PhaseOptions.of(phase).learning_rate is not None for phase in spec.phases) and spec.training.get("schedule"):
         yield dps.Diagnostic(
             code="conflicting-key",
-            message="mechanism.learning_rate and training.schedule both say how large steps are",
+            message="mechanism.learning_rate and training.schedule must not both be set",
             path=("training", "schedule"),
             help="leave one of them out",
         )
-    rules = [{**phase["mixing"], "threshold": 0, "relative_to": ""} for phase in spec.phases]
+    rules = [replace(mixing_of(phase), threshold=0.0, relative=True) for phase in spec.phases]
     for i, rule in enumerate(rules):
         if rule != rules[0]:
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="phases may differ in threshold only, not in how models are mixed",
-                path=mixing_path(spec, i, "threshold")[:-1],
-            )
-    if len({phase.get("reduction", "mean") for phase in spec.phases}) > 1:
-        yield dps.Diagnostic(code="unsupported", message="all phases share one reduction", path=("mechanism",))
+            path = mixing_path(spec, i, "threshold")[:-1]
+            yield kit.unsupported("phases may differ in threshold only, not in how models are mixed", path)
+    if len({PhaseOptions.of(phase).by_mean for phase in spec.phases}) > 1:
+        yield kit.unsupported("all phases must have the same reduction", ("mechanism",))
+    for key in ("noise", "embedding"):
+        for i, phase in enumerate(spec.phases):
+            if phase.get(key) != spec.phases[0].get(key):
+                yield kit.unsupported(f"all phases must have the same {key}", dps.in_phase(spec, i, key))
+
+
+def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    if PhaseOptions.of(phase).sparsity > 1:
+        yield kit.unsupported(
+            "linf_truncation needs l2 clipping, and Laplace noise clips to an l1 norm",
+            dps.in_phase(spec, i, "linf_truncation"),
+            "leave it out: clip_norm bounds the l1 norm where noise is laplace",
+        )
+    if embedding_of(phase) is not None:
+        path = dps.in_phase(spec, i, "embedding")
+        yield kit.unsupported("embedding needs l2 clipping, and Laplace noise clips to an l1 norm", path)
+    if phase.noiseless or unmet_conditions(spec):
+        return
+    noise, clip = phase.noise_multiplier, phase.clip_norm
+    width = gap_on_sum(phase, spec.phases, spec.training.options, facts.records)
+    printed_least = max(2.0 * math.log(max(width, 1e-300)) * noise * clip / math.sqrt(2.0) + clip, 1.0)
+    path = mixing_path(spec, i, "threshold")
+    if width <= clip:
+        yield kit.bad_value(
+            f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}",
+            path,
+            "a larger threshold, or threshold: 0 for plain Laplace noise",
+        )
+    elif width <= printed_least:
+        warning = kit.bad_value(
+            f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed covers gaps above "
+            f"{printed_least:.3g} only, which depends on units",
+            path,
+            "the bound cuts the uniform elsewhere and holds; it will gain little",
+        )
+        yield replace(warning, severity="warning")
+
+
+def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    embedding = embedding_of(phase)
+    if embedding is None:
+        return
+
+    def path(key: str) -> dps.Path:
+        return dps.in_phase(spec, i, "embedding", key)
+
+    if facts.parameters is not None and embedding.dimension > facts.parameters:
+        yield dps.Diagnostic(
+            code="out-of-range",
+            message=f"dimension must be at most the {facts.parameters} parameters of the model, got "
+            f"{embedding.dimension}",
+            path=path("dimension"),
+        )
+    if embedding.anchors and embedding.anchors < embedding.dimension:
+        yield kit.bad_value(
+            f"anchors must be at least dimension ({embedding.dimension}) to span the subspace, got {embedding.anchors}",
+            path("anchors"),
+            "at least as many anchors as dimensions, or 0 for a random subspace",
+        )
+    if embedding.anchors > facts.test_records:
+        yield dps.Diagnostic(
+            code="out-of-range",
+            message=f"anchors must be at most the {facts.test_records} records of the test split, got "
+            f"{embedding.anchors}",
+            path=path("anchors"),
+            help="public records are taken from the test split, never from the training records",
+        )
+    if not embedding.floor and embedding.noise_multiplier == 0.0:
+        yield dps.Diagnostic(
+            code="no-noise",
+            message="without noise within the subspace epsilon is infinite: its part counts against its own noise",
+            path=path("noise_multiplier"),
+            severity="warning",
+        )
+
+
+def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    path, phase = ("mechanism", "utility"), spec.phases[0]
+    if facts.parameters is None:
+        yield dps.Diagnostic(
+            code="no-model", message="the utility theorems need the number of parameters: name a model", path=path
+        )
+    if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
+        yield dps.Diagnostic(
+            code="missing-key",
+            message="mechanism.utility needs one of distance, span and tail beside smoothness",
+            path=path,
+            help="distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1",
+        )
+    schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
+    if len(spec.phases) > 1 or schedule != "constant":
+        yield kit.unsupported("the utility theorems have one learning rate and one threshold", path)
+    if phase.noise != "gaussian" or embedding_of(phase) is not None:
+        yield kit.unsupported("the utility theorems clip whole gradients to an l2 norm", path)
+    if any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
+        message = "the utility theorems cover Algorithm 1 with plain descent, every coordinate mixed"
+        yield kit.unsupported(message, path)
 
 
 def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    for path, reason in lost(spec):
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"mixing amplifies nothing here: {reason}",
-            path=path,
-            severity="warning",
-            help="the bound is that of plain DP-SGD, of which mixing is post-processing",
-        )
-    if lost(spec):
+    unmet = unmet_conditions(spec)
+    for path, reason in unmet:
+        message, help = f"mixing amplifies nothing: {reason}", "the bound is that of plain DP-SGD, which holds"
+        yield replace(kit.unsupported(message, path, help), severity="warning")
+    if unmet:
         return
     for i, phase in enumerate(spec.phases):
-        mixing, noise = mixing_of(phase), float(phase["noise_multiplier"])
-        if noise == 0.0 or noise_of(phase) != "gaussian":
+        if phase.noiseless or phase.noise != "gaussian":
             continue
-        ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, spec.training.options)
-        mean = phase.get("reduction", "mean") == "mean"
-        gap = ratio * (batch_size(spec.phases, facts.records) if mean else 1.0) / (noise * float(phase["clip_norm"]))
+        gap = gap_on_sum(phase, spec.phases, spec.training.options, facts.records) / phase.deviation
         if gap < _NEGLIGIBLE:
-            factor = 1.0 + gap**2 / 12.0
             # Of the divergence at order 2, to first order: 1 / I(t), and I(t) is about 1 / (1 + t^2 / 12) there.
-            yield dps.Diagnostic(
-                code="bad-value",
-                message=f"the gap is {gap:.2g} times the noise: it amplifies by a factor of about {factor:.4f}",
-                path=mixing_path(spec, i, "threshold"),
-                severity="warning",
-                help="the noise is added to a sum: probably reduction: mean is meant"
-                if not mean
+            factor = 1.0 + gap**2 / 12.0
+            warning = kit.bad_value(
+                f"the gap is {gap:.2g} times the noise: it amplifies by a factor of about {factor:.4f}",
+                mixing_path(spec, i, "threshold"),
+                "the noise is added to a sum: probably reduction: mean is meant"
+                if not PhaseOptions.of(phase).by_mean
                 else "a threshold of several times noise_multiplier * clip_norm / expected batch size is needed",
             )
+            yield replace(warning, severity="warning")
+
+
+def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Errors for what the attack of a spec with an audit cannot do."""
+    assert spec.audit is not None
+    canary = spec.audit.options.get("canary")
+    if canary is None or "count" not in canary:
+        key, block = ("canary", ("audit",)) if canary is None else ("count", _CANARY)
+        yield kit.missing_key(key, block, "for example canary: {space: gradient, kind: one-hot, count: 100}")
+        return
+    yield from kit.requires_data(facts)
+    if facts.parameters is None:
+        yield from kit.requires_model(facts)
+        return
+    if "parts" not in facts.capabilities:
+        yield dps.Diagnostic(
+            code="missing-capability",
+            message=f"backend {spec.training.kind!r} lacks 'parts': it trains by a rule of its own and mixes no models",
+            path=("training", "backend"),
+            help="use backend: native",
+        )
+    attack, bounded = Attack.of(spec.audit.options), "leave audit out for bounds only"
+    if spec.audit.method != "one-run":
+        yield kit.unsupported(f"audit.method must be one-run, got {spec.audit.method}", ("audit", "method"))
+    if canary.get("space", "gradient") != "gradient":
+        yield kit.unsupported("canary.space must be gradient", (*_CANARY, "space"))
+    if attack.kind not in KINDS:
+        message = f"{attack.kind!r} is not a kind of canary of modelmix{kit.did_you_mean(attack.kind, KINDS)}"
+        yield kit.unsupported(message, (*_CANARY, "kind"))
+    if "spread" in canary:
+        yield kit.unsupported("canary.spread does not apply: canaries are single records", (*_CANARY, "spread"))
+    if spec.threat_model.access != "all-iterates":
+        yield kit.unsupported("the attack needs access: all-iterates", ("threat_model", "access"), bounded)
+    if optimizer_kind(spec.training.options) != "sgd":
+        yield kit.unsupported("the attack needs optimizer: {kind: sgd}", ("training", "optimizer"), bounded)
+    width = max(PhaseOptions.of(phase).sparsity for phase in spec.phases) if attack.kind == "one-hot" else 1
+    most = min(MAX_CANARIES, facts.parameters // width)
+    if width <= facts.parameters and not _LEAST_CANARIES <= attack.count <= most:
+        yield kit.bad_value(
+            f"count must be from {_LEAST_CANARIES} to {most}, got {attack.count}: every canary needs {width} of "
+            f"{facts.parameters} coordinates",
+            (*_CANARY, "count"),
+        )
+    if any(mixing_of(phase).unmixed for phase in spec.phases) and attack.kind == "spread":
+        message = "spread canaries cover all parameters: use kind: one-hot where some are unmixed"
+        yield kit.unsupported(message, (*_CANARY, "kind"))

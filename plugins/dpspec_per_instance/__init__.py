@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_per_instance.descriptor import PER_INSTANCE, RECORDS
+from dpspec_per_instance.mechanism import PER_INSTANCE, RECORDS
 
 DPSPEC_API = 1
 

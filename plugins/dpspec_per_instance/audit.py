@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import dpspec.contract as dps
-from dpspec_per_instance.options import observe_every
-from dpspec_per_instance.plans import plan
-from dpspec_per_instance.refusals import refusals
+from dpspec import kit
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_per_instance.checks import check_spec
+from dpspec_per_instance.options import (
+    LOGGED_RUNS,
+    MEASURED_STEPS,
+    MOST_SHARDS,
+    AuditBlock,
+    Audited,
+    Composition,
+    Shards,
+    audited_records,
+)
+
+#: At most so many runs are trained together.
+_TOGETHER = 16
+
+#: Sharding is advised for runs of more seconds than this on one core, into tasks of about so many seconds.
+_LONG, _TASK = 3600.0, 600.0
+
+#: Sharding is advised as long as training again adds at most this share to the work.
+_AGAIN = 0.25
 
 
 class PerInstanceAudit(dps.Audit):
@@ -15,66 +36,133 @@ class PerInstanceAudit(dps.Audit):
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """What the theory does not cover, and what cannot be trained or attacked."""
-        return refusals(spec, facts)
+        return check_spec(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """The data-independent epsilon, which holds for every record, divergences by order, and further statements."""
-        from dpspec_per_instance.bounds import order_series, upper_bounds
-        from dpspec_per_instance.statements import statements
+        from dpspec_per_instance import bounds
+        from dpspec_per_instance.printed import statements
 
-        yield from upper_bounds(spec)
-        yield order_series(spec)
-        yield from statements(spec)
+        yield from bounds.upper_bounds(spec)
+        yield bounds.order_series(spec)
+        yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run on the declared data, or several, with all that is trained beside it."""
-        return plan(spec, facts)
+        return plan_runs(spec, facts)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         """The default without what no trial reads: orders, how steps compose, and parts of the threat model."""
         inputs = super().trial_inputs(spec)
-        mechanism = {k: v for k, v in inputs["mechanism"].items() if k not in ("orders", "step_bound", "composition")}
-        mechanism["composition"] = {"observe_every": observe_every(inputs["mechanism"])}
-        kept = ("adjacency", "population", "points", "direction")
-        threat = {key: inputs["threat_model"].get(key) for key in kept}
-        unread = ("use", "reference", "shard_records")
-        audit = {key: value for key, value in inputs.get("audit", {}).items() if key not in unread}
-        shards = inputs.get("audit", {}).get("shard_records")
+        selected = kit.select_inputs(
+            inputs,
+            mechanism_without=("orders", "step_bound", "composition"),
+            threat_model=("adjacency", "population", "points", "direction"),
+            audit_without=("use", "reference", "shard_records"),
+        )
+        composition = {"observe_every": Composition.of(spec.mechanism.options).observe_every}
+        mechanism = {**selected["mechanism"], "composition": composition}
+        shards = None if spec.audit is None else AuditBlock.of(spec.audit.options).shard_records
         split = {} if shards is None else {"split": {"shard_records": shards}}
-        return dps.FrozenMap({**inputs, "mechanism": mechanism, "threat_model": threat, "audit": audit, **split})
+        return dps.FrozenMap({**selected, "mechanism": mechanism, **split})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train on the declared data and watch every record; attack where asked."""
-        from dpspec_per_instance.runs import run_trials
+        """Train on the declared data and watch every record; attack single records if the spec says so."""
+        from dpspec_per_instance import trials
+        from dpspec_per_instance.printed import mean_rule_trial
 
-        yield from run_trials(inputs, context, indices)
+        setup = trials.RunSetup(inputs=inputs, context=context)
+        mean_rule = AuditBlock.of(inputs["audit"]).mean_rule
+        for trial in trials.run_trials(setup, indices):
+            if trial.index == 0 and mean_rule is not None:
+                arrays = {**trial.arrays, **mean_rule_trial.estimate_mean_rule(setup, mean_rule)}
+                yield replace(trial, arrays=arrays)
+            else:
+                yield trial
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Epsilon per record and its distribution, lower bounds with their evidence, accuracy and checks."""
-        from dpspec.stats import conformance
-        from dpspec.stats.utility import accuracies
-        from dpspec_per_instance.analysis import Analysis
-        from dpspec_per_instance.deletions import unlearning
-        from dpspec_per_instance.evidence import lower_bounds
-        from dpspec_per_instance.findings import estimability, findings
-        from dpspec_per_instance.joined import at_hand, told_once, whole_runs
-        from dpspec_per_instance.means import means
-        from dpspec_per_instance.reference import against
-        from dpspec_per_instance.tables import series
+        from dpspec.stats import utility
+        from dpspec.stats.conformance import run_checks
+        from dpspec_per_instance import analysis, findings
+        from dpspec_per_instance.printed import figures, mean_rule_tables, statements
 
-        # A result that was redacted has lost what follows from arrays: what is public follows without them.
+        # A redacted result lacks everything that is computed from arrays; the public part needs none.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
-        runs, once = whole_runs(spec, trials), told_once(spec, trials)
-        if runs and (at_hand(trials) or not redacted):
-            found = Analysis(spec, runs)
-            yield from findings(spec, found)
-            yield from series(spec, found)
-            yield from unlearning(spec, found)
-            yield from means(spec, found)
-            yield from against(spec, found)
+        runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
+        if runs and (analysis.has_arrays(trials) or not redacted):
+            records = analysis.Analysis(spec, runs)
+            yield from findings.record_findings(spec, records)
+            yield analysis.record_table(records)
+            yield from figures.ratio_tables(spec, records)
+            yield from statements.record_series(records)
+            yield from mean_rule_tables.mean_rule_tables(spec, records)
+            yield from figures.reference_table(spec, records)
         if runs:
-            yield estimability(spec, runs)
-        yield from lower_bounds(spec, once)
-        yield from accuracies(spec, once, "run on the declared data")
-        evidence = [trial.evidence for trial in once]
-        yield from conformance.checks(spec.phases, evidence, privacy=spec.data_privacy)
+            yield findings.estimability(spec, runs)
+        yield from findings.lower_bounds(spec, first_shards)
+        yield from utility.accuracies(spec, first_shards, "run on the declared data")
+        evidence = [trial.evidence for trial in first_shards]
+        yield from run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+
+
+def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+    """One trial per run and shard; the first shard of a run has with it all that is trained beside it."""
+    assert spec.audit is not None
+    runs, audited = spec.audit.runs, audited_records(spec, facts)
+    points, options = len(audited.points), AuditBlock.of(spec.audit.options)
+    shards = options.shards(points)
+    # Shards are made one by one, so that what is made again of a run comes out as it would have with the rest.
+    together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
+    chunks = kit.chunks(runs * shards.count, together)
+    parameters, attack = facts.parameters or 0, options.attack
+    batch = sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
+    looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
+
+    def seconds(trained: float, rows: float) -> float:
+        """So many runs trained, and so many gradients of records beside them."""
+        return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
+
+    own = audited.needs_own_runs
+    run_seconds = seconds(1.0, 0.0)
+    look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
+    total = runs * (shards.count * run_seconds + look_seconds)
+    total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
+    if attack is not None:
+        attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
+        total += runs * seconds(attacked, float(attacked * scored) * facts.records)
+        if attack.most or attack.least:
+            total += min(runs, len(chunks)) * seconds(1.0, looks * points)
+    undone = updates_invertible(spec.training.options)
+    return dps.Plan(
+        chunks=chunks,
+        seconds=total,
+        memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
+        notes=(
+            "Values per record speak of the data: reports leave them out unless asked, and training that is changed by "
+            "them is not what was audited.",
+            *_notes(audited, shards, runs, run_seconds, look_seconds),
+        ),
+        checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
+    )
+
+
+def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
+    """What is trained more than once, or could be shared out. The seconds: of one run, and of its looks."""
+    notes, points, together = [], len(audited.points), run_seconds + look_seconds
+    if audited.needs_own_runs:
+        notes.append(f"Each of {points} records takes a run on data of its own in every one of {runs}.")
+    if shards.count > 1:
+        share = (shards.count - 1) * run_seconds / (shards.count * run_seconds + look_seconds)
+        notes.append(
+            f"Each run is made {shards.count} times, to look at up to {shards.largest} records each time: "
+            f"{share:.0%} of that work is training again."
+        )
+    elif together > _LONG:
+        tasks = min(MOST_SHARDS, points, int(together / _TASK), int(1.0 + _AGAIN * together / run_seconds))
+        if tasks > 1:
+            notes.append(
+                f"Training once and looking at all records takes some {together / 3600.0:.1f} hours of one core: "
+                f"audit.shard_records: {math.ceil(points / tasks)} shares that out among {tasks} tasks."
+            )
+    return notes

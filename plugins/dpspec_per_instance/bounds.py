@@ -1,137 +1,275 @@
-"""What holds for every record, from theory alone: the data-independent epsilon, per direction and delta."""
+"""Upper bounds: the divergence of a whole run from measured norms, and what holds for every record by theory alone.
+
+The data-independent epsilon asks nothing of how many records there are. For all data sets together it is also attained:
+a record whose gradient is the clip norm times one direction, among any others of gradient 0, shows exactly the sampled
+Gaussian pair at every step, and the updates that this plugin trains with can be undone. So the lower end is a lower
+bound for the worst record of the worst data set; of a record or a population of the declared data it says nothing.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 import dpspec.contract as dps
-from dpspec.accounting.convert import best_epsilon
-from dpspec.accounting.group import group_curve
-from dpspec.accounting.interval import Interval
-from dpspec.accounting.mixture import Mixture
-from dpspec_per_instance import divergence
-from dpspec_per_instance.options import DIRECTIONS, rate_and_noise
-from dpspec_per_instance.totals import Composer
-
-#: Deltas at which the upper curve is also computed, so that attacks can be held against all of it.
-CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
-
-#: The delta where no claim names one.
-DEFAULT_DELTA = 1e-5
-
-TIGHT = "Ganesh 2024, Theorem 3.1, for one record"
-
-ASSUMPTIONS = (
-    dps.Assumption(name="noise-scale", status="declared", text="Gaussian noise of the declared scale in every step"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
-    dps.Assumption(name="clipping", status="declared", text="every record's gradient is clipped to the clip norm"),
-    dps.Assumption(
-        name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"
-    ),
-    dps.Assumption(name="steps", status="declared", text="exactly the declared number of updates is made"),
-    dps.Assumption(name="public-constants", status="declared", text="rate, divisor and schedule do not depend on rows"),
+from dpspec import kit
+from dpspec.accounting import (
+    Direction,
+    Floats,
+    Interval,
+    Mixture,
+    best_epsilon,
+    certified_lower,
+    certified_upper,
+    group_curve,
 )
+from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec_per_instance import theory
+from dpspec_per_instance.options import Composition
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Spec words and the accountant's: remove is D(with || without).
+DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
+
+TIGHT_SOURCE = "Ganesh 2024, Theorem 3.1, for one record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """The divergence of the run at one order, per record.
+
+    plug_in: (m,), an estimate. certified: (m,), holds with the spec's confidence. baseline: that of any record.
+    """
+
+    order: float
+    plug_in: Floats
+    certified: Floats
+    baseline: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetailedTotal(Total):
+    """The same with what single steps make of it: as many times larger as steps are observed.
+
+    contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
+    divergence of a saturated step. fixed: what the certified value takes for steps that were not observed.
+    """
+
+    contributions: Floats
+    weights: Floats
+    largest: Floats
+    fixed: float
+
+
+class Composer:
+    """Theorem 3.3 for one declared run, in one direction."""
+
+    def __init__(
+        self, mechanism: dps.FrozenMap, direction: Direction, p: float | Sequence[float] | None = None
+    ) -> None:
+        """``mechanism``: the options of the block, with phases or without. p: instead of the exponent given there."""
+        composition = Composition.of(mechanism)
+        self.direction: Direction = direction if composition.step_bound != "theorem" else "present-first"
+        self.orders = composition.orders
+        phases = dps.Phase.all_of(mechanism)
+        self._phase_of = np.repeat(np.arange(len(phases)), [phase.steps for phase in phases])
+        self._steps = [(phase.rate(), phase.noise_multiplier) for phase in phases]
+        self.count = len(self._phase_of)
+        self.observed = np.array(composition.observed(self.count))
+        self.p = composition.exponent_over(self.count) if p is None else p
+        self._nearest = composition.nearest
+
+    @cached_property
+    def _tables(self) -> list[theory.StepTable]:
+        highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
+        return [theory.step_table(*step, self.orders[0], highest, self.direction) for step in self._steps]
+
+    def reuse_tables(self, tables: list[theory.StepTable] | None) -> list[theory.StepTable]:
+        """This run's tables; ``tables`` of the same steps are taken where they reach as far."""
+        highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
+        if tables is not None and tables[0].highest >= highest:
+            self.__dict__["_tables"] = tables
+        return self._tables
+
+    def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
+        """Per observed step where the norms of all runs, (observed, m) each in clip norms, are in its table: (R, m)."""
+        tables = (self._tables[self._phase_of[step - 1]] for step in self.observed)
+        return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
+
+    def baseline(self, order: float) -> float:
+        """The divergence that no record exceeds: ordinary composition of saturated steps."""
+        return float(sum(np.sum(self._phase_of == k) * self._saturated(order, k) for k in range(len(self._steps))))
+
+    def saturated(self, order: float, step: int) -> float:
+        """What a saturated record loses in one ``step`` by itself."""
+        return self._saturated(order, int(self._phase_of[step - 1]))
+
+    def best_order(self, delta: float) -> float:
+        """The order at which the data-independent divergence gives the least epsilon."""
+        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).order
+
+    def epsilon(self, delta: float) -> float:
+        """The data-independent epsilon by Renyi divergences, at the best of the spec's orders."""
+        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).epsilon
+
+    def kappa(self, order: float) -> tuple[float, float]:
+        """The estimability index at the last and at the second step: at the first the model is no matter of chance."""
+        if self.count == 1:
+            return 0.0, 0.0
+        e = theory.recursion(order, self.count, self.p)
+        last, second = (float(self.saturated(float(e.orders[t]), t + 1) * e.weights[t]) for t in (self.count - 1, 1))
+        return last, second
+
+    def _saturated(self, order: float, phase: int) -> float:
+        rate, sigma = self._steps[phase]
+        return float(theory.step_divergence(order, rate, 1.0 / sigma, self.direction))
+
+    def relative(self, order: float, observed: int, places: npt.NDArray[np.uint16]) -> Floats:
+        """One step's divergence at each model, (R, m), over that of a saturated record; at an observed step's place."""
+        row = self._tables[self._phase_of[self.observed[observed] - 1]].row(order)
+        return np.asarray(row[places] / row[-1], dtype=np.float64)
+
+    def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
+        """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
+        detailed = self.detailed_total(order, places, log_terms)
+        return Total(order=order, plug_in=detailed.plug_in, certified=detailed.certified, baseline=detailed.baseline)
+
+    def detailed_total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> DetailedTotal:
+        """The same with its steps."""
+        e = theory.recursion(order, self.count, self.p)
+        observed = self.observed - 1
+        largest = np.concatenate(
+            [self._tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self._tables))]
+        )
+        rest = float(largest.sum() - largest[observed].sum())
+        spans = np.diff(np.append(self.observed, self.count + 1))
+        contributions = np.stack(
+            [self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(observed, places, strict=True)]
+        )
+        certain = contributions[0].copy()  # the first model is fixed
+        for j in range(1, len(observed)):
+            t = observed[j]
+            certain += theory.certified_mean(
+                contributions[j], float(e.weights[t]), float(largest[t]), len(places[j]), log_terms
+            )
+        plug_in = contributions.sum(axis=0) + rest
+        if self._nearest:  # the observed step has the largest order of those it stands for: no more than saturated ones
+            caps = np.add.reduceat(largest, observed) / spans
+            plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
+        return DetailedTotal(
+            order=order,
+            plug_in=np.asarray(plug_in, dtype=np.float64),
+            certified=certain + rest,
+            baseline=self.baseline(order),
+            contributions=contributions,
+            weights=e.weights[observed],
+            largest=largest[observed],
+            fixed=rest,
+        )
+
+    def _contribution(self, order: float, weight: float, step: int, places: npt.NDArray[np.uint16]) -> Floats:
+        row = self._tables[self._phase_of[step]].row(float(order)) / (order - 1.0)
+        return theory.entropic_mean(row[places], float(weight))
 
 
 def claimed_deltas(spec: dps.Spec) -> list[float]:
     """Every delta that a claim names, smallest first, or else a default."""
-    named = {float(c["delta"]) for c in spec.claims if c.kind in ("approx-dp", "per-instance-dp")}
-    return sorted(named) or [DEFAULT_DELTA]
+    return kit.claimed_deltas(spec)
 
 
-def wanted(spec: dps.Spec) -> list[str]:
+def spoken_directions(spec: dps.Spec) -> list[str]:
     """The directions that claims or the threat model speak of: single ones first, then both."""
-    named = {c.direction for c in spec.claims} | {spec.threat_model.direction}
-    return ["remove", "add", "both"] if "both" in named else sorted(named)
+    directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
+    return ["remove", "add", "both"] if "both" in directions else sorted(directions)
 
 
-def single(direction: str) -> tuple[str, ...]:
+def one_sided(direction: str) -> tuple[str, ...]:
     """The one-sided directions that a direction stands for."""
     return ("remove", "add") if direction == "both" else (direction,)
 
 
-def data_independent(phases: Sequence[dps.FrozenMap], deltas: Sequence[float], direction: str) -> list[Interval]:
-    """Epsilon of every record of every data set, in one direction or the worse of both."""
-    pairs = [(_pair(phase), int(phase["steps"])) for phase in phases]
-    found = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in single(direction)]
-    return [max(some, key=lambda interval: interval.upper) for some in zip(*found, strict=True)]
+def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
+    """Epsilon of every record of every data set, in one direction or the worse of both, by the tightest accountant.
+
+    At the claims' deltas, and in the widest direction along the curve.
+    """
+    curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
+    deltas = sorted({*claimed_deltas(spec), *curve})
+    pairs = [(_step_pair(phase), phase.steps) for phase in spec.phases]
+    curves = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in one_sided(direction)]
+    worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
+    return dict(zip(deltas, worst, strict=True))
 
 
-def tight(spec: dps.Spec, direction: str) -> dict[float, Interval]:
-    """The same at the claims' deltas, and in the widest direction along the curve."""
-    deltas = sorted({*claimed_deltas(spec), *(CURVE_DELTAS if direction == wanted(spec)[-1] else ())})
-    return dict(zip(deltas, data_independent(spec.phases, deltas, direction), strict=True))
+def _step_pair(phase: dps.Phase) -> Mixture:
+    if phase.sampling.scheme == "poisson":
+        return Mixture.poisson(1, phase.rate(), phase.noise_multiplier)
+    return Mixture.full(1, phase.noise_multiplier)
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:
     """The same by Renyi divergences at the orders of the spec: what per-record values by that method compare with."""
-    found = []
-    for side in single(direction):
-        composer = Composer(mechanism, DIRECTIONS[side])
-        found.append(best_epsilon(composer.orders, [composer.baseline(a) for a in composer.orders], delta).epsilon)
-    return max(found)
+    return max(Composer(mechanism, DIRECTIONS[side]).epsilon(delta) for side in one_sided(direction))
 
 
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
-    """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, for named populations."""
-    claimed = claimed_deltas(spec)
+    """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, for named populations.
+
+    At the claims' deltas lower bounds besides: what the worst record of the worst data set loses.
+    """
+    claimed, attained = claimed_deltas(spec), shows_every_sum(spec.training.options, spec.steps)
+    largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
-    for direction in wanted(spec):
-        for delta, epsilon in tight(spec, direction).items():
-            yield _tight(epsilon, {"delta": delta}, direction)
+    for direction in spoken_directions(spec):
+        for delta, epsilon in tight_epsilons(spec, direction).items():
+            upper = _tight_finding(epsilon, {"delta": delta}, direction)
+            yield upper
             if delta in claimed:
+                source = "Ganesh 2024, section 3.3, for one record"
+                lower = certified_lower(upper, epsilon, source=source, min_records=largest) if attained else None
+                if lower is not None:
+                    yield lower
                 for population in populations:
-                    yield _tight(epsilon, {"delta": delta, "fraction": 1.0, "population": population}, direction)
+                    at: dict[str, dps.Json] = {"delta": delta, "fraction": 1.0, "population": population}
+                    yield _tight_finding(epsilon, at, direction)
         for delta in claimed:
-            yield dps.Finding(
-                quantity="epsilon",
-                value=renyi_epsilon(spec.mechanism.options, delta, direction),
-                bound="upper",
-                rigor="theorem",
-                at=dps.FrozenMap({"delta": delta}),
+            yield kit.theorem_upper(
+                "epsilon",
+                renyi_epsilon(spec.mechanism.options, delta, direction),
+                at={"delta": delta},
                 scope=dps.Scope(direction=direction),
                 method="rdp at the spec's orders",
-                source=f"{divergence.SOURCE}; Balle et al. 2020, Theorem 21",
-                assumptions=ASSUMPTIONS,
+                source=f"{theory.STEP_SOURCE}; Balle et al. 2020, Theorem 21",
+                assumptions=kit.ASSUMPTIONS,
             )
+
+
+def _tight_finding(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:
+    scope = dps.Scope(direction=direction)
+    return certified_upper("epsilon", epsilon, at=at, scope=scope, source=TIGHT_SOURCE, assumptions=kit.ASSUMPTIONS)
 
 
 def order_series(spec: dps.Spec) -> dps.Series:
     """The divergence of one saturated step and of the whole run, by order and direction."""
-    columns: dict[str, list[dps.Json]] = {name: [] for name in ("order", "direction", "first_step", "run")}
-    for side in single(wanted(spec)[-1]):
+    rows: list[tuple[float, str, float, float]] = []
+    for side in one_sided(spoken_directions(spec)[-1]):
         composer = Composer(spec.mechanism.options, DIRECTIONS[side])
-        for order in composer.orders:
-            row = (order, side, composer.saturated(order, 1), composer.baseline(order))
-            for name, value in zip(columns, row, strict=True):
-                columns[name].append(value if not isinstance(value, float) or math.isfinite(value) else None)
-    return dps.Series(
-        name="divergence-by-order",
-        title="Renyi divergence that no record exceeds",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap(dict.fromkeys(columns, "")),
+        rows += [(order, side, composer.saturated(order, 1), composer.baseline(order)) for order in composer.orders]
+    return kit.series(
+        "divergence-by-order",
+        "Renyi divergence that no record exceeds",
+        kit.columns_of(("order", "direction", "first_step", "run"), rows),
         rigor="theorem",
-        source=divergence.SOURCE,
-        plot=dps.FrozenMap({"x": "order", "y": ["run"], "by": "direction", "log": ["x", "y"]}),
-    )
-
-
-def _pair(phase: dps.FrozenMap) -> Mixture:
-    rate, sigma = rate_and_noise(phase)
-    return Mixture.poisson(1, rate, sigma) if phase["sampling"]["scheme"] == "poisson" else Mixture.full(1, sigma)
-
-
-def _tight(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:
-    return dps.Finding(
-        quantity="epsilon",
-        value=epsilon.upper,
-        lower=epsilon.lower,
-        bound="upper",
-        rigor="theorem",
-        at=dps.FrozenMap(at),
-        scope=dps.Scope(direction=direction),
-        method="pld/connect-the-dots",
-        source=TIGHT,
-        assumptions=ASSUMPTIONS,
+        source=theory.STEP_SOURCE,
+        x="order",
+        y=["run"],
+        by="direction",
+        log=["x", "y"],
+        upper=["first_step", "run"],
     )

@@ -1,93 +1,122 @@
-"""Findings about records: those that claims name, quantiles of the population, and how much the runs can tell."""
+"""Findings of trials: epsilons of records and quantiles, how much the runs can tell, and lower bounds of attacks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 import dpspec.contract as dps
-from dpspec_per_instance import bounds, composition, divergence, estimation
-from dpspec_per_instance.analysis import Analysis, Epsilons
-from dpspec_per_instance.joined import sizes
-from dpspec_per_instance.options import DIRECTIONS, audited_of_spec
-from dpspec_per_instance.totals import Composer, quantile_place
+from dpspec import kit
+from dpspec.stats.attacks import thresholds
+from dpspec_per_instance import bounds, theory
+from dpspec_per_instance.analysis import Analysis, Epsilons, read_sizes
+from dpspec_per_instance.options import EDGES, AuditBlock, audited_records
 
-#: The fractions of the population at which epsilon is told besides those that claims name.
+#: The fractions of the population at which epsilon is reported besides those that claims name.
 FRACTIONS = (0.1, 0.5, 0.9)
 
-_SOURCE = f"{divergence.SOURCE} and {composition.SOURCE.partition(', ')[2]}"
+#: Where the number of runs is given up on.
+MOST_RUNS = 1e300
+
+_SOURCE = f"{theory.STEP_SOURCE} and {theory.RUN_SOURCE.partition(', ')[2]}"
 
 _RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ in batches and noise alone")
+_COINS = kit.coins("the record is there by an independent fair coin in every run")
 
 
-def findings(spec: dps.Spec, found: Analysis) -> Iterator[dps.Finding]:
+def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
     """Everything at the claims' deltas in the directions that are spoken of, and what the runs can tell."""
-    for direction in bounds.wanted(spec):
-        if not set(bounds.single(direction)) <= set(found.audited.directions):
+    for direction in bounds.spoken_directions(spec):
+        if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
         for delta in bounds.claimed_deltas(spec):
-            epsilons = found.epsilons(delta, direction)
-            yield from _records(spec, found, epsilons)
-            yield from _fractions(spec, found, epsilons)
-            if direction == found.audited.whole:
-                yield from _by_renyi(spec, found, epsilons)
-    yield _runs_needed(spec, found)
+            epsilons = records.epsilons(delta, direction)
+            yield from _claimed_records(spec, records, epsilons)
+            yield from _quantiles(spec, records, epsilons)
+            if direction == records.audited.widest_direction:
+                yield from _renyi_comparison(records, epsilons)
+    yield _runs_needed(records)
 
 
-def _records(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    named = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
-    for record in sorted(named):
-        place = found.audited.points.index(record)
+def _claimed_records(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
+    for record in sorted(claimed):
+        place = records.audited.points.index(record)
         for certified in (False, True):
-            value = float((epsilons.certain if certified else epsilons.reported)[place])
-            yield _finding(found, epsilons, value, {"delta": epsilons.delta}, record, "per-record", certified=certified)
+            value = float((epsilons.capped_certified if certified else epsilons.capped_estimate)[place])
+            at: dict[str, dps.Json] = {"delta": epsilons.delta}
+            yield _epsilon_finding(records, epsilons, value, at, record, "per-record", certified=certified)
 
 
-def _fractions(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+    audited = records.audited
     claimed = {float(c["fraction"]) for c in spec.claims if "fraction" in c.options}
     for fraction in sorted({*FRACTIONS, *claimed}):
         at: dict[str, dps.Json] = {
             "delta": epsilons.delta,
             "fraction": fraction,
-            "population": found.audited.named,
+            "population": audited.quantiles_of,
         }
         for certified in (False, True):
-            values = epsilons.certain if certified else epsilons.reported
-            place = quantile_place(fraction, len(values), found.audited.extent, found.failure if certified else None)
+            values = epsilons.capped_certified if certified else epsilons.capped_estimate
+            failure = records.failure if certified else None
+            place = quantile_place(fraction, len(values), audited.quantile_size, failure)
             value = epsilons.tight if place is None else float(np.sort(values)[place])
-            yield _finding(found, epsilons, value, at, "all", found.privacy, certified=certified)
+            yield _epsilon_finding(records, epsilons, value, at, "all", records.privacy, certified=certified)
 
 
-def _by_renyi(spec: dps.Spec, found: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
+def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
+    """Which of the sorted values of ``audited`` records is one that a ``fraction`` of the population does not exceed.
+
+    Exact where all are audited. Of a random sample the quantile itself where ``failure`` is None, or else the least
+    place that is below the population's quantile with at most that probability (hypergeometric); None where even the
+    largest value is not enough.
+    """
+    from scipy.stats import hypergeom
+
+    wanted = int(np.ceil(fraction * population - 1e-9))
+    if audited == population:
+        return max(0, wanted - 1)
+    if failure is None:
+        return max(0, int(np.ceil(fraction * audited - 1e-9)) - 1)
+    for place in range(audited):
+        if hypergeom.sf(place, population, wanted - 1, audited) <= failure:
+            return place
+    return None
+
+
+def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
     """The comparison by one method: Renyi divergences of records against those of any record, at the same orders."""
     below = np.minimum(epsilons.estimate, epsilons.renyi)
-    told: list[tuple[str, float | None, float]] = [
+    values: list[tuple[str, float | None, float]] = [
         ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
     ]
     for fraction in FRACTIONS:
-        place = quantile_place(fraction, len(below), found.audited.extent, None)
-        told.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
-    for quantity, at, value in told:
-        conditions: dict[str, dps.Json] = {"delta": epsilons.delta}
-        if at is not None:
-            conditions |= {"fraction": at, "population": found.audited.named}
+        place = quantile_place(fraction, len(below), records.audited.quantile_size, None)
+        values.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
+    for quantity, at_fraction, value in values:
+        at: dict[str, dps.Json] = {"delta": epsilons.delta}
+        if at_fraction is not None:
+            at |= {"fraction": at_fraction, "population": records.audited.quantiles_of}
         yield dps.Finding(
             quantity=quantity,
             value=value,
             bound="estimate",
             rigor="approximate",
-            at=dps.FrozenMap(conditions),
-            scope=_scope(epsilons, "all"),
-            method=f"plug-in over {found.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
+            at=dps.FrozenMap(at),
+            scope=_this_data(epsilons.direction, "all"),
+            method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
-            privacy=found.privacy,
+            privacy=records.privacy,
         )
 
 
-def _finding(
-    found: Analysis,
+def _epsilon_finding(
+    records: Analysis,
     epsilons: Epsilons,
     value: float,
     at: dict[str, dps.Json],
@@ -104,24 +133,30 @@ def _finding(
         bound="upper" if certified else "estimate",
         rigor="statistical" if certified else "approximate",
         at=dps.FrozenMap(at),
-        scope=_scope(epsilons, record),
-        method=f"{how} {found.runs} runs; {which}",
-        source=f"{_SOURCE}; {estimation.SOURCE}" if certified else _SOURCE,
-        assumptions=(*bounds.ASSUMPTIONS, _RUNS),
-        confidence=found.confidence if certified else None,
+        scope=_this_data(epsilons.direction, record),
+        method=f"{how} {records.runs} runs; {which}",
+        source=f"{_SOURCE}; {theory.CERTIFIED_SOURCE}" if certified else _SOURCE,
+        assumptions=(*kit.ASSUMPTIONS, _RUNS),
+        confidence=records.confidence if certified else None,
         privacy=privacy,
     )
+
+
+def _this_data(direction: str, record: str | int) -> dps.Scope:
+    """This data set and this record: nothing is left for an adversary to choose."""
+    return dps.Scope(direction=direction, data="this", record=record)
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     """How far the runs, one trial each, are from seeing rare bad models, by the mechanism alone: no norm is looked
     at."""
-    audited, runs = audited_of_spec(spec, sizes(trials)), len(trials)
-    direction = audited.shared if audited.shared in audited.directions else audited.directions[0]
-    composer = Composer(spec.mechanism.options, DIRECTIONS[direction])
+    audited, runs = audited_records(spec, read_sizes(trials)), len(trials)
+    shared = audited.shared_direction
+    direction = shared if shared in audited.directions else audited.directions[0]
+    composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
     order = composer.best_order(bounds.claimed_deltas(spec)[-1])
-    last, first = composer.kappa(order)
-    seen = "above" if last > math.log(runs) else "below"
+    last, second = composer.kappa(order)
+    side = "above" if last > math.log(runs) else "below"
     return dps.Finding(
         quantity="estimability_index",
         value=last,
@@ -129,38 +164,125 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=direction, data="this"),
-        method=f"{first:.3g} at the second step, {last:.3g} at the last: {seen} ln(runs) = {math.log(runs):.3g}; "
+        method=f"{second:.3g} at the second step, {last:.3g} at the last: {side} ln(runs) = {math.log(runs):.3g}; "
         "the more above, the less rare bad models can be seen",
-        source=composition.SOURCE,
+        source=theory.RUN_SOURCE,
     )
 
 
-def _runs_needed(spec: dps.Spec, found: Analysis) -> dps.Finding:
-    order = found.first.composer.best_order(bounds.claimed_deltas(spec)[-1])
-    total = found.total(order)
+def _runs_needed(records: Analysis) -> dps.Finding:
+    total = records.detailed_total(records.best_order)
     median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
     random = slice(1, None)
-    needed = estimation.runs_needed(
+    needed = runs_needed(
         total.contributions[random, median],
         total.weights[random],
         total.largest[random],
         float(total.contributions[0, median]) + total.fixed,
         total.baseline,
-        found.first.log_terms,
+        records.shown_side.log_terms,
     )
     return dps.Finding(
         quantity="runs_needed",
         value=needed,
         bound="estimate",
         rigor="approximate",
-        at=dps.FrozenMap({"alpha": order}),
-        scope=dps.Scope(direction=found.first.direction, data="this"),
+        at=dps.FrozenMap({"alpha": records.best_order}),
+        scope=dps.Scope(direction=records.shown_side.direction, data="this"),
         method="counting runs until the median record is certified below the data-independent divergence",
-        source=estimation.SOURCE,
-        privacy=found.privacy,
+        source=theory.CERTIFIED_SOURCE,
+        privacy=records.privacy,
     )
 
 
-def _scope(epsilons: Epsilons, record: str | int) -> dps.Scope:
-    """This data set and this record: nothing is left for an adversary to choose."""
-    return dps.Scope(direction=epsilons.direction, data="this", record=record)
+def runs_needed(
+    means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
+) -> float:
+    """How many runs would certify a total of at most ``goal``, if their means came out like these; inf if none would.
+
+    means, weights, largest: (s,) per random term. fixed: what the other steps add for certain.
+    """
+    terms = list(zip(*(np.asarray(v, dtype=np.float64).tolist() for v in (means, weights, largest)), strict=True))
+
+    def total(log_runs: float) -> float:
+        runs = math.exp(log_runs)
+        return fixed + sum(float(theory.certified_mean(mean, w, d, runs, log_terms)) for mean, w, d in terms)
+
+    low, high = 0.0, math.log(MOST_RUNS)
+    if total(high) > goal:
+        return math.inf
+    if total(low) <= goal:
+        return 1.0
+    while high - low > 1e-6 * max(1.0, high):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if total(middle) > goal else (low, middle)
+    return math.ceil(math.exp(high)) if high < 30.0 else math.exp(high)
+
+
+def _targets(trial: dps.Trial) -> dict[str, int]:
+    """The indices of the attacked records by what they are called; empty where they were left out."""
+    pairs = trial.evidence.get("internal", {}).get("targets", ())
+    return {str(name): kit.whole_number(place, "the index of a target") for name, place in pairs}
+
+
+def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
+    """For each attacked record what the ranked scores show; nothing where all coins are equal or there is no score.
+
+    The index of the most exposed record is per-record information: the evidence says only why it was chosen, except
+    for records that a claim names.
+    """
+    assert spec.audit is not None
+    delta, confidence = bounds.claimed_deltas(spec)[-1], spec.audit.confidence
+    claimed = {c.record for c in spec.claims if c.record is not None}
+    fewest = min((read_sizes([trial]).records for trial in trials), default=1) - 1  # the data without the record
+    targets = [_targets(trial) for trial in trials]
+
+    def scope(record: str | int) -> dps.Scope:
+        return kit.executed_scope(spec, adversary="none", access="all-iterates", record=record, records=fewest)
+
+    # Pilot runs on different devices may round differently, and so choose different records.
+    first = targets[0] if targets else {}
+    indices = {name: place for name, place in first.items() if all(other.get(name) == place for other in targets)}
+    for name, runs in _outcomes_by_target(spec, trials).items():
+        present = sum(coin for coin, _ in runs)
+        if present in (0, len(runs)):
+            continue
+        outcomes = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
+        requested = int(name.removeprefix("record ")) if name.startswith("record ") else -1
+        record, public_name = int(indices.get(name, requested)), requested if requested in claimed else name
+        method = f"many-run, all-iterates, on the {name}" + (" record" if "exposed" in name else "")
+        evidence = dps.Evidence(
+            id=f"many-run/{name.replace(' ', '-')}",
+            kind="many-run-ranked",
+            statistics=dps.FrozenMap({"outcomes": outcomes}),
+            scope=scope(public_name),
+            at=dps.FrozenMap({"delta": delta}),
+            method=method,
+            source=thresholds.SOURCE,
+            power=thresholds.largest(present, len(runs) - present, delta, confidence),
+        )
+        yield evidence
+        lower = kit.lower_from(evidence, confidence, method=f"{method}, {len(runs)} runs", assumptions=(_COINS,))
+        yield lower
+        if record >= 0 and public_name != record:
+            yield replace(lower, scope=scope(record), privacy="per-record")
+
+
+def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str, list[tuple[int, int]]]:
+    """All runs of each target: coin, and how many edges of the grid the score reaches.
+
+    Raises ``ValueError`` where a trial holds those of other targets than were to be attacked.
+    """
+    assert spec.audit is not None
+    attack, outcomes = AuditBlock.of(spec.audit.options).attack, dict[str, list[tuple[int, int]]]()
+    if attack is None:
+        return outcomes
+    targets = [f"record {record}" for record in attack.records]
+    targets += [f"{which} exposed {i + 1}" for which in ("most", "least") for i in range(getattr(attack, which))]
+    for trial in trials:
+        attacked = list(kit.recorded(trial, "outcomes"))
+        if [name for name, _ in attacked] != targets:
+            raise ValueError(f"outcomes must be those of {', '.join(targets)}")
+        for name, runs in attacked:
+            outcomes.setdefault(name, []).extend(kit.scored_coins(runs, attack.runs, len(EDGES)))
+    return outcomes

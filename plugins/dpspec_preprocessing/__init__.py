@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_preprocessing.descriptor import PREPROCESSING
+from dpspec_preprocessing.mechanism import PREPROCESSING
 
 DPSPEC_API = 1
 

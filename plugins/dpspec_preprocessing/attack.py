@@ -1,100 +1,111 @@
-"""One trial: the pipeline executed on one of two neighbours, by fair coins, and its outputs scored.
+"""Trials: the pipeline executed on one of two neighbours, by fair coins, and its outputs scored.
 
 The adversary knows both data sets, the pipeline and all constants, but neither the coins nor the noise. Pre-processing
-is deterministic: both data sets are processed once per trial, and the private mechanism runs for every coin.
+is deterministic: both data sets are processed once per call, and the private mechanism runs for every coin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_preprocessing import measure, ptr, steps
-from dpspec_preprocessing.canaries import neighbours
-from dpspec_preprocessing.execute import Engine, Executable, Tally, binned, score
-from dpspec_preprocessing.options import Pipeline, is_network, kind_of, pipeline_of
-from dpspec_preprocessing.rows import device_of, raw, within
+from dpspec_preprocessing.execution import collection, steps
+from dpspec_preprocessing.execution.engines import Engine, LinearEngine, NoiseTally, bin_score, score_output
+from dpspec_preprocessing.execution.planting import plant_neighbours
+from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline, Test
+from dpspec_preprocessing.theory import sensitivity
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """Execute every trial's repeats; the evidence holds coins and bins of scores, and the first trial's accuracy."""
-    mechanism, audit = inputs["mechanism"], inputs["audit"]
-    found = pipeline_of(mechanism, context.facts)
-    x, y = raw(context, mechanism), _labels(context.data.train_y, mechanism)
+    declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
+    pipeline = declared.pipeline(context.facts.records, context.facts.features)
+    x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
     y[0] = 1
     try:
-        planted = neighbours(
-            x,
-            found.steps[0],
-            found.collection,
-            found.radius,
-            clusters=int(audit.get("clusters", 5)),
-            members=int(audit.get("members", 3)),
+        clusters, members = options.planted
+        planted = plant_neighbours(
+            x, pipeline.steps[0], pipeline.collection, pipeline.radius, clusters=clusters, members=members
         )
-        processed = [_processed(rows, found, mechanism, device_of(context, found)) for rows in planted]
+        device = collection.search_device(context, pipeline)
+        processed = [_process(rows, pipeline, declared, device) for rows in planted]
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
-    engine = _engine(found, inputs, context)
-    exact = [engine.noiseless(rows, y) for rows in processed]
-    distances = [distance_inside(rows, found, mechanism) for rows in planted]
-    changed, moved, total = steps.distance(processed[0][1:], processed[1][1:])
+    engine = _engine(pipeline, declared, inputs["training"], context)
+    exact = [engine.execute_without_noise(rows, y) for rows in processed]
+    distances = [0.0 if declared.test is None else distance_inside(rows, pipeline) for rows in planted]
+    changed, moved, total = steps.moved_distance(processed[0][1:], processed[1][1:])
     for index in indices:
-        coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=int(audit.get("repeats", 1)))
+        coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
         tests = np.random.default_rng(context.seed(index, "tests"))
         sides = (1 - coins).tolist()
-        refused = [_refuses(distances[side], mechanism, tests) for side in sides]
-        which = [side for side, no in zip(sides, refused, strict=True) if not no]
-        tally = Tally()
-        outputs = engine.released(processed, y, which, np.random.default_rng(context.seed(index, "noise")), tally)
+        refused = [_refuses(distances[side], declared.test, tests) for side in sides]
+        executed = [side for side, no in zip(sides, refused, strict=True) if not no]
+        tally = NoiseTally()
+        outputs = engine.execute(processed, y, executed, np.random.default_rng(context.seed(index, "noise")), tally)
         bins = []
         for done, no in enumerate(refused):
-            if isinstance(engine, Executable):  # networks tell of their steps
+            if isinstance(engine, LinearEngine):  # networks report their own steps
                 context.progress(done, len(coins), "executing")
-            bins.append(binned(0.0 if no else score(found.private, next(outputs), exact[0], exact[1])))
+            bins.append(bin_score(0.0 if no else score_output(pipeline.private, next(outputs), exact[0], exact[1])))
         internal: dict[str, dps.Json] = {"planted": {"changed": changed, "moved": moved, "tau": total}}
-        if index == 0 and "loss" in mechanism["private"]:
-            internal["accuracy"] = _accuracy(context, found, engine, mechanism, x)
+        if index == 0 and declared.private.loss is not None:
+            internal["accuracy"] = _accuracy(context, pipeline, engine, declared, x)
         evidence = {
             "records": context.facts.records,
             "features": context.facts.features,
             "coins": "".join(map(str, coins.tolist())),
             "bins": bins,
             "noise": {"count": tally.count, "squares": tally.squares},
+            "executed": len(executed),
             "internal": internal,
         }
+        evidence |= _released_states(tally)
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
 
 
-def _processed(rows: Array, found: Pipeline, mechanism: Mapping[str, Any], device: str) -> Array:
+def _released_states(tally: NoiseTally) -> dict[str, dps.Json]:
+    """What a backend released in all runs of a trial: every number of states that a run had, and what they were."""
+    states = [run["states"] for run in tally.released if run]
+    if not states:
+        return {}
+    return {
+        "steps": sorted({int(run.get("steps", 0)) for run in tally.released}),
+        "states": {
+            "still": sum(state["still"] for state in states),
+            "apart": sum(state["apart"] for state in states),
+            "blind": any(state["blind"] for state in states),
+        },
+    }
+
+
+def _process(rows: Array, pipeline: Pipeline, declared: Declaration, device: str) -> Array:
     """Planted rows after the pipeline; they have to lie in the declared collection as well."""
-    if found.step is not None:
-        within(rows, found, tested=mechanism.get("ptr") is not None, device=device)
-    return steps.run(rows, found.steps, found.radius, device=device)[0]
+    if pipeline.step is not None:
+        collection.require_inside(rows, pipeline, tested=declared.test is not None, device=device)
+    return steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0]
 
 
-def out_radius(found: Pipeline) -> float:
-    """The radius of processed rows: that of the records, or where they are scaled what they are cut back to."""
-    last = found.steps[-1]
-    return float(last["clip"]) if "scale" in last else found.radius
-
-
-def distance_inside(x: Array, found: Pipeline, mechanism: Mapping[str, Any]) -> float:
-    """J: at least so many records must be replaced before a data set leaves the collection; 0 without a test."""
-    if mechanism.get("ptr") is None or found.step is None:
+def distance_inside(x: Array, pipeline: Pipeline) -> float:
+    """J: at least so many records must be replaced before a data set leaves the collection; 0 for chains."""
+    step, limits = pipeline.step, pipeline.collection
+    if step is None:
         return 0.0
-    by, c = kind_of(found.step), found.collection
-    if by == "pca":
-        values, k = measure.spectrum(x), int(found.step["pca"])
-        gap = float(values[k - 1] - values[k]) / found.radius**2
-        return ptr.distance_gap(gap, float(c["min_eigengap"]) / found.radius**2, len(x))
-    if by in ("deduplicate", "quantise"):
-        return ptr.distance_count(window_count(x, 8.0 * float(found.step[by])), float(c["max_ball"]))
-    return ptr.distance_count(int(np.isnan(x).any(axis=1).sum()), float(c["max_missing_rows"]))
+    if "pca" in step:
+        values, k = collection.covariance_spectrum(x), int(step["pca"])
+        gap = float(values[k - 1] - values[k]) / pipeline.radius**2
+        least = float(limits["min_eigengap"]) / pipeline.radius**2
+        return sensitivity.distance_of_gap(gap, least, len(x))
+    if "deduplicate" in step or "quantise" in step:
+        count = window_count(x, 8.0 * float(step.get("deduplicate", step.get("quantise"))))
+        return sensitivity.distance_of_count(count, float(limits["max_ball"]))
+    missing = int(np.isnan(x).any(axis=1).sum())
+    return sensitivity.distance_of_count(missing, float(limits["max_missing_rows"]))
 
 
 def window_count(x: Array, width: float) -> int:
@@ -106,37 +117,37 @@ def window_count(x: Array, width: float) -> int:
     return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
 
 
-def _refuses(distance: float, mechanism: Mapping[str, Any], random: np.random.Generator) -> bool:
-    test = mechanism.get("ptr")
+def _refuses(distance: float, test: Test | None, random: np.random.Generator) -> bool:
     if test is None:
         return False
-    noisy = distance + random.laplace(0.0, 1.0 / float(test["epsilon"]))
-    return bool(noisy <= ptr.threshold(float(test["epsilon"]), float(test["delta"])))
+    noisy = distance + random.laplace(0.0, 1.0 / test.epsilon)
+    return bool(noisy <= sensitivity.threshold(test.epsilon, test.delta))
 
 
-def _engine(found: Pipeline, inputs: dps.FrozenMap, context: dps.Context) -> Engine:
-    if is_network(inputs["mechanism"]["private"]):
-        from dpspec_preprocessing.networks import Network
+def _engine(pipeline: Pipeline, declared: Declaration, training: dps.FrozenMap, context: dps.Context) -> Engine:
+    if declared.private.network:
+        from dpspec_preprocessing.execution.network import NetworkEngine
 
-        return Network(private=found.private, training=inputs["training"], context=context)
-    return Executable.of(found.private, inputs["mechanism"]["private"], out_radius(found))
+        return NetworkEngine(private=pipeline.private, training=training, context=context)
+    return LinearEngine.of(pipeline.private, declared.private, pipeline.out_radius)
 
 
-def _labels(y: Array, mechanism: Mapping[str, Any]) -> Array:
+def _labels(y: Array, declared: Declaration) -> Array:
     """Classes 0 and others as -1 and 1; networks tell all classes apart."""
-    return y.copy() if is_network(mechanism["private"]) else np.where(y == 0, -1.0, 1.0)
+    return y.copy() if declared.private.network else np.where(y == 0, -1.0, 1.0)
 
 
 def _accuracy(
-    context: dps.Context, found: Pipeline, engine: Engine, mechanism: Mapping[str, Any], x: Array
+    context: dps.Context, pipeline: Pipeline, engine: Engine, declared: Declaration, x: Array
 ) -> dict[str, dict[str, int]]:
-    """How many records the released model gets right, trained on the real rows; test rows by the same maps."""
-    others = raw(context, mechanism, test=True)
-    rows, test = steps.run(x, found.steps, found.radius, others, device_of(context, found))
-    y, test_y = (_labels(own, mechanism) for own in (context.data.train_y, context.data.test_y))
+    """How many records the released model gets right: trained on real rows, test rows processed by the same maps."""
+    others = collection.flat_rows(context, declared, test=True)
+    device = collection.search_device(context, pipeline)
+    rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, others, device)
+    y, test_y = (_labels(own, declared) for own in (context.data.train_y, context.data.test_y))
     random = np.random.default_rng(context.seed(0, "twin"))
-    output = next(engine.released([rows], y, [0], random, Tally()))
-    counts = {"train": {"right": engine.right(output, rows, y), "records": len(rows)}}
+    output = next(engine.execute([rows], y, [0], random, NoiseTally()))
+    counts = {"train": {"right": engine.count_right(output, rows, y), "records": len(rows)}}
     if len(test):
-        counts["test"] = {"right": engine.right(output, test, test_y), "records": len(test)}
+        counts["test"] = {"right": engine.count_right(output, test, test_y), "records": len(test)}
     return counts

@@ -1,240 +1,295 @@
-"""Upper bounds of the plugin as findings: what can be proved, and beside it what must not be relied on.
+"""Upper bounds that are proved, as findings: over the declared collection, for all data sets, behind a test.
 
 Certified bounds for the declared collection have scope ``data: collection``; group privacy for all records and bounds
-with a test in front (propose, test, release) hold for all data sets. Printed and Theorem 2 numbers are approximate,
-and refuted where explicit data exceed them.
+with a test in front (propose, test, release) hold for all data sets.
+
+*Lower bounds* are certified: two explicit data sets whose outputs are as far apart as can be said exactly.
+Both queries with additive noise release w times the sum of processed rows, w = min(L, sensitivity / (2 r)), r their
+radius. Where two data sets in scope have sums that differ by s along the first feature, what is released is
+Gaussian or Laplace with centres w s apart, and their divergence is exact. All pairs differ in record 0, which is R e_1
+or -R e_1, and miss the same entries.
+
+opposite    All other records are 0, s = 2 R. Every step but scaling leaves such data sets as they are: no value is
+            missing; the zeros are copies of one another and, where 3 eta < R, record 0 is near none of them; the
+            covariance is a multiple of e_1 e_1^T, so that e_1 is the first principal direction, and all rows and their
+            mean lie on it.
+imputed     One step, by mean or median: all other records miss the first feature and are 0 elsewhere. The one observed
+            value is everyone's, s = 2 n R. With w = sensitivity / (2 R) that is n sensitivities: group privacy for all
+            records is attained.
+collection  One step, by mean, p records that miss the first feature, all others 0: the mean is +-R / (n - p), and
+            s = 2 R + 2 R p / (n - p). For neighbours that miss the same entries that is the smooth bound, attained
+            where min_observed = n - p and w = L = sensitivity / (2 R). Nearly all rows are 0, so that
+            a collection with limits on anything else (spread, deviation, eigenvalues) may not hold them.
+
+Of the exponential mechanism no pair is known that attains its bound. Gradients of the known losses have norm L at the
+end of the parameters' ball alone, where noise keeps no iterate; and a test in front refuses such pairs. They have none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import dpspec.contract as dps
-from dpspec_preprocessing import convert, ptr, totals
-from dpspec_preprocessing.options import Pipeline, claimed_deltas, distance, kind_of, scope
-from dpspec_preprocessing.private import Private
-from dpspec_preprocessing.sensitivity import REFUTED, Sensitivity, clusters, mean_any_mask, mean_same_mask
+from dpspec import kit
+from dpspec.accounting import gaussian, laplace_rdp
+from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
+from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.conversion import certified_epsilon, certified_mu, pure_epsilon
+from dpspec_preprocessing.theory.divergence import least_divergence
+from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
-SOURCES = {
-    "certified": f"{PAPER}, Theorem 2 with corrected sensitivities and curves",
-    "group": "group privacy of the private mechanism",
-    "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
-    "printed": f"{PAPER}, Theorem 16 and Table 2",
-    "ignored": "the private mechanism alone",
-    "ptr": f"{PAPER}, Algorithm 1 with a corrected privacy argument",
-}
+CERTIFIED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
+GROUP = "group privacy of the private mechanism"
+TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
 
 #: Why group privacy is all that is proved over a collection.
-UNKNOWN = "nothing is known of how this model's gradients move with records"
-
-#: Why what ignores pre-processing backs no verdict.
-IGNORES = "ignores that one record changes how others are processed"
+NOT_SMOOTH = "nothing is known of how this model's gradients move with records"
 
 #: Deltas of the curve that attacks are held against.
 CURVE_DELTAS = (1e-3, 1e-6, 1e-8)
 
-_ASSUMPTIONS = (
+ASSUMPTIONS = (
     dps.Assumption(name="radius", status="by-construction", text="records lie in the declared ball; others are errors"),
     dps.Assumption(name="constants", status="declared", text="Lipschitz constant, smoothness and sensitivity"),
     dps.Assumption(name="noise-scale", status="declared", text="noise of the declared scale in every step"),
     dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
     dps.Assumption(name="released", status="declared", text="only the private mechanism's output is released"),
-    dps.Assumption(name="public-count", status="declared", text="the number of records is public"),
+    dps.Assumption(
+        name="public-count",
+        status="declared",
+        text="data sets hold the declared number of records, which is public; others are refused",
+    ),
 )
-_COLLECTION = dps.Assumption(
-    name="collection", status="declared", text="both neighbours lie in the declared collection of data sets"
+COLLECTION = dps.Assumption(
+    name="collection",
+    status="declared",
+    text="both neighbours lie in the declared collection: of the declared number of records, within its limits",
 )
 
 
-def upper_bounds(spec: dps.Spec, found: Pipeline) -> Iterator[dps.Finding]:
-    """Findings of the chosen accounting at the deltas and orders of claims, and along the curve."""
-    mode = str(spec.mechanism["accounting"])
-    deltas = sorted({*claimed_deltas(spec), *CURVE_DELTAS})
-    orders = sorted({float(c["alpha"]) for c in spec.claims if c.kind == "renyi-dp"})
-    if mode == "certified":
-        if spec.mechanism.get("ptr"):  # the test is part of what is released, so that nothing holds without its cost
-            yield from _tested(spec, found, deltas)
-            return
-        if found.certified is not None:
-            yield from _certified(spec, found, found.tau, found.changed, deltas, orders, "collection")
-        yield from _certified(spec, found, None, found.private.records, deltas, orders, "all")
+def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
+    """Certified findings at the deltas and orders of claims, and along a curve of deltas."""
+    test = Declaration.of(spec.mechanism.options).test
+    if test is not None:  # it is part of what is released, so that nothing holds without its cost
+        yield from _tested(spec, pipeline, test)
         return
-    for delta in deltas:
-        yield _printed(spec, found, mode, "epsilon", epsilon(found, mode, delta), {"delta": delta})
-    for order in orders:
-        yield _printed(spec, found, mode, "epsilon", divergence(found, mode, order), {"alpha": order})
+    if pipeline.certified is not None:
+        yield from _certified(spec, pipeline, pipeline.tau, pipeline.changed, "collection")
+    yield from _certified(spec, pipeline, None, pipeline.private.records, "all")
 
 
-def epsilon(found: Pipeline, mode: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one way of accounting; NaN where that way has none."""
-    m = found.private
-    if mode == "certified":
-        return convert.certified(m, found.tau, found.changed, delta)
-    if mode == "group":
-        return convert.certified(m, None, found.changed, delta)
-    if mode == "ignored":
-        return convert.certified(m, None, 0.0, delta)
-    if (found.printed if mode == "printed" else found.theorem) is None:
-        return math.nan
-    lowest = totals.PRINTED_ORDER if mode == "printed" else 1.0
-    value = convert.from_curve(lambda a: divergence(found, mode, a), delta, lowest=lowest, conversion="mironov")
-    return value if math.isfinite(value) else math.nan
+def bounded_deltas(spec: dps.Spec) -> list[float]:
+    """The claimed deltas and those of the curve, smallest first."""
+    return sorted({*kit.claimed_deltas(spec), *CURVE_DELTAS})
 
 
-def divergence(found: Pipeline, mode: str, order: float) -> float:
-    """The Renyi divergence at ``order`` by one way of accounting; NaN where that way has none."""
-    m = found.private
-    if mode == "certified":
-        return totals.least(m, order, found.tau, found.changed)
-    if mode == "group":
-        return totals.group(m, order, found.changed)
-    if mode == "ignored":
-        return totals.least(m, order, None, 0.0)
-    own = found.printed if mode == "printed" else found.theorem
-    if own is None or (mode == "printed" and not m.unit):
-        return math.nan
-    if mode == "theorem2":
-        return totals.optimised(m, order, distance(m, own))
-    if m.kind == "sgd-sampled" and not (found.step is not None and "pca" in found.step):
-        return math.nan
-    if m.kind == "sgd-iterated" and found.step is not None and "pca" in found.step:
-        return math.nan
-    return totals.printed(m, order, own.tau)
+def proved_epsilon(pipeline: Pipeline, way: str, delta: float) -> float:
+    """Epsilon at ``delta``: ``certified``, by ``group`` privacy alone, or of the private mechanism alone (``ignored``).
+
+    ``ignored`` takes no account of the pre-processing, and is no bound on the pipeline.
+    """
+    return certified_epsilon(pipeline.private, *_inputs(pipeline, way), delta)
 
 
-def refuted(found: Pipeline, mode: str) -> str | None:
-    """Why a way of accounting backs no verdict, if explicit data exceed it or it counts too little."""
-    if mode == "ignored":
-        return IGNORES
-    if mode not in ("printed", "theorem2"):
-        return None
-    if found.private.kind == "sgd-sampled" and found.private.factor < 4.0:
-        return REFUTED["sgd-sampled"]
-    return found.refuted
+def proved_divergence(pipeline: Pipeline, way: str, order: float) -> float:
+    """The Renyi divergence at ``order`` by the same ways."""
+    return least_divergence(pipeline.private, order, *_inputs(pipeline, way))
+
+
+def _inputs(pipeline: Pipeline, way: str) -> tuple[float | None, float]:
+    """The distance tau and the number of changed records that a way of accounting takes."""
+    return {
+        "certified": (pipeline.tau, pipeline.changed),
+        "group": (None, pipeline.changed),
+        "ignored": (None, 0.0),
+    }[way]
 
 
 def _certified(
-    spec: dps.Spec,
-    found: Pipeline,
-    tau: float | None,
-    changed: float,
-    deltas: list[float],
-    orders: list[float],
-    data: str,
+    spec: dps.Spec, pipeline: Pipeline, tau: float | None, changed: float, data: str
 ) -> Iterator[dps.Finding]:
-    m = found.private
+    m = pipeline.private
     grouped = tau is None or math.isinf(tau)
-    why = f": {UNKNOWN}" if grouped and data == "collection" and math.isinf(m.smooth) else ""
-    source = SOURCES["group" if grouped else "certified"] + why
-    method = f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi"
-    effect, limit = convert.least_mu(m, tau, changed), convert.pure(m, tau, changed)
-    values: list[tuple[str, float, dict[str, float]]] = []
-    values += [("epsilon", convert.certified(m, tau, changed, delta), {"delta": delta}) for delta in deltas]
-    values += [("epsilon", totals.least(m, order, tau, changed), {"alpha": order}) for order in orders]
-    asked = any(c.kind == "gdp" for c in spec.claims)
-    values += [("mu", effect, {})] if effect is not None and asked else []
-    values += [("epsilon", limit, {"delta": 0.0})] if limit is not None else []
+    over_collection = data == "collection"
+    why = f": {NOT_SMOOTH}" if grouped and over_collection and not pipeline.is_smooth else ""
+    scope = bound_scope(spec, m, data=data, neighbours=SAME_MASK if pipeline.same_mask and not grouped else "all")
+    mu, pure = certified_mu(m, tau, changed), pure_epsilon(m, tau, changed)
+    values: list[tuple[str, float, dict[str, float]]] = [
+        *(("epsilon", certified_epsilon(m, tau, changed, delta), {"delta": delta}) for delta in bounded_deltas(spec)),
+        *(("epsilon", least_divergence(m, order, tau, changed), {"alpha": order}) for order in claimed_orders(spec)),
+    ]
+    if mu is not None and any(claim.kind == "gdp" for claim in spec.claims):
+        values.append(("mu", mu, {}))
+    if pure is not None:
+        values.append(("epsilon", pure, {"delta": 0.0}))
     for quantity, value, at in values:
-        yield dps.Finding(
-            quantity=quantity,
-            value=_up(value),
-            bound="upper",
-            rigor="theorem",
-            at=dps.FrozenMap(at),
-            scope=scope(spec, m, data=data),
-            method=method,
-            source=source,
-            assumptions=(*_ASSUMPTIONS, _COLLECTION) if data == "collection" else _ASSUMPTIONS,
+        yield kit.theorem_upper(
+            quantity,
+            round_up(value),
+            at=at,
+            scope=scope,
+            method=f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi",
+            source=(GROUP if grouped else CERTIFIED) + why,
+            assumptions=(*ASSUMPTIONS, COLLECTION) if over_collection else ASSUMPTIONS,
         )
 
 
-def _tested(spec: dps.Spec, found: Pipeline, deltas: list[float]) -> Iterator[dps.Finding]:
-    """With a test in front: bounds for all data sets at deltas that are no smaller than the test's."""
-    for delta in deltas:
-        value = tested_epsilon(spec, found, delta)
+def _tested(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Finding]:
+    """With a test in front: bounds for all data sets of so many records at deltas no smaller than the test's."""
+    scope = bound_scope(
+        spec,
+        pipeline.private,
+        data="all",
+        neighbours=SAME_MASK if pipeline.same_mask else "all",
+        min_records=pipeline.private.records,
+    )
+    for delta in bounded_deltas(spec):
+        value = tested_epsilon(pipeline, test, delta)
         if math.isfinite(value):
-            yield dps.Finding(
-                quantity="epsilon",
-                value=_up(value),
-                bound="upper",
-                rigor="theorem",
-                at=dps.FrozenMap({"delta": delta}),
-                scope=scope(spec, found.private, data="all"),
+            yield kit.theorem_upper(
+                "epsilon",
+                round_up(value),
+                at={"delta": delta},
+                scope=scope,
                 method="propose-test-release",
-                source=SOURCES["ptr"],
-                assumptions=_ASSUMPTIONS,
+                source=TESTED,
+                assumptions=ASSUMPTIONS,
             )
 
 
-def tested_epsilon(spec: dps.Spec, found: Pipeline, delta: float) -> float:
+def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     """The mechanism's epsilon for pairs of which one lies inside, with the test's; NaN below the test's delta."""
-    test = spec.mechanism["ptr"]
-    if delta < float(test["delta"]):
+    if delta < test.delta:
         return math.nan
-    inside = tested(found)
-    tau = math.inf if math.isinf(found.private.smooth) else distance(found.private, inside)
-    return convert.certified(found.private, tau, inside.changed, delta) + float(test["epsilon"])
+    inside = pipeline.tested()
+    epsilon = certified_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
+    return epsilon + test.epsilon
 
 
-def tested(found: Pipeline) -> Sensitivity:
-    """The sensitivity for pairs of which one lies inside the proposed limit and the other one record beyond."""
-    assert found.step is not None
-    by, c, n = kind_of(found.step), found.collection, found.private.records
-    if by == "pca":
-        e = 4.0 * found.radius**2 / n
-        gap = float(c["min_eigengap"])
-        bound = found.radius * min(1.0, e / (gap - e))
-        twice = 2.0 * bound + 2.0 * found.radius / n if found.step.get("affine") else bound
-        return Sensitivity(n, twice)
-    if by in ("deduplicate", "quantise"):
-        moved = found.radius if by == "deduplicate" else 2.0 * float(found.step[by])
-        return Sensitivity(min(float(n), clusters(int(c["max_ball"]) + 1)), moved)
-    rows = int(c["max_missing_rows"])
-    observed = n - rows - 1
-    if observed < 2:
-        return Sensitivity(rows + 1, 2.0 * found.radius)
-    same = found.step.get("mask") == "same"
-    moved = (
-        mean_same_mask(observed, found.radius) if same else mean_any_mask(observed, found.features, None, found.radius)
-    )
-    return Sensitivity(rows + 1, min(2.0 * found.radius, moved))
-
-
-def _printed(
-    spec: dps.Spec, found: Pipeline, mode: str, quantity: str, value: float, at: dict[str, float]
-) -> dps.Finding:
-    why = refuted(found, mode)
+def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance: float) -> dps.Finding:
+    """How likely the test refuses the records at hand, ``distance`` replacements inside; exact, and theirs alone."""
     return dps.Finding(
-        quantity=quantity,
-        value=math.inf if math.isnan(value) else value,
-        bound="upper",
+        quantity="refusal-probability",
+        value=sensitivity.refusal_probability(distance, test.epsilon, test.delta),
+        bound="estimate",
         rigor="approximate",
-        at=dps.FrozenMap(at),
-        scope=scope(spec, found.private, data="collection"),
-        method=mode,
-        source=SOURCES[mode],
-        assumptions=(*_ASSUMPTIONS, _COLLECTION),
-        printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
+        scope=bound_scope(spec, pipeline.private, data="this"),
+        method="propose-test-release on these records",
+        source=TESTED,
+        privacy="data-dependent",
     )
 
 
-def _up(value: float) -> float:
+def round_up(value: float) -> float:
     """A few units in the last place more: what evaluating the formulas can lose."""
     return value * (1.0 + 1e-12)
 
 
-def refusal(spec: dps.Spec, m: Private, distance_inside: float) -> dps.Finding:
-    """How likely the test refuses the records at hand, which are so many replacements inside; exact, and theirs."""
-    test = spec.mechanism["ptr"]
-    return dps.Finding(
-        quantity="refusal-probability",
-        value=ptr.refusal(distance_inside, float(test["epsilon"]), float(test["delta"])),
-        bound="estimate",
-        rigor="approximate",
-        scope=scope(spec, m, data="this"),
-        method="propose-test-release on these records",
-        source=SOURCES["ptr"],
-        privacy="data-dependent",
+SOURCE = "the exact divergence of two explicit data sets"
+
+#: What rounding can take from a sum of rows, and from a conversion, relatively.
+_ROUNDING = 1e-9
+
+#: The limits of a collection that the pair ``collection`` is shown to keep; of any other nothing is said here.
+_KEPT_LIMITS = frozenset({"max_missing_rows", "max_missing_in_row", "min_observed", "max_mean_norm"})
+
+
+class ExplicitPair(NamedTuple):
+    """Two data sets. missing: how many records miss the first feature. distance: s, between the sums of rows."""
+
+    name: str
+    data: str
+    missing: int
+    distance: float
+
+
+def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
+    """The pairs that a pipeline allows, of all data sets and of the declared collection."""
+    n, radius = pipeline.private.records, pipeline.radius
+    if n < 2 or pipeline.private.kind not in ("gaussian", "laplace"):
+        return []
+    if pipeline.step_name in ("mean", "median"):
+        pairs = [ExplicitPair("imputed", "all", n - 1, 2.0 * n * radius)]
+    elif all(_unchanged(step, radius) for step in pipeline.steps):
+        pairs = [ExplicitPair("opposite", "all", 0, 2.0 * radius)]
+    else:
+        pairs = []
+    missing = _missing(pipeline)
+    if missing is not None:
+        pairs.append(ExplicitPair("collection", "collection", missing, 2.0 * radius * n / (n - missing)))
+    return pairs
+
+
+def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
+    """What the pairs show at the deltas and orders of claims."""
+    if Declaration.of(spec.mechanism.options).test is not None:
+        return
+    m = pipeline.private
+    weight = min(m.lipschitz, m.sensitivity / (2.0 * pipeline.out_radius))
+    for pair in explicit_pairs(pipeline):
+        shift = weight * pair.distance / m.sigma * (1.0 - _ROUNDING)
+        values: list[tuple[str, float, dict[str, float]]] = []
+        values += [("epsilon", _epsilon(m.kind, shift, delta), {"delta": delta}) for delta in kit.claimed_deltas(spec)]
+        values += [("epsilon", _divergence(m.kind, shift, order), {"alpha": order}) for order in claimed_orders(spec)]
+        if m.kind == "laplace":
+            values.append(("epsilon", shift, {"delta": 0.0}))
+        elif any(c.kind == "gdp" for c in spec.claims):
+            values.append(("mu", shift, {}))
+        for quantity, value, at in values:
+            if value > 0.0:
+                yield dps.Finding(
+                    quantity=quantity,
+                    value=value,
+                    bound="lower",
+                    rigor="certified",
+                    at=dps.FrozenMap(at),
+                    scope=_scope(spec, pipeline, pair),
+                    method=f"two data sets, {pair.name}",
+                    source=SOURCE,
+                )
+
+
+def _unchanged(step: Mapping[str, Any], radius: float) -> bool:
+    if "scale" in step:
+        return False
+    eta = float(step.get("deduplicate", step.get("quantise", 0.0)))
+    return 3.0 * eta * (1.0 + _ROUNDING) < radius
+
+
+def _missing(pipeline: Pipeline) -> int | None:
+    """p: as many records as the collection lets miss the first feature; None where no such pair lies in it."""
+    c, n = pipeline.collection, pipeline.private.records
+    if pipeline.step_name != "mean" or not set(REQUIRED_LIMITS["mean"]) <= set(c) <= _KEPT_LIMITS:
+        return None
+    most = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
+    if "max_mean_norm" in c:
+        norm = float(c["max_mean_norm"]) * (1.0 - _ROUNDING)
+        most = min(most, math.floor(n - pipeline.radius / norm) if norm > 0.0 else -1)
+    return most if most >= 0 else None
+
+
+def _scope(spec: dps.Spec, pipeline: Pipeline, pair: ExplicitPair) -> dps.Scope:
+    scope = bound_scope(
+        spec, pipeline.private, data=pair.data, neighbours=SAME_MASK, min_records=pipeline.private.records
     )
+    return replace(scope, access="final-model")
+
+
+def _epsilon(kind: str, shift: float, delta: float) -> float:
+    """The lower end of epsilon at ``delta`` of two Gaussian or Laplace distributions ``shift`` scales apart.
+
+    Laplace: delta = 1 - e^((epsilon - shift) / 2) up to epsilon = shift.
+    """
+    if kind == "laplace":
+        return shift + 2.0 * math.log1p(-delta) * (1.0 + _ROUNDING)
+    return gaussian.epsilon_interval(math.log(delta), shift).lower
+
+
+def _divergence(kind: str, shift: float, order: float) -> float:
+    if kind == "gaussian":
+        return 0.5 * order * shift**2 * (1.0 - _ROUNDING)
+    return float(laplace_rdp(order, shift)) * (1.0 - _ROUNDING)

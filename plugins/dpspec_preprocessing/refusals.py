@@ -1,4 +1,4 @@
-"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+"""What the plugin refuses of threat models, steps and collections, as located messages: no torch, no numpy, no rows."""
 
 from __future__ import annotations
 
@@ -7,184 +7,208 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dpspec.contract as dps
-from dpspec_preprocessing.attack_refusals import attack_refusals
-from dpspec_preprocessing.messages import refused, warned
-from dpspec_preprocessing.mode_refusals import mode_refusals
-from dpspec_preprocessing.options import NEEDS, Pipeline, kind_of, pipeline_of
-from dpspec_preprocessing.private_refusals import private_refusals
-
-_UNPROVED = "no smooth bound is proved of it; take a step that has one"
+from dpspec import kit
+from dpspec_preprocessing.execution.refusals import attack_refusals, private_refusals, warning
+from dpspec_preprocessing.options import Declaration, Pipeline, Test
+from dpspec_preprocessing.printed.formulas import mode_refusals
+from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, TESTABLE, step_name
 
 #: What may stand beside the key that names a step.
 _BESIDE: dict[str, set[str]] = {
-    "impute": {"mask", "trim", "fit"},
-    "deduplicate": {"similarity", "fit"},
-    "quantise": {"similarity", "fit"},
-    "pca": {"affine", "output", "whiten", "solver", "fit"},
-    "scale": {"clip", "fit"},
+    "impute": {"mask", "trim"},
+    "deduplicate": set(),
+    "quantise": set(),
+    "pca": {"affine"},
+    "scale": {"clip"},
 }
+
+#: The limits of a collection that are read and measured, by what a step does; for all others no data is held to them.
+_LIMITS: dict[str, frozenset[str]] = {
+    **{by: frozenset({*needs, "max_missing_in_row", "min_observed"}) for by, needs in REQUIRED_LIMITS.items()},
+    "mean": frozenset({*REQUIRED_LIMITS["mean"], "max_missing_in_row", "max_mean_norm"}),
+    "deduplicate": frozenset({"max_ball", "max_cluster"}),
+    "quantise": frozenset({"max_ball", "max_cluster"}),
+    "pca": frozenset(REQUIRED_LIMITS["pca"]),
+    "scale": frozenset(REQUIRED_LIMITS["scale"]),
+}
+
+_COLLECTION: dps.Path = ("mechanism", "collection")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
-    found = [*_scope(spec), *_steps(spec, facts), *private_refusals(spec, facts)]
-    found += _numbers(spec.mechanism.options, facts)
-    yield from found
-    if any(d.severity == "error" for d in found):
+    declared = Declaration.of(spec.mechanism.options)
+    first = [*_threat_model(spec), *_steps(spec, facts), *private_refusals(spec, facts)]
+    first += _impossible_limits(declared, facts)
+    yield from first
+    if any(diagnostic.severity == "error" for diagnostic in first):
         return
-    pipeline = pipeline_of(spec.mechanism.options, facts)
+    pipeline = declared.pipeline(facts.records, facts.features)
     yield from _collection(facts, pipeline)
     yield from mode_refusals(spec, facts, pipeline)
+    if declared.test is not None:
+        yield from _test(spec, pipeline, declared.test)
     if spec.audit is not None:
         yield from attack_refusals(spec, facts)
 
 
-def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     threat = spec.threat_model
     help = "write threat_model: {adjacency: replace-one}: the number of records is public here"
     yield from dps.other_adjacencies(spec, "replace-one", "the theory", help)
     sizes: list[tuple[dps.Path, int]] = [(("threat_model", "group_size"), size) for size in threat.group_size]
-    sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]
+    sizes += [(("claims", i, "group_size"), claim.group_size) for i, claim in enumerate(spec.claims)]
     groups = [path for path, size in sizes if size != 1]
     if groups:
-        yield refused(groups[0], "bounds are for one replaced record, not for groups", "leave group_size out")
+        yield kit.unsupported("bounds are for one replaced record, not for groups", groups[0], "leave group_size out")
     extra = [what for what in threat.options.get("released", ()) if what != "output"]
     if extra:
-        yield refused(
-            ("threat_model", "released"),
+        yield kit.unsupported(
             f"releasing {' and '.join(extra)} besides the output voids every bound",
+            ("threat_model", "released"),
             "the bounds cover the private mechanism's output alone; make the rest private by a mechanism of its own",
         )
-    if spec.mechanism["private"]["kind"] == "sgd-iterated":
+    if Declaration.of(spec.mechanism.options).private.kind == "sgd-iterated":
         paths: list[dps.Path] = [("threat_model", "access")] if threat.access != "final-model" else []
-        paths += [("claims", i, "access") for i, c in enumerate(spec.claims) if c.access != threat.access]
+        paths += [("claims", i, "access") for i, claim in enumerate(spec.claims) if claim.access != threat.access]
         for path in paths:
-            yield refused(
+            yield kit.unsupported(
+                "sgd-iterated has a bound for its last iterate only",
                 path,
-                "sgd-iterated hides all iterates but the last one",
                 "write access: final-model, or take sgd-sampled, whose iterates may all be seen",
             )
 
 
 def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    steps = spec.mechanism["pipeline"]
+    steps = Declaration.of(spec.mechanism.options).steps
     for i, step in enumerate(steps):
-        at = ("mechanism", "pipeline", i)
-        kinds = [key for key in _BESIDE if key in step]
-        if len(kinds) > 1:
-            yield refused(at, f"one step does one thing, this one says {' and '.join(kinds)}", "write two steps")
+        path = ("mechanism", "pipeline", i)
+        names = [key for key in _BESIDE if key in step]
+        if len(names) > 1:
+            yield kit.unsupported(f"a step does one thing, this one has {' and '.join(names)}", path, "write two steps")
             continue
-        allowed = _BESIDE[kinds[0]]
+        allowed = _BESIDE[names[0]]
         for key in step:
-            if key != kinds[0] and key not in allowed:
-                help = f"valid beside it: {', '.join(sorted(allowed))}"
-                yield refused((*at, key), f"{key!r} says nothing about {kinds[0]}", help)
-        yield from _step(at, step, facts)
+            if key != names[0] and key not in allowed:
+                help = f"valid beside it: {', '.join(sorted(allowed))}" if allowed else "leave it out"
+                yield kit.unsupported(f"{key!r} does not apply to {names[0]}", (*path, key), help)
+        yield from _step(path, step, facts)
     if len(steps) > 1:
-        yield warned(
-            ("mechanism", "pipeline"),
+        yield warning(
             f"of a chain of {len(steps)} steps only group privacy for all {facts.records} records is proved: after "
             "the first step inputs of the next differ in many records",
+            ("mechanism", "pipeline"),
             "keep the one step that matters, and do the others with public constants before (data.standardise)",
         )
 
 
-def _step(at: tuple[str | int, ...], step: Mapping[str, Any], facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    by = kind_of(step)
-    if step.get("fit", "train") != "train":
-        yield refused(
-            (*at, "fit"),
-            f"a step that is fitted on test records too: {_UNPROVED}",
-            "leave fit out: steps are fitted on training records, test records pass through the same maps",
-        )
-    if by in ("knn", "iterative"):
-        yield refused((*at, "impute"), f"imputation by {by} moves rows without a limit: {_UNPROVED}", "impute: mean")
-    if by == "trimmed" and "trim" not in step:
-        yield refused(at, "missing key 'trim'", "for example {impute: trimmed, trim: 10}", "missing-key")
-    if by == "scale" and "clip" not in step:
-        help = "for example {scale: standard, clip: 1.0}; state the constants of private for that norm"
-        yield refused(at, "missing key 'clip': scaled records leave the ball", help, "missing-key")
-    if step.get("similarity", "distance") != "distance":
-        yield refused((*at, "similarity"), f"near-duplicates by {step['similarity']}: {_UNPROVED}", "leave it out")
-    if by == "pca":
-        yield from _pca(at, step, min(facts.features, facts.records))
+def _step(path: tuple[str | int, ...], step: Mapping[str, Any], facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    name = step_name(step)
+    if name == "trimmed" and "trim" not in step:
+        yield kit.missing_key("trim", path, "for example {impute: trimmed, trim: 10}")
+    if name == "scale" and "clip" not in step:
+        help = "scaled records leave the ball: for example {scale: standard, clip: 1.0}, and constants for that norm"
+        yield kit.missing_key("clip", path, help)
+    if name == "pca":
+        k, limit = int(step["pca"]), min(facts.features, facts.records)
+        if k >= limit:
+            message = f"k must be below {limit}, the smaller of the numbers of features and records, got {k}"
+            help = f"a k from 1 to {limit - 1}" if limit > 1 else "leave the step out: there is one direction only"
+            yield kit.bad_value(message, (*path, "pca"), help)
 
 
-def _pca(at: tuple[str | int, ...], step: Mapping[str, Any], limit: int) -> Iterator[dps.Diagnostic]:
-    k = int(step["pca"])
-    if k >= limit:
-        message = f"k must be below {limit}, the least of features and records, got {k}"
-        help = f"a k from 1 to {limit - 1}" if limit > 1 else "leave the step out: there is one direction only"
-        yield refused((*at, "pca"), message, help, "bad-value")
-    if step.get("output", "same") == "reduced":
-        yield refused(
-            (*at, "output"),
-            "coordinates along principal directions turn freely where eigenvalues are close: Proposition 5 is "
-            "refuted for them",
-            "leave output out: projected records in their own space have a bound",
-        )
-    if step.get("whiten"):
-        yield refused((*at, "whiten"), f"whitened records: {_UNPROVED}", "leave whiten out")
-    if step.get("solver", "full") != "full":
-        yield refused((*at, "solver"), f"a {step['solver']} solver: {_UNPROVED}", "leave solver out")
-
-
-def _collection(facts: dps.Facts, found: Pipeline) -> Iterator[dps.Diagnostic]:
-    step, at, c = found.step, ("mechanism", "collection"), found.collection
-    if step is None:
+def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
+    limits, name, n = pipeline.collection, pipeline.step_name, facts.records
+    if name is None:
         return
-    by, n = kind_of(step), facts.records
-    missing = [key for key in NEEDS[by] if key not in c]
+    for key in sorted(set(limits) - _LIMITS[name]):
+        message = f"{key!r} does not apply to {name}: no data is checked against it"
+        yield kit.unsupported(message, (*_COLLECTION, key), f"limits of {name}: {', '.join(sorted(_LIMITS[name]))}")
+    missing = [key for key in REQUIRED_LIMITS[name] if key not in limits]
     if missing:
-        yield warned(
-            at,
+        yield warning(
             f"without {' and '.join(missing)} only group privacy for all {n} records is proved",
+            _COLLECTION,
             f"declare collection: {{{', '.join(f'{key}: ...' for key in missing)}}}",
         )
         return
-    if by == "scale" and found.radius / float(c["min_std"]) > 1e6:
+    if name == "scale" and pipeline.radius / float(limits["min_std"]) > 1e6:
         help = "leave such features out, or declare a larger min_std"
-        yield refused((*at, "min_std"), "a feature that hardly varies cannot be scaled", help, "bad-value")
-    if by == "pca" and float(c["min_eigengap"]) <= 8.0 * found.radius**2 / n:
-        yield warned(
-            (*at, "min_eigengap"),
-            f"an eigengap of at most 8 radius^2 / n = {8.0 * found.radius**2 / n:.3g} proves group privacy only",
+        yield kit.bad_value(
+            f"min_std must be at least radius / 1e6 = {pipeline.radius / 1e6:g}: a constant feature cannot be scaled",
+            (*_COLLECTION, "min_std"),
+            help,
+        )
+    if name == "pca" and float(limits["min_eigengap"]) <= (least := _least_gap(pipeline)):
+        yield warning(
+            f"an eigengap of at most 8 radius^2 / n = {least:.3g} proves group privacy only",
+            (*_COLLECTION, "min_eigengap"),
             "another k, more records, or a larger gap from public knowledge",
         )
-    if by in ("deduplicate", "quantise") and 2 * int(c["max_ball"]) >= n:
-        yield warned(
-            (*at, "max_ball"),
+    if name in ("deduplicate", "quantise") and 2 * int(limits["max_ball"]) >= n:
+        yield warning(
             f"2 max_ball reaches {n} records: any record can change all others, the bound is vacuous",
+            (*_COLLECTION, "max_ball"),
             "a smaller eta, with fewer records within 8 eta of one",
         )
 
 
-def _numbers(mechanism: Mapping[str, Any], facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+def _least_gap(pipeline: Pipeline) -> float:
+    """The eigengap that a projection's bounds need more than: 8 radius^2 / n."""
+    return 8.0 * pipeline.radius**2 / pipeline.private.records
+
+
+def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Declared limits for which the formulas have no value."""
-    steps, c = mechanism["pipeline"], mechanism.get("collection") or {}
+    steps, limits = declared.steps, declared.collection
     if len(steps) != 1:
         return
-    by, at = kind_of(steps[0]), ("mechanism", "collection")
-    observed, rows, n = int(c.get("min_observed", 2)), int(c.get("max_missing_rows", 0)), facts.records
-    if by == "trimmed" and "trim" in steps[0] and "min_observed" in c:
-        trim, least = int(steps[0]["trim"]), min(observed, n - rows)
+    step, name, n = steps[0], step_name(steps[0]), facts.records
+    observed, rows = int(limits.get("min_observed", 2)), int(limits.get("max_missing_rows", 0))
+    if name == "trimmed" and "trim" in step and "min_observed" in limits:
+        trim, least = int(step["trim"]), min(observed, n - rows)
         if least <= 2 * trim:
             message = f"trimming {trim} values at each end leaves nothing of {least}"
             help = f"a trim below {least / 2:g}, or impute: median"
-            yield refused(("mechanism", "pipeline", 0, "trim"), message, help, "bad-value")
+            yield kit.bad_value(message, ("mechanism", "pipeline", 0, "trim"), help)
     if observed < 2 or observed > n:
         message = f"min_observed must be from 2 to {n}, got {observed}"
         help = "how many values every feature has at least; leave features without values out"
-        yield refused((*at, "min_observed"), message, help, "bad-value")
+        yield kit.bad_value(message, (*_COLLECTION, "min_observed"), help)
     if rows >= n:
         message = f"max_missing_rows must be below {n} records, got {rows}"
         help = "how many records miss a value at most; where all do, nothing is known to impute from"
-        yield refused((*at, "max_missing_rows"), message, help, "bad-value")
-    if by == "regression" and "min_eigenvalue" in c:
-        radius = float(mechanism.get("radius", 1.0))
-        if float(c["min_eigenvalue"]) <= radius**2:
+        yield kit.bad_value(message, (*_COLLECTION, "max_missing_rows"), help)
+    if name == "regression" and "min_eigenvalue" in limits:
+        if float(limits["min_eigenvalue"]) <= declared.radius**2:
             message = "min_eigenvalue must exceed radius^2: without one record it could be 0"
-            yield refused((*at, "min_eigenvalue"), message, "a larger one, or impute: mean", "bad-value")
-        elif float(c.get("max_eigenvalue", math.inf)) < float(c["min_eigenvalue"]):
-            message = "max_eigenvalue is below min_eigenvalue"
-            yield refused((*at, "max_eigenvalue"), message, "the largest eigenvalue of X^T X at most", "bad-value")
+            yield kit.bad_value(message, (*_COLLECTION, "min_eigenvalue"), "a larger one, or impute: mean")
+        elif float(limits.get("max_eigenvalue", math.inf)) < float(limits["min_eigenvalue"]):
+            message = "max_eigenvalue must be at least min_eigenvalue"
+            help = "an upper bound on the largest eigenvalue of X^T X"
+            yield kit.bad_value(message, (*_COLLECTION, "max_eigenvalue"), help)
+
+
+def _test(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Diagnostic]:
+    """What propose, test, release needs: a collection whose edge has a known distance, and certified accounting."""
+    path = ("mechanism", "ptr")
+    if pipeline.step_name not in TESTABLE or pipeline.certified is None:
+        yield kit.unsupported(
+            "the distance to the collection's edge is known for mean imputation, deduplication, quantisation and pca",
+            path,
+            "declare their collection, or leave ptr out and claim over: collection",
+        )
+    elif pipeline.step_name == "pca" and float(pipeline.collection["min_eigengap"]) <= (least := _least_gap(pipeline)):
+        yield kit.bad_value(
+            f"ptr needs an eigengap above 8 radius^2 / n = {least:.3g}",
+            (*_COLLECTION, "min_eigengap"),
+            "propose a larger one, from public knowledge, or take more records",
+        )
+    for i, claim in enumerate(spec.claims):
+        if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < test.delta:
+            yield warning(
+                f"at a delta below ptr.delta, {test.delta}, nothing is proved for all data sets",
+                ("claims", i, "delta"),
+            )
+    if Declaration.of(spec.mechanism.options).accounting != "certified":
+        yield kit.unsupported("ptr needs accounting: certified", path, "accounting: certified, the default")

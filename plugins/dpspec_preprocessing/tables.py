@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Final
 
 import dpspec.contract as dps
-from dpspec_preprocessing import bounds
-from dpspec_preprocessing.options import Pipeline, build, claimed_deltas, distance, kind_of
-from dpspec_preprocessing.series import series
+from dpspec import kit
+from dpspec_preprocessing.bounds import PAPER, proved_divergence, proved_epsilon, tested_epsilon
+from dpspec_preprocessing.options import Declaration, Pipeline, Sweep, distance_of
+from dpspec_preprocessing.printed import modes
+from dpspec_preprocessing.printed.formulas import refutation, table_2_sensitivity, theorem_2_sensitivity
 
-#: What each way of accounting is called in tables.
-WORDS = {
+#: Of every table: its rows are theorems, printed numbers and no bounds. Findings carry what is proved.
+RIGOR: Final = "approximate"
+
+#: What each way of accounting is called in tables, in their order.
+WAY_TITLES = {
     "ignored": "ignoring pre-processing",
     "certified": "certified",
     "theorem2": "Theorem 2",
@@ -20,9 +26,8 @@ WORDS = {
     "group": "group privacy",
 }
 
-
 #: What each step is called in titles.
-PLAIN = {
+STEP_TITLES = {
     "mean": "imputation by the mean",
     "median": "imputation by the median",
     "trimmed": "imputation by the trimmed mean",
@@ -34,107 +39,149 @@ PLAIN = {
 }
 
 
-def ways(mechanism: Mapping[str, Any]) -> list[str]:
-    """The chosen way of accounting among those beside it, in a fixed order."""
-    chosen = {str(mechanism["accounting"]), *mechanism["also"]}
-    return [way for way in WORDS if way in chosen]
-
-
-def accounting_series(spec: dps.Spec, found: Pipeline) -> dps.Series:
+def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     """Epsilon by every way at every claimed delta, what pre-processing costs, and what is known of the number."""
 
+    declared = Declaration.of(spec.mechanism.options)
+
     def rows() -> Iterator[tuple[dps.Json, ...]]:
-        for delta in claimed_deltas(spec):
-            alone = bounds.epsilon(found, "ignored", delta)
-            for way in ways(spec.mechanism.options):
-                by_test = way == "certified" and spec.mechanism.get("ptr") is not None
-                value = bounds.tested_epsilon(spec, found, delta) if by_test else bounds.epsilon(found, way, delta)
+        for delta in kit.claimed_deltas(spec):
+            alone = epsilon_by(pipeline, "ignored", delta)
+            for way in _ways(declared):
+                test = declared.test if way == "certified" else None
+                value = epsilon_by(pipeline, way, delta) if test is None else tested_epsilon(pipeline, test, delta)
                 if math.isfinite(value):
                     factor = value / alone if alone else math.inf
-                    yield WORDS[way], delta, value, factor, value - alone, standing(found, way)
+                    yield WAY_TITLES[way], delta, value, factor, value - alone, _status(pipeline, way)
 
-    return series(
+    return kit.series(
         "epsilon-by-accounting",
         "Epsilon with and without counting pre-processing",
-        ("accounting", "delta", "epsilon", "factor", "added", "standing"),
-        rows(),
-        source=_source(spec, found),
-        plot={"kind": "dots", "x": "accounting", "y": ["epsilon"], "by": "delta", "log": ["y"]},
+        kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
+        rigor=RIGOR,
+        source=_source(spec, pipeline),
+        kind="dots",
+        x="accounting",
+        y=["epsilon"],
+        by="delta",
+        log=["y"],
+        upper=["epsilon"],
     )
 
 
-def order_series(spec: dps.Spec, found: Pipeline) -> dps.Series:
+def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     """Renyi divergences by every way against the order."""
-    orders = sorted(float(a) for a in spec.mechanism["orders"])
-    return series(
+    declared = Declaration.of(spec.mechanism.options)
+    rows = (
+        (order, value, _label(pipeline, way))
+        for way in _ways(declared)
+        for order in declared.orders
+        if math.isfinite(value := divergence_by(pipeline, way, order))
+    )
+    return kit.series(
         "divergence-by-order",
         "Renyi divergence against the order",
-        ("alpha", "divergence", "accounting"),
-        (
-            (order, value, label(found, way))
-            for way in ways(spec.mechanism.options)
-            for order in orders
-            if math.isfinite(value := bounds.divergence(found, way, order))
-        ),
-        source=_source(spec, found),
-        plot={"x": "alpha", "y": ["divergence"], "by": "accounting", "log": ["x", "y"]},
+        kit.columns_of(("alpha", "divergence", "accounting"), rows),
+        rigor=RIGOR,
+        source=_source(spec, pipeline),
+        x="alpha",
+        y=["divergence"],
+        by="accounting",
+        log=["x", "y"],
+        upper=["divergence"],
     )
 
 
-def sensitivity_series(found: Pipeline) -> dps.Series:
+def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     """How many records change, how far each moves, tau, and tau in units of one replaced record."""
-    known = (("certified", found.certified), ("theorem2", found.theorem), ("printed", found.printed))
-    return series(
+    sensitivities = {
+        "certified": pipeline.certified,
+        "theorem2": theorem_2_sensitivity(pipeline),
+        "printed": table_2_sensitivity(pipeline) if pipeline.private.unit else None,
+    }
+    rows = (
+        (
+            WAY_TITLES[way],
+            sensitivity.changed,
+            sensitivity.moved,
+            sensitivity.tau,
+            pipeline.private.reach * distance_of(pipeline.private, sensitivity),
+            _status(pipeline, way),
+        )
+        for way, sensitivity in sensitivities.items()
+        if sensitivity is not None
+    )
+    return kit.series(
         "sensitivity",
         "How far one record moves what the others become",
-        ("accounting", "changed", "moved", "tau", "relative", "standing"),
-        (
-            (
-                WORDS[way],
-                s.changed,
-                s.moved,
-                s.tau,
-                found.private.reach * distance(found.private, s),
-                standing(found, way),
-            )
-            for way, s in known
-            if s is not None and (way != "printed" or found.private.unit)
-        ),
-        source=bounds.PAPER,
+        kit.columns_of(("accounting", "changed", "moved", "tau", "relative", "standing"), rows),
+        rigor=RIGOR,
+        source=PAPER,
         units={"changed": "records"},
+        upper=["changed", "moved", "tau", "relative"],
     )
 
 
-def sweep_series(spec: dps.Spec, found: Pipeline) -> dps.Series:
+def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
     """Epsilon by every way with one value replaced."""
-    sweep, delta = spec.mechanism["sweep"], claimed_deltas(spec)[-1]
-    over = str(sweep["over"])
-    step = "a chain" if found.step is None else PLAIN[kind_of(found.step)]
-
-    places = [(float(value), _replaced(spec.mechanism.options, found, over, float(value))) for value in sweep["values"]]
-
-    return series(
+    declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
+    step = STEP_TITLES.get(str(pipeline.step_name), "a chain")
+    swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
+    rows = (
+        (value, epsilon, _label(pipeline, way))
+        for way in _ways(declared)
+        for value, changed in swept
+        if math.isfinite(epsilon := epsilon_by(changed, way, delta))
+    )
+    return kit.series(
         f"epsilon-against-{over.replace('_', '-')}",
         f"Epsilon at delta = {delta:g} against {over.replace('_', ' ')}, {step}",
-        (over, "epsilon", "accounting"),
-        (
-            (value, epsilon, label(found, way))
-            for way in ways(spec.mechanism.options)
-            for value, at in places
-            if math.isfinite(epsilon := bounds.epsilon(at, way, delta))
-        ),
-        source=_source(spec, found),
-        plot={"x": over, "y": ["epsilon"], "by": "accounting", "log": ["x", "y"]},
+        kit.columns_of((over, "epsilon", "accounting"), rows),
+        rigor=RIGOR,
+        source=_source(spec, pipeline),
+        x=over,
+        y=["epsilon"],
+        by="accounting",
+        log=["x", "y"],
+        upper=["epsilon"],
     )
 
 
-def _replaced(mechanism: Mapping[str, Any], found: Pipeline, over: str, value: float) -> Pipeline:
+def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
+    """Declared limits beside what the rows at hand have: for the owner of the data alone."""
+    rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
+    return kit.series(
+        "measured",
+        "The declared collection beside these records",
+        kit.columns_of(("limit", "declared", "measured"), rows),
+        rigor=RIGOR,
+        source="measured on the records",
+        privacy="data-dependent",
+    )
+
+
+def epsilon_by(pipeline: Pipeline, way: str, delta: float) -> float:
+    """Epsilon at ``delta`` by one way of accounting; NaN where that way has none."""
+    return (modes.printed_epsilon if way in modes.SOURCES else proved_epsilon)(pipeline, way, delta)
+
+
+def divergence_by(pipeline: Pipeline, way: str, order: float) -> float:
+    """The Renyi divergence at ``order`` by one way of accounting; NaN where that way has none."""
+    return (modes.printed_divergence if way in modes.SOURCES else proved_divergence)(pipeline, way, order)
+
+
+def _ways(declared: Declaration) -> list[str]:
+    """The chosen way of accounting among those beside it, in a fixed order."""
+    chosen = {declared.accounting, *declared.also}
+    return [way for way in WAY_TITLES if way in chosen]
+
+
+def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
     """The pipeline with one value replaced, and with what follows from it."""
-    records, step = found.private.records, dict(mechanism["pipeline"][0])
-    collection = dict(mechanism.get("collection") or {})
-    block = dict(mechanism["private"])
+    records, step = pipeline.private.records, dict(declared.steps[0])
+    collection, private = dict(declared.collection), declared.private
     if over == "eps_noise":
-        block[over] = value
+        private = replace(private, noise=value)
     elif over == "eta":
         step["quantise" if "quantise" in step else "deduplicate"] = value
     elif over == "records":
@@ -145,37 +192,27 @@ def _replaced(mechanism: Mapping[str, Any], found: Pipeline, over: str, value: f
             collection["min_observed"] = records - int(value)
         if over == "max_ball" and "max_cluster" in collection:
             collection["max_cluster"] = max(1, int(value) // 2)
-    changed = {**mechanism, "pipeline": (step, *mechanism["pipeline"][1:]), "private": block, "collection": collection}
-    return build(changed, records, found.features)
+    steps = (dps.FrozenMap(step), *declared.steps[1:])
+    changed = replace(declared, steps=steps, private=private, collection=dps.FrozenMap(collection))
+    return changed.pipeline(records, pipeline.features)
 
 
-def measured_series(found: Pipeline, measured: Mapping[str, float]) -> dps.Series:
-    """Declared limits beside what the rows at hand have: for the owner of the data alone."""
-    return series(
-        "measured",
-        "The declared collection beside these records",
-        ("limit", "declared", "measured"),
-        ((key, found.collection.get(key), measured[key]) for key in sorted(measured)),
-        source="measured on the records",
-        privacy="data-dependent",
-    )
-
-
-def label(found: Pipeline, way: str) -> str:
+def _label(pipeline: Pipeline, way: str) -> str:
     """What a line of a figure is called; a number that explicit data exceed says so."""
-    return WORDS[way] + (" (refuted)" if standing(found, way) == "refuted" else "")
+    return WAY_TITLES[way] + (" (refuted)" if _status(pipeline, way) == "refuted" else "")
 
 
-def _source(spec: dps.Spec, found: Pipeline) -> str:
+def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
     """The paper, and why what it prints is refuted."""
-    shown = [way for way in ways(spec.mechanism.options) if standing(found, way) == "refuted"]
-    if not shown:
-        return bounds.PAPER
-    return f"{bounds.PAPER}; {' and '.join(WORDS[way] for way in shown)} refuted: {bounds.refuted(found, shown[0])}"
+    refuted = [way for way in _ways(Declaration.of(spec.mechanism.options)) if _status(pipeline, way) == "refuted"]
+    if not refuted:
+        return PAPER
+    names = " and ".join(WAY_TITLES[way] for way in refuted)
+    return f"{PAPER}; {names} refuted: {refutation(pipeline, refuted[0])}"
 
 
-def standing(found: Pipeline, way: str) -> str:
+def _status(pipeline: Pipeline, way: str) -> str:
     """What is known of a way's number: a theorem, as printed, refuted, or no bound at all."""
-    if bounds.refuted(found, way) is not None:
-        return "no bound" if way == "ignored" else "refuted"
-    return {"certified": "theorem", "group": "theorem"}.get(way, "as printed")
+    if way in modes.SOURCES:
+        return "as printed" if refutation(pipeline, way) is None else "refuted"
+    return "no bound" if way == "ignored" else "theorem"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import dpspec.contract as dps
-from dpspec_rero.descriptor import RERO
+from dpspec_rero.mechanism import RERO
 
 DPSPEC_API = 1
 

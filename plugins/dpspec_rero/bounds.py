@@ -1,189 +1,152 @@
-"""Findings from theory: gamma at each baseline by every method, and what the same noise means for membership."""
+"""Findings from theory: gamma at each baseline, the prior at which it reaches one half, and membership.
+
+They hold for all data sets: Poisson and full batches ask nothing of how many records there are, and a prior enters by
+its kappa alone.
+
+*Membership is attained.* Let a record have the gradient, or answer of the query, C e with e the first coordinate's
+unit vector and C the sensitivity, which is its l1 and its l2 norm, and all others 0. Then the first coordinate of a
+noisy sum is noise without the record, and the sampled pair with it; the others are noise alone, and steps do not
+depend on each other. So this pair of data sets, of any size, leaks exactly the composition whose curve is computed
+here, to whoever sees all models, where updates can be undone: the lower ends of epsilon, of the most true positives
+and of the advantage are lower bounds.
+
+*gamma is not*, as far as is known here: Theorem 1 compares with an attack that is right about *one* record as often as
+a test of that record's presence. For a prior on k candidates each has its own test, at most one of which can be right,
+and the best guess is right less often: of Gaussian candidates apart in all directions it is the chance that one normal
+number exceeds k - 1 others. The lower end of gamma's interval says how tightly gamma is computed, and nothing else.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import dpspec.contract as dps
-from dpspec.accounting.interval import Interval
-from dpspec.accounting.rigor import library_accuracy
-from dpspec_rero import clt, contour, edgeworth, montecarlo, renyi, theory
-from dpspec_rero.certified import Certified
-from dpspec_rero.compare import DEFAULT_DELTA, Comparison
-from dpspec_rero.steps import Steps
+from dpspec import kit
+from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
+from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec_rero.options import Steps, claimed_fprs
+from dpspec_rero.printed.closed_forms import printed_pure_epsilon
+from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
 #: False-positive rates at which membership is shown where no claim names one.
 FPRS = (1e-3, 1e-1)
 
+#: Charged to a sum of a few logarithms.
+_SUM_ROUNDING = 1e-12
+
 #: The gamma whose baseline is looked for.
 HALF = 0.5
 
-_ASSUMPTIONS = (
-    dps.Assumption(name="noise-scale", status="declared", text="noise of the declared law and scale in every step"),
-    dps.Assumption(name="fresh-noise", status="declared", text="noise is independent across steps"),
-    dps.Assumption(name="clipping", status="declared", text="no record moves a step by more than the sensitivity"),
-    dps.Assumption(
-        name="sampling", status="declared", text="batches are drawn by the declared scheme, afresh each step"
-    ),
-    dps.Assumption(name="steps", status="declared", text="exactly the declared number of steps is made"),
-    dps.Assumption(name="public-constants", status="declared", text="rate, divisor and schedule do not depend on rows"),
+_MEMBERSHIP = "Kaissis et al. 2023; Dong, Roth and Su 2022"
+_ATTAINED = f"{_MEMBERSHIP}; attained by a record along one coordinate"
+
+ASSUMPTIONS = kit.dp_sgd_assumptions(
+    noise_scale="noise of the declared law and scale in every step",
+    clipping="no record moves a step by more than the sensitivity",
+    steps="exactly the declared number of steps is made",
 )
 
 
-@dataclass(frozen=True)
-class _Method:
-    """How a baseline is reported: as which bound, of which rigor, from where."""
-
-    bound: dps.findings.Bound
-    rigor: dps.findings.Rigor
-    source: str
-    printed: dps.Printed | None = None
+def scope_of(direction: str = "both") -> dps.Scope:
+    """Whom the bounds speak of, in a direction of the spec."""
+    return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
 
 
-_METHODS = {
-    "clt": _Method("estimate", "approximate", clt.SOURCE),
-    "clt-printed": _Method(
-        "estimate", "approximate", "Kaissis et al. 2023, main text", dps.Printed(refuted=True, reason=clt.MISPRINT)
-    ),
-    "edgeworth": _Method("estimate", "approximate", edgeworth.SOURCE),
-    "contour": _Method("estimate", "approximate", contour.SOURCE),
-    "rdp": _Method("upper", "theorem", renyi.SOURCE),
-    "epsilon-delta": _Method("upper", "theorem", theory.THEOREM, dps.Printed(refuted=False)),
-    "epsilon-delta-both": _Method("upper", "theorem", f"{theory.THEOREM}, from both directions"),
-    "symmetrised": _Method("upper", "theorem", f"{theory.THEOREM}, of the symmetrised curve"),
-}
+def gamma_finding(kappa: float, gamma: Interval) -> dps.Finding:
+    """The certified bound on gamma at one baseline."""
+    return _certified("gamma", gamma, at={"kappa": kappa}, source=gamma_source(gamma))
 
 
-def gamma_findings(leak: Certified, found: Comparison, confidence: float | None) -> Iterator[dps.Finding]:
-    """gamma at each baseline of ``found``: the certified bound, then what was asked to stand beside it."""
-    for at, (kappa, interval) in enumerate(zip(found.kappas, found.certified, strict=True)):
-        yield _finding("gamma", interval, at={"kappa": kappa}, method=leak.method, source=leak.source)
-        for name, values in found.others.items():
-            value, method = values[at], _METHODS.get(name)
-            if value is not None and method is not None:
-                yield _gamma(kappa, value, name, method)
-        if found.drawn:
-            drawn = found.drawn[at]
-            yield _gamma(kappa, drawn.value, "monte-carlo", _Method("estimate", "approximate", montecarlo.SOURCE))
-            yield _finding(
-                "gamma",
-                drawn.interval,
-                at={"kappa": kappa},
-                method="monte-carlo",
-                source=montecarlo.INTERVAL_SOURCE,
-                rigor="statistical",
-                confidence=confidence,
-            )
-
-
-def prior_finding(leak: Certified) -> dps.Finding:
+def prior_finding(leakage: Leakage) -> dps.Finding:
     """The baseline from which on gamma may reach one half: below it, reconstruction fails more often than not."""
-    prior = leak.prior(HALF)
+    prior = leakage.prior(HALF)
     return dps.Finding(
         quantity="prior",
         value=prior.lower,
         bound="lower",
         rigor="certified",
         at=dps.FrozenMap({"gamma": HALF}),
-        scope=_scope("both"),
-        method=leak.method,
-        source=leak.source,
-        assumptions=(*_ASSUMPTIONS, library_accuracy()),
+        scope=scope_of(),
+        method=prior.lower_method,
+        source=gamma_source(prior),
+        assumptions=(*ASSUMPTIONS, library_accuracy()),
     )
 
 
-def membership_findings(spec: dps.Spec, leak: Certified) -> Iterator[dps.Finding]:
-    """Epsilon, the advantage, and true-positive at false-positive rates, in every direction that is asked for."""
+def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
+    """Epsilon, the advantage, and true-positive at false-positive rates, in every direction that is asked for.
+
+    Upper bounds, and lower ones where the worst case is attained: see the module.
+    """
+    bounds = list(_membership(spec, leakage))
+    yield from (finding for finding, _ in bounds)
+    yield from _pure(leakage.phases)
+    if shows_every_sum(spec.training.options, spec.steps):
+        bounds += _pure_interval(leakage.phases)
+        largest = max((claim.min_records for claim in spec.claims), default=0)
+        for finding, interval in bounds:
+            lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
+            if lower is not None:
+                yield lower
+
+
+def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
+    """The upper bounds, each with its interval."""
     directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
     for direction in directions:
-        deltas = claimed_deltas(spec) or [DEFAULT_DELTA]
-        for delta, epsilon in zip(deltas, leak.epsilons(deltas, direction), strict=True):
-            yield _finding("epsilon", epsilon, at={"delta": delta}, direction=direction)
+        deltas = kit.claimed_deltas(spec)
+        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
+            yield _certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon
         fprs = claimed_fprs(spec) or list(FPRS)
-        for fpr, tpr in zip(fprs, leak.tprs(fprs, direction), strict=True):
-            yield _finding("tpr", tpr, at={"fpr": fpr}, direction=direction)
-    yield _finding("advantage", leak.advantage())
-    yield from _pure(leak.phases)
-
-
-def claimed_deltas(spec: dps.Spec) -> list[float]:
-    """The deltas that claims name, ascending."""
-    return sorted({float(claim["delta"]) for claim in spec.claims if claim.kind == "approx-dp"})
-
-
-def claimed_fprs(spec: dps.Spec) -> list[float]:
-    """The false-positive rates, above 0, that claims name, ascending."""
-    points = [p for claim in spec.claims if claim.kind == "tradeoff" for p in claim["points"]]
-    points += [claim.options for claim in spec.claims if claim.kind == "membership" and "fpr" in claim.options]
-    return sorted({float(point["fpr"]) for point in points} - {0.0})
+        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
+            yield _certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr
+    advantage = leakage.advantage()
+    yield _certified("advantage", advantage), advantage
 
 
 def _pure(phases: Sequence[Steps]) -> Iterator[dps.Finding]:
     """Epsilon at delta 0, where all noise is Laplace: our sum over the steps, and the form that the paper prints."""
-    epsilon = theory.pure_epsilon(phases)
-    if epsilon == float("inf"):
+    epsilon = pure_epsilon(phases)
+    if epsilon == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
-    sum_of_steps = Interval(epsilon, epsilon)
-    yield _finding("epsilon", sum_of_steps, at={"delta": 0.0}, method="sum over steps", source=source, rigor="theorem")
+    yield _pure_upper(epsilon, "sum over steps", source)
     if len(phases) == 1:
-        yield dps.Finding(
-            quantity="epsilon",
-            value=theory.printed_pure_epsilon(phases),
-            bound="upper",
-            rigor="theorem",
-            at=dps.FrozenMap({"delta": 0.0}),
-            scope=_scope("both"),
-            method="as if sampled once",
-            source="Kaissis et al. 2023",
-            printed=dps.Printed(
-                refuted=False, reason="a bound, but it treats N steps as if the record were drawn once"
-            ),
-            assumptions=_ASSUMPTIONS,
-        )
+        printed = dps.Printed(refuted=False, reason="a bound, but it treats N steps as if the record were drawn once")
+        yield _pure_upper(printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", printed)
 
 
-def _gamma(kappa: float, value: float, name: str, method: _Method) -> dps.Finding:
-    return dps.Finding(
-        quantity="gamma",
-        value=value,
-        bound=method.bound,
-        rigor=method.rigor,
-        at=dps.FrozenMap({"kappa": kappa}),
-        scope=_scope("both"),
-        method=name,
-        source=method.source,
-        printed=method.printed,
-        assumptions=_ASSUMPTIONS,
+def _pure_upper(epsilon: float, method: str, source: str, printed: dps.Printed | None = None) -> dps.Finding:
+    return kit.theorem_upper(
+        "epsilon",
+        epsilon,
+        at={"delta": 0.0},
+        scope=scope_of(),
+        method=method,
+        source=source,
+        assumptions=ASSUMPTIONS,
+        printed=printed,
     )
 
 
-def _finding(
+def _pure_interval(phases: Sequence[Steps]) -> list[tuple[dps.Finding, Interval]]:
+    """The same sum with room for its rounding: no step with Laplace noise has a larger loss, and outputs beyond the
+    record's answer all have it."""
+    epsilon = pure_epsilon(phases)
+    if epsilon == math.inf:
+        return []
+    interval = Interval(epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+    return [(_certified("epsilon", interval, at={"delta": 0.0}), interval)]
+
+
+def _certified(
     quantity: str,
     interval: Interval,
     *,
     at: dict[str, dps.Json] | None = None,
     direction: str = "both",
-    method: str = "pld/connect-the-dots",
-    source: str = "Kaissis et al. 2023; Dong, Roth and Su 2022",
-    rigor: dps.findings.Rigor = "certified",
-    confidence: float | None = None,
+    source: str = _MEMBERSHIP,
 ) -> dps.Finding:
-    return dps.Finding(
-        quantity=quantity,
-        value=interval.upper,
-        lower=interval.lower,
-        bound="upper",
-        rigor=rigor,
-        at=dps.FrozenMap(at or {}),
-        scope=_scope(direction),
-        method=method,
-        source=source,
-        confidence=confidence,
-        assumptions=(*_ASSUMPTIONS, library_accuracy()) if rigor == "certified" else _ASSUMPTIONS,
-    )
-
-
-def _scope(direction: str) -> dps.Scope:
-    return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
+    scope = scope_of(direction)
+    return certified_upper(quantity, interval, at=at, scope=scope, source=source, assumptions=ASSUMPTIONS)

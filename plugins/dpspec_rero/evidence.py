@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
-from dpspec.stats import binomial, noise, sampling, utility
-from dpspec.stats.measurement import Measurement
-from dpspec_rero import pictures
-from dpspec_rero.executed import laplace
-from dpspec_rero.prior import Candidates, candidates
+from dpspec import kit
+from dpspec.stats import utility
+from dpspec.stats.conformance import batch_sampling, noise_size, run_checks
+from dpspec.stats.conformance.evidence.json_records import Amount, Count, Positive, Record, read
+from dpspec.stats.conformance.measurement import Measurement, check
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
+from dpspec_rero.tables import picture_series, rank_series
 
 SOURCE = "Clopper & Pearson 1934; Hayes et al. 2023"
+
+#: So many runs tell how the pipeline ran, and so many steps of each are measured from outside.
+LOGGED, LOOKS = 2, 16
 
 _WORDS = {"all": "candidates", "same-class": "candidates of one class", "planted": "planted candidates"}
 
@@ -32,130 +37,133 @@ _ASSUMPTIONS = (
 )
 
 
-def successes(trials: Sequence[dps.Trial], top: int) -> int:
-    """How many trials have the target among the ``top`` best candidates."""
-    return sum(int(trial.evidence["rank"]) < top for trial in trials)
+@dataclass(frozen=True, kw_only=True)
+class ReadNoise(Record):
+    """The noise that the attack read beside the records drawn: a chi-square statistic and its degrees of freedom."""
+
+    statistic: Amount
+    degrees: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackedRun(Record):
+    """What the attack read of a run: the noise, and how many records each phase drew, where that was told."""
+
+    records: Positive
+    noise: ReadNoise
+    included: tuple[Count, ...] | None = None
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     """The success count as evidence and the exact lower bound on gamma that follows from it; a table by rank, pictures
     of what was named, and the accuracy of a twin that hides nothing."""
     assert spec.audit is not None
-    chosen = candidates(spec.threat_model.options)
-    assert chosen is not None
-    count, right, confidence = len(trials), successes(trials, chosen.top), spec.audit.confidence
-    at = dps.FrozenMap({"kappa": chosen.kappa})
-    scope = dps.Scope(
-        adjacency=spec.threat_model.adjacency,
-        unit=spec.threat_model.unit,
-        access=spec.threat_model.access,
-        adversary="record",
-        data="this",
-        pipeline="executed",
-    )
-    method = f"reconstruction of {chosen.count} {_WORDS[chosen.source]}, {spec.threat_model.access}"
-    yield dps.Evidence(
-        id=f"reconstruction/{chosen.count}/{chosen.top}",
+    candidates = read_candidates(spec.threat_model.options)
+    assert candidates is not None
+    ranks, confidence = read_ranks(trials, candidates), spec.audit.confidence
+    count, successes = len(ranks), sum(rank < candidates.top for rank in ranks)
+    method = f"reconstruction of {candidates.count} {_WORDS[candidates.source]}, {spec.threat_model.access}"
+    known = min(kit.recorded_number(trial, "records") for trial in trials) - 1  # the records that the adversary knows
+    evidence = dps.Evidence(
+        id=f"reconstruction/{candidates.count}/{candidates.top}",
         kind="binomial",
         quantity="gamma",
-        statistics=dps.FrozenMap({"trials": count, "successes": right}),
-        scope=scope,
-        at=at,
+        statistics=dps.FrozenMap({"trials": count, "successes": successes}),
+        scope=kit.executed_scope(spec, adversary="record", records=known),
+        at=dps.FrozenMap({"kappa": candidates.kappa}),
         method=method,
         source=SOURCE,
         assumptions=_ASSUMPTIONS,
     )
-    yield dps.Finding(
-        quantity="gamma",
-        value=binomial.lower(right, count, confidence),
-        bound="lower",
-        rigor="statistical",
-        confidence=confidence,
-        at=at,
-        scope=scope,
-        method=f"{method}, {right} of {count} trials",
-        source=SOURCE,
-        assumptions=_ASSUMPTIONS,
-    )
-    yield by_rank(chosen, trials, confidence)
-    shown = pictures.series(spec, trials, SOURCE)
-    if shown is not None:
-        yield shown
+    yield evidence
+    yield kit.lower_from(evidence, confidence, method=f"{method}, {successes} of {count} trials")
+    yield rank_series(candidates, ranks, confidence, SOURCE)
+    pictures = picture_series(spec, trials, SOURCE)
+    if pictures is not None:
+        yield pictures
     yield from utility.accuracies(spec, trials, "twin on all records")
 
 
-def by_rank(chosen: Candidates, trials: Sequence[dps.Trial], confidence: float) -> dps.Series:
-    """Success among the first m candidates for m = 1, 2, 4, ..., each with its exact two-sided interval."""
-    tops = [1 << i for i in range(chosen.count.bit_length()) if 1 << i < chosen.count]
-    counts = [successes(trials, top) for top in tops]
-    intervals = [binomial.clopper_pearson(right, len(trials), confidence) for right in counts]
-    masses = sorted(chosen.masses or [1.0 / chosen.count] * chosen.count, reverse=True)
-    columns: dict[str, list[dps.Json]] = {
-        "top": list(tops),
-        "kappa": [min(1.0, math.fsum(masses[:top])) for top in tops],
-        "success": [right / len(trials) for right in counts],
-        "lower": [low for low, _ in intervals],
-        "upper": [high for _, high in intervals],
-    }
-    return dps.Series(
-        name="reconstruction-by-top",
-        title=f"Attack: target among the first m of {chosen.count} candidates, {len(trials)} trials",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap({name: "candidates" if name == "top" else "" for name in columns}),
-        rigor="statistical",
-        source=SOURCE,
-        plot=dps.FrozenMap(
-            {"x": "kappa", "y": ["success"], "band": ["lower", "upper"], "log": ["x"], "identity": True}
-        ),
-    )
+def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
+    """The target's place among the candidates in each trial, from 0 on; raises ``ValueError`` where it is no such."""
+    return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """Steps, noise and sampling over all trials, held against what is declared."""
     evidence = [trial.evidence for trial in trials]
-    wrong = next((int(e["steps"]) for e in evidence if int(e["steps"]) != spec.steps), spec.steps)
-    yield dps.Check(
-        assumption="steps",
-        test="count of released states",
-        p_value=1.0 if wrong == spec.steps else 0.0,
-        observed="measured",
-        declared=float(spec.steps),
-        measured=float(wrong),
-        detectable=0.0,
-    )
-    degrees = sum(int(e["noise"]["degrees"]) for e in evidence)
+    yield from run_checks.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
+    yield from _attack_checks(spec, evidence)
+
+
+def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
+    """Each check with the deviation that it would see: of the runs that are logged, and of what the attack read of all.
+
+    Nothing is measured yet: the checks are put to trials as declared.
+    """
+    assert spec.audit is not None
+    phases, runs = trained_phases(spec.phases), spec.audit.runs
+    undone = sums_are_tested(phases, spec.training.options)
+    yield from kit.expected_checks(spec, facts, trials=min(LOGGED, runs), undone=undone, looks=LOOKS, phases=phases)
+    noisy = sum(phase.steps for phase in phases if not phase.noiseless)
+    degrees = noisy * (facts.parameters or 0) * (2 if adds_laplace(spec.phases) else 1)
+    if spec.threat_model.access != "all-iterates":
+        degrees = 0
+    drawn = [round(phase.steps * phase.rate(facts.records) * facts.records) for phase in phases]
+    evidence = {
+        "records": facts.records,
+        "noise": {"statistic": float(degrees), "degrees": degrees},
+        "included": drawn if "sampling-log" in facts.capabilities else None,
+    }
+    for expected in _attack_checks(spec, [dps.FrozenMap(evidence)] * runs):
+        name, _, _ = expected.test.partition(", ")
+        yield replace(expected, test=name, p_value=1.0, declared=None, measured=None)
+
+
+def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) -> bool:
+    """Whether released sums are inverted and tested: not where Adam trains, nor where noise is not Gaussian."""
+    return updates_invertible(training) and not adds_laplace(phases)
+
+
+def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
+    """What the attack read of every run: the noise beside the records drawn, and how many were."""
+    runs = _attacked_runs(evidence, len(spec.phases))
+    degrees = sum(run.noise.degrees for run in runs)
     if degrees:
-        total = sum(float(e["noise"]["statistic"]) for e in evidence)
-        measured = noise.two_sided(total, 1.0, degrees)
-        if laplace(spec.phases):
-            measured = _absolute(measured)
-        yield _check("noise-scale", measured, "what released models show beside the records drawn")
+        measured = noise_size.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
+        if adds_laplace(spec.phases):
+            measured = _of_absolute_values(measured)
+        yield check("noise-scale", measured, "reported", "what released models show beside the records drawn")
+    if all(run.included is None for run in runs):
+        return
     for number, phase in enumerate(spec.phases):
-        if phase["sampling"]["scheme"] == "poisson":
-            chances = sum(int(e["records"]) * int(phase["steps"]) for e in evidence)
-            included = sum(int(e["included"][number]) for e in evidence)
-            rate = float(phase["sampling"]["rate"])
-            yield _check("sampling", sampling.inclusions(included, chances, rate), f"rate, phase {number + 1}")
+        if phase.sampling.scheme == "poisson":
+            chances = sum(run.records * phase.steps for run in runs)
+            # What some runs tell of and others do not, those have none of.
+            drawn = sum(run.included[number] for run in runs if run.included is not None)
+            measured = batch_sampling.inclusions(drawn, chances, phase.rate())
+            yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
 
 
-def _absolute(squares: Measurement) -> Measurement:
+def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
+    """What the attack read of each run; raises ``ValueError`` where these are not equal runs of so many phases."""
+    runs: list[AttackedRun] = []
+    for number, one in enumerate(evidence, start=1):
+        where = f"evidence of trial {number}"
+        run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
+        if run.included is not None and len(run.included) != phases:
+            raise ValueError(f"{where}.included must be of {phases} phases, got {len(run.included)}")
+        if runs and run.noise.degrees != runs[0].noise.degrees:
+            raise ValueError(f"{where}.noise.degrees must be those of the other trials")
+        runs.append(run)
+    return runs
+
+
+def _of_absolute_values(squares: Measurement) -> Measurement:
     """What a test of chi-square numbers says of a scale where they are absolute values and not squares."""
-    seen = squares.detectable
+    detectable = squares.detectable
     return replace(
         squares,
         measured=squares.measured**2,
-        detectable=None if seen is None else (1.0 + seen) ** 2 - 1.0,
-    )
-
-
-def _check(assumption: str, measured: Measurement, note: str) -> dps.Check:
-    return dps.Check(
-        assumption=assumption,
-        test=measured.test,
-        p_value=measured.p_value,
-        observed="reported",
-        declared=measured.declared,
-        measured=measured.measured,
-        detectable=measured.detectable,
-        note=note,
+        detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
     )

@@ -1,4 +1,4 @@
-"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+"""What the theory or the attack does not cover, as located messages: no torch, no rows, no numerics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 import dpspec.contract as dps
-from dpspec_rero.attack_refusals import attack_refusals
-from dpspec_rero.prior import candidates
+from dpspec import kit
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_rero.options import Comparisons, read_candidates
 
 #: More draws than this would take hours.
 MAX_DRAWS = 4_000_000_000
@@ -15,12 +16,12 @@ MAX_DRAWS = 4_000_000_000
 #: The norm that each noise is calibrated to.
 _NORMS = {"gaussian": "l2", "laplace": "l1"}
 
-#: Ways of drawing batches that no theorem here covers.
-_SCHEMES = {"fixed": "batches of a fixed size", "shuffled": "shuffled batches"}
+#: Ways of drawing batches that the theory covers.
+_SCHEMES = ("poisson", "full")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
+    """Errors for everything that cannot be audited as declared, and warnings about what the bounds will show."""
     yield from _scope(spec)
     for number, phase in enumerate(spec.phases):
         yield from _phase(spec, number, phase)
@@ -28,147 +29,174 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from _prior(spec, facts)
     yield from _claims(spec)
     if spec.audit is not None:
-        yield from attack_refusals(spec, facts)
+        yield from _attack(spec, facts)
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     help = "Kaissis et al. 2023 compare the presence of the record with its absence"
     yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory", help)
     if max(spec.threat_model.group_size) > 1:
-        yield dps.Diagnostic(
-            code="unsupported",
-            message="the reconstruction theory is about one record, not about groups",
-            path=("threat_model", "group_size"),
-            help="audit groups with mechanism.kind group",
+        yield kit.unsupported(
+            "the reconstruction theory covers single records, not groups",
+            ("threat_model", "group_size"),
+            "audit groups with mechanism.kind group",
         )
 
 
-def _phase(spec: dps.Spec, number: int, phase: dps.FrozenMap) -> Iterator[dps.Diagnostic]:
-    noise = str(phase.get("noise", "gaussian"))
+def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    noise = phase.noise
     norm = _NORMS[noise]
     if noise == "laplace" and "noise_multiplier" in phase:
-        yield dps.Diagnostic(
-            code="unsupported",
-            message="clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity",
-            path=dps.in_phase(spec, number, "clip_norm"),
-            help="write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm",
+        yield kit.unsupported(
+            "clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity",
+            dps.in_phase(spec, number, "clip_norm"),
+            "write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm",
         )
     elif "sensitivity" in phase and norm not in phase["sensitivity"]:
         (other,) = phase["sensitivity"]
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one",
-            path=dps.in_phase(spec, number, "sensitivity", other),
-            help="a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs",
+        yield kit.unsupported(
+            f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one",
+            dps.in_phase(spec, number, "sensitivity", other),
+            "a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs",
         )
-    scheme = phase["sampling"]["scheme"]
-    if scheme in _SCHEMES:
-        yield dps.Diagnostic(
-            code="unsupported",
-            message=f"the reconstruction theory covers Poisson sampling and full batches, not {_SCHEMES[scheme]}",
-            path=dps.in_phase(spec, number, "sampling", "scheme"),
-            help="write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
-        )
+    yield from kit.other_scheme(
+        spec,
+        number,
+        _SCHEMES,
+        "the reconstruction theory covers Poisson sampling and full batches, not {batches}",
+        "write sampling: {scheme: poisson, rate: ...}, if that is how batches are drawn",
+    )
     size = "noise_multiplier" if "noise_multiplier" in phase else "scale"
     if float(phase[size]) == 0.0:
         yield dps.Diagnostic(
             code="no-noise",
-            message="without noise a record that is drawn is seen as it is",
+            message="without noise every record that is drawn is revealed",
             path=dps.in_phase(spec, number, size),
             severity="warning",
         )
 
 
 def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    laplace = any(phase.get("noise") == "laplace" for phase in spec.phases)
-    for i, name in enumerate(spec.mechanism.get("baselines", ())):
+    laplace, asked = any(phase.noise == "laplace" for phase in spec.phases), Comparisons.of(spec.mechanism.options)
+    for i, name in enumerate(asked.baselines):
         if laplace and name in ("clt-printed", "contour"):
-            yield dps.Diagnostic(
-                code="unsupported",
-                message=f"{name} is for Gaussian noise only",
-                path=("mechanism", "baselines", i),
-                help="leave it out",
+            yield kit.unsupported(
+                f"{name} is for Gaussian noise only",
+                ("mechanism", "baselines", i),
+                "leave it out",
             )
-    options = spec.mechanism.get("monte_carlo")
-    if options is not None and int(options["samples"]) * spec.steps > MAX_DRAWS:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"{options['samples']} samples of {spec.steps} steps are more than the {MAX_DRAWS:.0e} draws that "
-            "can be made in minutes",
-            path=("mechanism", "monte_carlo", "samples"),
-            help="take fewer samples; the certified bound needs none",
+    drawn = asked.monte_carlo
+    if drawn is not None and drawn.samples * spec.steps > MAX_DRAWS:
+        yield kit.bad_value(
+            f"{drawn.samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws",
+            ("mechanism", "monte_carlo", "samples"),
+            "take fewer samples; the certified bound needs none",
         )
 
 
 def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    chosen = candidates(spec.threat_model.options)
+    candidates = read_candidates(spec.threat_model.options)
     prior = spec.threat_model.options.get("prior") or {}
     where: dps.Path = ("threat_model", "prior")
-    if chosen is None:
+    if candidates is None:
         for key in ("from", "probabilities", "top"):
             if key in prior and (key != "from" or prior[key] != "all") and (key != "top" or prior[key] != 1):
                 yield dps.Diagnostic(
                     code="missing-key",
-                    message=f"missing key 'candidates' in threat_model.prior, which {key!r} speaks of",
+                    message=f"threat_model.prior.candidates is required when {key!r} is set",
                     path=where,
                 )
         return
-    told_apart = facts.features * facts.classes
-    if chosen.source == "planted" and chosen.count > told_apart:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"{chosen.count} planted candidates: {facts.features} features and {facts.classes} classes tell "
-            f"{told_apart} records apart",
-            path=(*where, "candidates"),
+    distinct, per_class = facts.features * facts.classes, math.ceil(facts.records / max(1, facts.classes))
+    if candidates.source == "planted" and candidates.count > distinct:
+        yield kit.bad_value(
+            f"planted candidates must be at most features * classes = {distinct}, got {candidates.count}",
+            (*where, "candidates"),
         )
-    elif chosen.source != "planted" and chosen.count > facts.records:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"{chosen.count} candidates cannot be chosen from {facts.records} training records",
-            path=(*where, "candidates"),
+    elif candidates.source != "planted" and candidates.count > facts.records:
+        yield kit.bad_value(
+            f"candidates must be at most the {facts.records} training records, got {candidates.count}",
+            (*where, "candidates"),
         )
-    elif chosen.source == "same-class" and chosen.count > math.ceil(facts.records / max(1, facts.classes)):
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"{chosen.count} candidates of one class: of {facts.records} records in {facts.classes} classes, "
-            f"the largest is only sure to have {math.ceil(facts.records / max(1, facts.classes))}",
-            path=(*where, "candidates"),
-            help="write from: all, or ask for fewer",
+    elif candidates.source == "same-class" and candidates.count > per_class:
+        yield kit.bad_value(
+            f"candidates of one class must be at most records / classes = {per_class}, got {candidates.count}",
+            (*where, "candidates"),
+            "write from: all, or ask for fewer",
         )
-    if chosen.masses is not None and len(chosen.masses) != chosen.count:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"{len(chosen.masses)} probabilities for {chosen.count} candidates",
-            path=(*where, "probabilities"),
+    if candidates.masses is not None and len(candidates.masses) != candidates.count:
+        yield kit.bad_value(
+            f"probabilities must be as many as candidates ({candidates.count}), got {len(candidates.masses)}",
+            (*where, "probabilities"),
         )
-    elif chosen.masses is not None and abs(math.fsum(chosen.masses) - 1.0) > 1e-9:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"the probabilities must sum to 1, got {math.fsum(chosen.masses):g}",
-            path=(*where, "probabilities"),
+    elif candidates.masses is not None and abs(math.fsum(candidates.masses) - 1.0) > 1e-9:
+        yield kit.bad_value(
+            f"the probabilities must sum to 1, got {math.fsum(candidates.masses):g}",
+            (*where, "probabilities"),
         )
-    if chosen.top >= chosen.count:
-        yield dps.Diagnostic(
-            code="bad-value",
-            message=f"top must be below the number of candidates, got {chosen.top} of {chosen.count}",
-            path=(*where, "top"),
+    if candidates.top >= candidates.count:
+        yield kit.bad_value(
+            f"top must be below the number of candidates, got {candidates.top} of {candidates.count}",
+            (*where, "top"),
         )
 
 
 def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    gaussian = any(phase.get("noise", "gaussian") == "gaussian" for phase in spec.phases)
+    gaussian = any(phase.noise == "gaussian" for phase in spec.phases)
     for i, claim in enumerate(spec.claims):
         if claim.kind == "pure-dp" and gaussian:
-            yield dps.Diagnostic(
-                code="unsupported",
-                message="with Gaussian noise no epsilon holds at delta 0",
-                path=("claims", i, "kind"),
-                help="claim approx-dp at some delta",
+            yield kit.unsupported(
+                "Gaussian noise has no finite epsilon at delta 0",
+                ("claims", i, "kind"),
+                "claim approx-dp at some delta",
             )
         if claim.kind == "rero" and float(claim["gamma"]) < float(claim["kappa"]):
-            yield dps.Diagnostic(
-                code="bad-value",
-                message=f"gamma {claim['gamma']:g} is below kappa {claim['kappa']:g}, which guessing reaches",
-                path=("claims", i, "gamma"),
-                help="claim a gamma of at least kappa",
+            yield kit.bad_value(
+                f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}",
+                ("claims", i, "gamma"),
             )
+
+
+def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    """Errors for what the attack of a spec with an audit cannot do."""
+    assert spec.audit is not None
+    if spec.audit.method != "many-run":
+        yield kit.unsupported(
+            f"audit.method must be many-run (every target needs a run of its own), got {spec.audit.method}",
+            ("audit", "method"),
+        )
+    if "canary" in spec.audit.options:
+        yield kit.unsupported(
+            "audit.canary does not apply: the attack hides one of the candidates",
+            ("audit", "canary"),
+            "leave it out; threat_model.prior declares the candidates",
+        )
+    if read_candidates(spec.threat_model.options) is None:
+        yield dps.Diagnostic(
+            code="missing-key",
+            message="threat_model.prior.candidates is required when audit is set",
+            path=("threat_model", "prior") if "prior" in spec.threat_model.options else ("threat_model",),
+            help="for example prior: {candidates: 16}; or leave audit out for bounds only",
+        )
+    noises = [phase.noise for phase in spec.phases]
+    for number, noise in enumerate(noises):
+        if noise != noises[0]:
+            yield kit.unsupported(
+                f"an audit trains with noise of one law, got {noises[0]} and {noise}",
+                dps.in_phase(spec, number, "noise"),
+                "leave audit out: the bounds hold for any sequence of phases",
+            )
+    iterates = spec.threat_model.access == "all-iterates"
+    if iterates and not updates_invertible(spec.training.options):
+        yield kit.unsupported(
+            "the attack inverts every update, and Adam's cannot be inverted",
+            ("training", "optimizer"),
+            "use sgd or momentum; the bound holds for any optimizer",
+        )
+    needs = ["iterates"]
+    if iterates and any(phase.sampling.scheme != "full" for phase in spec.phases):
+        needs.append("sampling-log")
+    if "laplace" in noises:
+        # Gradients are scaled to an l1 norm by a part of this plugin.
+        needs.append("parts")
+    yield from dps.untrainable(spec, facts, needs)

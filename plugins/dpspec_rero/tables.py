@@ -1,33 +1,56 @@
-"""Series: gamma along the baselines, on logarithmic axes, and gamma beside membership as the noise changes."""
+"""Tables and pictures: gamma by baseline, noise and rate, an attack's success by rank, what was named."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_rero.bounds import claimed_deltas
-from dpspec_rero.certified import Certified
-from dpspec_rero.compare import APPROXIMATE, DEFAULT_DELTA, Comparison, compare, finite
-from dpspec_rero.inverse import scaled
-from dpspec_rero.steps import Steps
+from dpspec import kit
+from dpspec.accounting import Boundary, Interval, find_boundary, round_up
+from dpspec.stats import binomial
+from dpspec_rero.options import Candidates, Steps
+from dpspec_rero.printed.comparison import APPROXIMATE, Comparison, compare
+from dpspec_rero.theory import Leakage, gamma_source, scale_noise
+
+Array = np.ndarray[Any, Any]
 
 #: The baselines of the curve.
 CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
 
+#: The first so many trials keep pictures, each of its target and of so many of its best candidates.
+PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
 
-def curve_series(leak: Certified, found: Comparison) -> dps.Series:
+#: Larger pictures are thinned out to at most so many pixels a side.
+_SIDE = 64
+
+#: The columns that hold lower bounds.
+_LOWERS = ("gamma-lower", "monte-carlo-lower")
+
+#: The columns of the candidates, best first.
+_GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
+
+
+def curve_series(comparison: Comparison) -> dps.Series:
     """gamma against kappa by every method, with the errors of the approximations relative to the certified value."""
-    columns = {"kappa": list(found.kappas), **_columns(found)}
-    return dps.Series(
-        name="gamma-by-kappa",
-        title="Reconstruction: gamma by baseline success kappa, on logarithmic axes",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap(dict.fromkeys(columns, "")),
-        rigor=_rigor(found),
-        source=leak.source,
-        plot=dps.FrozenMap({"x": "kappa", "y": _methods(found), "log": ["x", "y"], "identity": True}),
+    columns = {"kappa": list(comparison.kappas), **_columns(comparison)}
+    return kit.series(
+        "gamma-by-kappa",
+        "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
+        columns,
+        rigor=_rigor(comparison),
+        source=gamma_source(*comparison.certified),
+        x="kappa",
+        y=_methods(comparison),
+        log=("x", "y"),
+        identity=True,
+        upper=_uppers(columns, comparison),
+        lower=[name for name in columns if name in _LOWERS],
     )
 
 
@@ -35,64 +58,202 @@ def noise_series(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
 ) -> dps.Series:
     """gamma, epsilon and the advantage where all noise is multiplied by each factor: one row per factor and kappa."""
-    delta = _delta(spec)
-    rows: dict[str, list[dps.Json]] = {}
-    rigor: dps.findings.Rigor = "certified"
+    delta = kit.claimed_deltas(spec)[-1]
+    columns: dict[str, list[dps.Json]] = {}
+    intervals: list[Interval] = []
     for factor in factors:
-        louder = scaled(phases, factor)
-        leak = Certified(louder)
-        found = compare(spec, louder, kappas, leak.gammas(kappas), delta)
-        (epsilon,), advantage = leak.epsilons([delta], "both"), leak.advantage()
-        count = len(kappas)
-        columns = {
-            "factor": [factor] * count,
-            "effect": [max(phase.effect for phase in louder)] * count,
+        scaled = scale_noise(phases, factor)
+        leakage = Leakage(scaled)
+        comparison = compare(spec, scaled, kappas, leakage.gammas(kappas), delta)
+        (epsilon,), advantage = leakage.epsilons([delta], "both"), leakage.advantage()
+        rows = len(kappas)
+        added: dict[str, list[dps.Json]] = {
+            "factor": [factor] * rows,
+            "effect": [max(phase.effect for phase in scaled)] * rows,
             "kappa": list(kappas),
-            **_columns(found),
-            "epsilon": [finite(epsilon.upper)] * count,
-            "advantage": [advantage.upper] * count,
+            **_columns(comparison),
+            "epsilon": [epsilon.upper] * rows,
+            "advantage": [advantage.upper] * rows,
         }
-        rigor = _rigor(found)
-        for name, values in columns.items():
-            rows.setdefault(name, []).extend(values)
-    rows["effect"] = [finite(value) for value in rows["effect"]]
-    return dps.Series(
-        name="gamma-by-noise",
-        title=f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-"),
-        columns=dps.FrozenMap(rows),
-        units=dps.FrozenMap(dict.fromkeys(rows, "")),
-        rigor=rigor,
-        source=Certified(tuple(phases)).source,
-        plot=dps.FrozenMap({"x": "factor", "y": _methods(found), "by": "kappa", "log": ["x", "y"]}),
+        intervals.extend(comparison.certified)
+        for name, values in added.items():
+            columns.setdefault(name, []).extend(values)
+    return kit.series(
+        "gamma-by-noise",
+        f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-"),
+        columns,
+        rigor=_rigor(comparison),
+        source=gamma_source(*intervals),
+        x="factor",
+        y=_methods(comparison),
+        by="kappa",
+        log=("x", "y"),
+        upper=_uppers(columns, comparison),
+        lower=[name for name in columns if name in _LOWERS],
     )
 
 
-def _columns(found: Comparison) -> dict[str, list[dps.Json]]:
-    indices = range(len(found.kappas))
-    columns: dict[str, list[dps.Json]] = {
-        "gamma": [interval.upper for interval in found.certified],
-        "gamma-lower": [interval.lower for interval in found.certified],
+def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
+    """Success among the first m candidates for m = 1, 2, 4, ..., each with its exact two-sided interval."""
+    masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
+    rows = []
+    for top in (1 << i for i in range(candidates.count.bit_length()) if 1 << i < candidates.count):
+        successes = sum(rank < top for rank in ranks)
+        low, high = binomial.clopper_pearson(successes, len(ranks), confidence)
+        rows.append((top, min(1.0, math.fsum(masses[:top])), successes / len(ranks), low, high))
+    return kit.series(
+        "reconstruction-by-top",
+        f"Attack: target among the first m of {candidates.count} candidates, {len(ranks)} trials",
+        kit.columns_of(("top", "kappa", "success", "lower", "upper"), rows),
+        rigor="statistical",
+        source=source,
+        units={"top": "candidates"},
+        x="kappa",
+        y=("success",),
+        band=("lower", "upper"),
+        log=("x",),
+        identity=True,
+        upper=("upper",),
+        lower=("lower",),
+    )
+
+
+def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
+    """The target and the best candidates, ``records`` (1 + PICTURED_GUESSES at most, ...), as a trial keeps them.
+
+    None where records are no pictures: (height, width) in grey, (1, height, width) or (3, height, width). Bytes in
+    base64, row by row and colours side by side, on one scale for all.
+    """
+    if records.ndim == 3:
+        records = records[:, None]
+    if records.ndim != 4 or records.shape[1] not in (1, 3) or min(records.shape[2:]) < 2:
+        return None
+    step = -(-max(records.shape[2:]) // _SIDE)
+    thin = np.nan_to_num(records[:, :, ::step, ::step])
+    low, high = float(thin.min()), float(thin.max())
+    pixels = np.rint((thin - low) * (255.0 / max(high - low, 1e-30))).astype(np.uint8)
+    return {
+        "shape": [*pixels.shape[2:], pixels.shape[1]],
+        "pixels": [base64.b64encode(picture.transpose(1, 2, 0).tobytes()).decode() for picture in pixels],
     }
-    columns |= {name: list(values) for name, values in found.others.items()}
+
+
+def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
+    """The first trials' targets beside what the adversary named; None where no trial kept pictures."""
+    pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
+    if not pictured:
+        return None
+    shape = pictured[0][1]["shape"]
+    columns: dict[str, list[dps.Json]] = {
+        "trial": [trial.index for trial, _ in pictured],
+        "place of the target": [int(trial.evidence["rank"]) + 1 for trial, _ in pictured],
+    }
+    for place, name in enumerate(("target", *_GUESSES)):
+        columns[name] = [
+            pictures["pixels"][place] if place < len(pictures["pixels"]) else None for _, pictures in pictured
+        ]
+    return dps.Series(
+        name="reconstructions",
+        title=f"What was hidden, framed where the adversary named it: trials 0 to {max(columns['trial'])}",
+        columns=dps.FrozenMap(columns),
+        units=dps.FrozenMap({name: "" if name in ("trial", "place of the target") else "picture" for name in columns}),
+        rigor="statistical",
+        source=source,
+        privacy="public" if spec.data_privacy == "public" else "per-record",
+        plot=dps.FrozenMap(
+            {"kind": "pictures", "y": ["target", *_GUESSES], "shape": shape, "frame": "place of the target"}
+        ),
+    )
+
+
+def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
+    indices = range(len(comparison.kappas))
+    columns: dict[str, list[dps.Json]] = {
+        "gamma": [interval.upper for interval in comparison.certified],
+        "gamma-lower": [interval.lower for interval in comparison.certified],
+    }
+    columns |= {name: list(values) for name, values in comparison.others.items()}
     for name in APPROXIMATE:
-        if name in found.others:
-            columns[f"{name}-error"] = [found.error(name, at) for at in indices]
-    if found.drawn:
-        columns["monte-carlo"] = [one.value for one in found.drawn]
-        columns["monte-carlo-lower"] = [one.interval.lower for one in found.drawn]
-        columns["monte-carlo-upper"] = [one.interval.upper for one in found.drawn]
-        columns["monte-carlo-error"] = [found.drawn[at].value / found.reference(at) - 1.0 for at in indices]
+        if name in comparison.others:
+            columns[f"{name}-error"] = [comparison.error(name, i) for i in indices]
+    if comparison.drawn:
+        columns["monte-carlo"] = [one.value for one in comparison.drawn]
+        columns["monte-carlo-lower"] = [one.interval.lower for one in comparison.drawn]
+        columns["monte-carlo-upper"] = [one.interval.upper for one in comparison.drawn]
+        columns["monte-carlo-error"] = [comparison.drawn[i].value / comparison.reference(i) - 1.0 for i in indices]
     return columns
 
 
-def _methods(found: Comparison) -> list[str]:
+def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
+    """The columns that hold upper bounds: not approximations, their errors, nor what the rows are at."""
+    upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
+    return [name for name in columns if name in upper]
+
+
+def _methods(comparison: Comparison) -> list[str]:
     """The columns that hold gamma by one method or another."""
-    return ["gamma", *found.others, *(["monte-carlo"] if found.drawn else [])]
+    return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
 
 
-def _rigor(found: Comparison) -> dps.findings.Rigor:
-    return "approximate" if found.others or found.drawn else "certified"
+def _rigor(comparison: Comparison) -> dps.findings.Rigor:
+    return "approximate" if comparison.others or comparison.drawn else "certified"
 
 
-def _delta(spec: dps.Spec) -> float:
-    return (claimed_deltas(spec) or [DEFAULT_DELTA])[-1]
+#: How near to the declared epsilon the noise is brought.
+_RELATIVE = 1e-4
+
+#: The range of factors on the noise that are tried.
+_LEAST, _MOST = 1e-6, 1e9
+
+
+def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
+    """The least factor on the noise of all ``phases`` for which ``holds`` is true of what they leak.
+
+    More noise must make ``holds`` true and not false. ``fails_at`` is the largest factor tried at which it does not
+    hold. Raises ``dpspec.accounting.NeverHoldsError`` where no noise is enough.
+    """
+    return find_boundary(
+        lambda factor: holds(Leakage(scale_noise(phases, factor))),
+        _LEAST,
+        _MOST,
+        increasing=True,
+        relative=relative,
+        start=1.0,
+    )
+
+
+def rates_series(
+    phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
+) -> dps.Series | None:
+    """gamma at every baseline with each of ``rates`` in all phases, and the least noise for the declared epsilon.
+
+    The epsilon is that of ``phases`` at ``delta`` in both directions; None where it is not finite, or zero.
+    """
+    (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
+    if not 0.0 < epsilon.upper < math.inf:
+        return None
+    rows: list[tuple[float, ...]] = []
+    intervals: list[Interval] = []
+    for rate in rates:
+        sampled = [replace(phase, rate=rate) for phase in phases]
+        least = least_noise(
+            sampled, lambda leakage: leakage.epsilons([delta], "both")[0].upper <= epsilon.upper, relative=_RELATIVE
+        )
+        gammas = Leakage(scale_noise(sampled, least.value)).gammas(kappas)
+        intervals.extend(gammas)
+        rows += [(rate, least.value, kappa, g.upper, g.lower) for kappa, g in zip(kappas, gammas, strict=True)]
+    shown = f"{round_up(epsilon.upper, 4):g}"
+    return kit.series(
+        "gamma-by-rate",
+        f"Reconstruction at epsilon {shown}, delta {delta:g}, by sampling rate".replace("e-0", "e-"),
+        kit.columns_of(("rate", "factor", "kappa", "gamma", "gamma-lower"), rows),
+        rigor="certified",
+        source=gamma_source(*intervals),
+        x="kappa",
+        y=("gamma",),
+        by="rate",
+        log=("x", "y"),
+        identity=True,
+        upper=("gamma",),
+        lower=("gamma-lower",),
+    )

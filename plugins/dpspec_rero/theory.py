@@ -1,4 +1,4 @@
-"""Reconstruction bounds in closed form: how likely a reconstruction is, from how likely a good guess is.
+"""How well a record can be reconstructed: certified intervals for any composition of declared steps.
 
 The adversary knows all records but one, guesses that one with probability kappa before it sees the release and with
 probability at most gamma(kappa) afterwards. gamma is the power of the best test of "the record is absent" (null)
@@ -12,107 +12,196 @@ The absent-first curve answers another question; for sampled mechanisms it gives
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from dpspec.accounting.checks import finite, inside
-from dpspec.accounting.tradeoff import Gaussian, Laplace, TradeOff
-from dpspec_rero.steps import Steps, noisy, revealed
+from dpspec.accounting import (
+    CLOSED,
+    GRID,
+    ONE_STEP,
+    Direction,
+    Directions,
+    Interval,
+    Laplace,
+    Mixture,
+    Pair,
+    PrivacyLoss,
+    tradeoff_bounds,
+)
+from dpspec_rero.options import Steps, noisy_steps, revealed_probability
 
 THEOREM = "Kaissis et al. 2023, Theorem 1"
 
-#: Where the closed forms stand.
-SOURCES = {
-    "laplace": "Kaissis et al. 2023, Corollary 1",
-    "gaussian": "Kaissis et al. 2023, Corollary 2",
-    "sampled once": f"{THEOREM}; the curve of one sampled step is (1 - p) Id + p f",
+#: The method of an interval that holds because no step shows anything of the record.
+NOTHING = "no step with noise"
+
+#: The method of an interval that holds because a step without noise may show the record.
+PLAIN = "without noise"
+
+#: The relative width of the intervals asked of the accountant.
+WIDTH = 1e-5
+
+#: The spec's directions, and the accountant's. Reconstruction is about a record that is there: present-first.
+_DIRECTIONS: dict[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
+
+#: The source of each way of computing gamma, by the interval's method; Theorem 1 is behind all of them.
+_SOURCES = {
+    CLOSED: "Kaissis et al. 2023, Corollary 2",
+    ONE_STEP: f"{THEOREM}, from the exact profile of one step",
+    GRID: f"{THEOREM} and Corollary 3, option 1",
 }
 
-
-def gamma_of_curve(curve: TradeOff, kappa: float) -> float:
-    """1 - f(kappa), for a mechanism that is f-DP (Theorem 1b): ``curve`` is its present-first trade-off function."""
-    return curve.rero(kappa)
+#: Charged to the few operations that mix steps with and without noise.
+_ROUNDING = 1e-13
 
 
-def gamma_of_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both: bool) -> float:
-    """min(1, e^epsilon kappa + delta), for an (epsilon, delta)-DP mechanism (Theorem 1c as printed).
+@dataclass(frozen=True)
+class Leakage:
+    """What a mechanism's steps certainly leak; every answer is an interval that contains the exact value."""
 
-    both: (epsilon, delta) holds in both directions, which also gives 1 - e^-epsilon (1 - delta - kappa): the whole
-    trade-off function of (epsilon, delta)-DP. epsilon >= 0, delta in [0, 1). Raises ``ValueError`` naming the argument.
+    phases: tuple[Steps, ...]
+
+    @cached_property
+    def _noisy(self) -> tuple[Steps, ...]:
+        return tuple(phase for phase in noisy_steps(self.phases) if phase.effect > 0.0)
+
+    @cached_property
+    def _revealed(self) -> float:
+        return revealed_probability(self.phases)
+
+    @cached_property
+    def _symmetric(self) -> bool:
+        """Whether both directions have the same curve: without sampling, by reflection of the noise."""
+        return all(phase.rate == 1.0 for phase in self._noisy)
+
+    def gammas(self, kappas: Sequence[float]) -> list[Interval]:
+        """gamma at each kappa: the power of the best test for the record's presence at that level."""
+        if self._noisy:
+            intervals = _tprs(self._noisy, kappas, "present-first")
+        else:
+            intervals = [Interval(kappa, kappa).by(NOTHING) for kappa in kappas]
+        return [_add_revealed(interval, self._revealed) for interval in intervals]
+
+    def tprs(self, fprs: Sequence[float], direction: str) -> list[Interval]:
+        """The most power at each level in a direction of the spec: remove, add, or the worse of both."""
+        if direction == "both":
+            sides = zip(self.tprs(fprs, "remove"), self.tprs(fprs, "add"), strict=True)
+            return [one.worse(other) for one, other in sides]
+        if direction == "remove":
+            return self.gammas(fprs)
+        return self._absent_first(fprs)
+
+    def symmetrised(self, kappas: Sequence[float]) -> list[Interval]:
+        """The power that the lower envelope of both directions' curves allows: a looser bound on gamma."""
+        if self._symmetric:
+            return self.gammas(kappas)
+        bounds = tradeoff_bounds(_compose(self._noisy, "both"), floor=1e-6 * min(kappas))
+        return [_add_revealed(bounds.tpr(kappa), self._revealed) for kappa in kappas]
+
+    def advantage(self) -> Interval:
+        """The largest tpr - fpr of a membership attack, the same in both directions."""
+        if not self._noisy:
+            return _rounded(self._revealed).by(NOTHING)
+        rest = _compose(self._noisy, "present-first").advantage(width=WIDTH)
+        lower = max(self._revealed, (1.0 - self._revealed) * rest.lower) * (1.0 - _ROUNDING)
+        upper = with_revealed(rest.upper, self._revealed) * (1.0 + _ROUNDING)
+        return replace(rest, lower=lower, upper=min(1.0, upper)) if self._revealed > 0.0 else rest
+
+    def epsilons(self, deltas: Sequence[float], direction: str) -> list[Interval]:
+        """Epsilon at each delta in a direction of the spec; nothing bounds it where a record may be shown plainly."""
+        if self._revealed > 0.0:
+            # Where the record is absent nothing tells so for certain, unless a present one is always shown.
+            certain = self._revealed * (1.0 - _ROUNDING) if direction != "add" or self._revealed == 1.0 else 0.0
+            return [Interval(math.inf if delta < certain else 0.0, math.inf).by(PLAIN) for delta in deltas]
+        if not self._noisy:
+            return [Interval(0.0, 0.0).by(NOTHING) for _ in deltas]
+        return list(_compose(self._noisy, _DIRECTIONS[direction]).epsilons(deltas, width=WIDTH))
+
+    def prior(self, gamma: float) -> Interval:
+        """The kappa at which gamma(kappa) reaches ``gamma``, 0 < gamma < 1: the inverse curve, absent-first."""
+        hidden = 1.0 - self._revealed
+        if gamma <= self._revealed:
+            return Interval(0.0, 0.0).by(PLAIN)
+        rest = (gamma - self._revealed) / hidden
+        if not self._noisy:
+            return _rounded(rest).by(NOTHING)
+        return _compose(self._noisy, "absent-first").tradeoff(1.0 - rest)
+
+    def _absent_first(self, fprs: Sequence[float]) -> list[Interval]:
+        """Where the record is shown it is not taken for absent: there the other tests have the more level to spend."""
+        hidden = 1.0 - self._revealed
+        levels = [min(1.0, fpr / hidden) if self._revealed < 1.0 else 1.0 for fpr in fprs]
+        if not self._noisy:
+            return [_rounded(level).by(NOTHING) for level in levels]
+        if self._symmetric:
+            intervals = Leakage(self._noisy).gammas(levels)
+        else:
+            intervals = _tprs(self._noisy, levels, "absent-first")
+        # A level that is off by a share moves the power by that share at most: a trade-off curve is concave.
+        return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
+
+
+def gamma_source(*intervals: Interval) -> str:
+    """The sources of the ways in which the upper ends of gamma were computed."""
+    return "; ".join(sorted({_SOURCES.get(interval.method, THEOREM) for interval in intervals}))
+
+
+def with_revealed(gamma: float, revealed: float) -> float:
+    """1 - (1 - revealed)(1 - gamma): ``gamma`` of the noisy phases where the record is also shown plainly at times.
+
+    revealed: the probability that the record enters a step without noise, from ``revealed_probability``.
     """
-    level = inside("kappa", kappa, one=True)
-    if epsilon < 0.0 or math.isnan(epsilon):
-        raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
-    if not 0.0 <= finite("delta", delta) < 1.0:
-        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}")
-    grown = epsilon + math.log(level)
-    value = math.exp(grown) + delta if grown < 1.0 else math.inf
-    if both:
-        value = min(value, 1.0 - math.exp(-epsilon) * (1.0 - delta - level))
-    return min(1.0, value)
-
-
-def gamma_gaussian(kappa: float, effects: Sequence[float]) -> float:
-    """Phi(Phi^-1(kappa) + sqrt(sum of squared effects)): Gaussian steps on all records (Corollary 2)."""
-    return Gaussian(math.hypot(*effects)).rero(kappa)
-
-
-def gamma_laplace(kappa: float, effect: float) -> float:
-    """e^s kappa; 1 - e^-s / (4 kappa); 1 - e^-s (1 - kappa): one Laplace step on all records (Corollary 1)."""
-    return Laplace(effect).rero(kappa)
-
-
-def gamma_sampled_once(kappa: float, rate: float, gamma: float) -> float:
-    """(1 - p) kappa + p gamma: one step on a Poisson sample at rate p, from the step's gamma on all records.
-
-    The output law with the record is a mixture of the one without it and of that of the step which draws it. The paper
-    calls this unavailable in closed form.
-    """
-    return (1.0 - rate) * inside("kappa", kappa, one=True) + inside("rate", rate, one=True) * gamma
-
-
-def closed_form(phases: Sequence[Steps]) -> tuple[Callable[[float], float], str] | None:
-    """gamma as a function of kappa and its name in ``SOURCES``; None for mechanisms that have no closed form.
-
-    Only for phases that add noise; see ``with_revealed`` for others.
-    """
-    moving = [phase for phase in phases if phase.effect > 0.0]
-    if all(phase.noise == "gaussian" and phase.rate == 1.0 for phase in moving):
-        effects = [phase.effect * math.sqrt(phase.count) for phase in moving]
-        return (lambda kappa: gamma_gaussian(kappa, effects)), "gaussian"
-    if len(moving) != 1 or moving[0].count != 1:
-        return None
-    (step,) = moving
-    curve: TradeOff = Gaussian(step.effect) if step.noise == "gaussian" else Laplace(step.effect)
-    if step.rate == 1.0:
-        return curve.rero, "laplace"
-    return (lambda kappa: gamma_sampled_once(kappa, step.rate, curve.rero(kappa))), "sampled once"
-
-
-def with_revealed(gamma: float, seen: float) -> float:
-    """1 - (1 - seen)(1 - gamma): ``gamma`` of the noisy phases where the record is also shown plainly at times.
-
-    seen: the probability that the record enters a step without noise, from ``revealed``.
-    """
-    return gamma + seen * (1.0 - gamma)
+    return gamma + revealed * (1.0 - gamma)
 
 
 def pure_epsilon(phases: Sequence[Steps]) -> float:
     """The sum of ln(1 + p (e^s - 1)): epsilon at delta 0 of Laplace steps sampled afresh; infinite with other noise."""
-    if revealed(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
+    if revealed_probability(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
         return math.inf
-    return math.fsum(phase.count * _sampled_epsilon(phase.rate, phase.effect) for phase in noisy(phases))
+    return math.fsum(phase.count * amplified_epsilon(phase.rate, phase.effect) for phase in noisy_steps(phases))
 
 
-def printed_pure_epsilon(phases: Sequence[Steps]) -> float:
-    """ln(1 + p (e^(N s) - 1)) as printed, of one phase: N steps as if sampled once. A bound, and a very loose one."""
-    (phase,) = phases
-    if phase.noise != "laplace" or phase.effect == math.inf:
-        return math.inf
-    return _sampled_epsilon(phase.rate, phase.count * phase.effect)
-
-
-def _sampled_epsilon(rate: float, epsilon: float) -> float:
-    """ln(1 + p (e^epsilon - 1)), for any epsilon >= 0."""
+def amplified_epsilon(rate: float, epsilon: float) -> float:
+    """ln(1 + p (e^epsilon - 1)), for any epsilon >= 0: pure DP on a Poisson sample (Balle, Barthe, Gaboardi 2018)."""
     if epsilon < 30.0:
         return math.log1p(rate * math.expm1(epsilon))
     return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
+
+
+def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
+    """The same steps with ``factor`` times the noise."""
+    return tuple(replace(phase, effect=phase.effect / factor) for phase in phases)
+
+
+def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
+    """The composition of ``phases``, all of them with noise and an effect."""
+    return PrivacyLoss(tuple((_pair(phase), phase.count) for phase in phases), direction)
+
+
+def _pair(step: Steps) -> Pair:
+    """The output laws of one step, with the record and without it."""
+    if step.noise == "laplace":
+        return Laplace(1.0, step.effect, step.rate)
+    return Mixture([0.0, step.effect], [1.0 - step.rate, step.rate], 1.0)
+
+
+def _tprs(phases: Sequence[Steps], fprs: Sequence[float], direction: Direction) -> list[Interval]:
+    """The most power at each level in (0, 1] in one direction; present-first it is gamma at each kappa."""
+    return _compose(phases, direction).reros(fprs, direction=direction, width=WIDTH)
+
+
+def _add_revealed(interval: Interval, revealed: float) -> Interval:
+    if revealed == 0.0:
+        return interval
+    low, high = with_revealed(interval.lower, revealed), with_revealed(interval.upper, revealed)
+    return _widen(replace(interval, lower=low, upper=high))
+
+
+def _widen(interval: Interval) -> Interval:
+    low, high = interval.lower * (1.0 - _ROUNDING), interval.upper * (1.0 + _ROUNDING)
+    return replace(interval, lower=low, upper=min(1.0, high))
+
+
+def _rounded(value: float) -> Interval:
+    return _widen(Interval(value, value))

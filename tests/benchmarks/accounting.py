@@ -35,10 +35,7 @@ SETTINGS: list[tuple[str, str, list[Any], float, bool, bool]] = [
 
 def ours(kind: str, arguments: list[Any], width: float) -> dict[str, Any]:
     """Both directions, certified, at a relative width."""
-    from dpspec.accounting.laplace import Laplace
-    from dpspec.accounting.mixture import Mixture
-    from dpspec.accounting.pair import Pair
-    from dpspec.accounting.pld import PrivacyLoss
+    from dpspec.accounting import Laplace, Mixture, Pair, PrivacyLoss
 
     def work() -> tuple[float, float]:
         phases: list[tuple[Pair, int]]

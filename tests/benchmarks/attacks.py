@@ -4,17 +4,22 @@
 
 Scores are N(0, 1) for an absent canary or run and N(mu, 1) for a present one; seeds are 0, 1, ... The column "above"
 counts the seeds whose bound, at 95%, exceeds the truth: a valid one does so in about 5% at most. What is expected is
-what ``dpspec.stats.power`` says before the scores are seen, as ``dpspec plan`` does.
+what ``dpspec.stats.attacks.attack_power`` says before the scores are seen, as ``dpspec plan`` does.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from support.mu_bound import mu_lower
 
-from dpspec.stats import gdp, ladder, manyrun, onerun, onerun_curve, power, thresholds
+from dpspec.stats.attacks import attack_power, gaussian_fit, guess_counts, many_run, one_run, thresholds
 
 CONFIDENCE = 0.95
 
@@ -27,7 +32,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     low, high = 0.0, 20.0
     while high - low > 1e-9:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if gdp.epsilon(middle, delta) < epsilon else (low, middle)
+        low, high = (middle, high) if gaussian_fit.epsilon(middle, delta) < epsilon else (low, middle)
     return high
 
 
@@ -42,45 +47,45 @@ def methods(canaries: int, mu: float, delta: float) -> dict[str, tuple[Callable[
     """For each method the bound of a seed, and what is expected of it (nan where nothing is foreseen)."""
 
     def accuracy(count: int) -> float:
-        return power.gaussian_accuracy(canaries, count, mu)
+        return attack_power.gaussian_accuracy(canaries, count, mu)
 
-    rungs = ladder.design(canaries, accuracy, delta, CONFIDENCE)
+    rungs = guess_counts.design(canaries, accuracy, delta, CONFIDENCE)
     designed, half = rungs[1], canaries // 2
     guesses = sum(designed)
 
-    def counted(seed: int, *of: ladder.Rung) -> tuple[list[int], list[int]]:
-        return ladder.counts([outcomes(mu, canaries, seed)], of)
+    def counted(seed: int, *of: guess_counts.Rung) -> tuple[list[int], list[int]]:
+        return guess_counts.counts([outcomes(mu, canaries, seed)], of)
 
-    def many_run(seed: int) -> float:
+    def of_many_runs(seed: int) -> float:
         rng, cut = np.random.default_rng(seed), 0.5 * mu + 1.0
         true = int((mu + rng.standard_normal(half) > cut).sum())
         false = int((rng.standard_normal(half) > cut).sum())
-        return manyrun.epsilon_lower(half, half, true, false, delta, CONFIDENCE)
+        return many_run.epsilon_lower(half, half, true, false, delta, CONFIDENCE)
 
-    def one_run(seed: int) -> float:
+    def of_one_run(seed: int) -> float:
         made, right = counted(seed, designed)
-        return onerun.epsilon_lower(canaries, made[0], right[0], delta, CONFIDENCE)
+        return one_run.epsilon_lower(canaries, made[0], right[0], delta, CONFIDENCE)
 
     def of_mu(seed: int) -> float:
         made, right = counted(seed, designed)
-        return gdp.epsilon(onerun_curve.mu_lower(canaries, made[0], right[0], CONFIDENCE), delta)
+        return gaussian_fit.epsilon(mu_lower(canaries, made[0], right[0], CONFIDENCE), delta)
 
     one_sided = 1.0 - 2.0 * (1.0 - CONFIDENCE)
     every = [sum(rung) for rung in rungs]
     return {
-        "many runs, threshold fixed": (many_run, float("nan")),
+        "many runs, threshold fixed": (of_many_runs, float("nan")),
         "many runs, threshold chosen": (
             lambda s: thresholds.epsilon_lower(outcomes(mu, canaries, s, fair=False), delta, CONFIDENCE),
-            power.gaussian_ranked(half, half, mu, delta, CONFIDENCE),
+            attack_power.gaussian_ranked(half, half, mu, delta, CONFIDENCE),
         ),
-        "one run, one guess count": (one_run, power.gaussian(canaries, (guesses,), mu, delta, CONFIDENCE)),
+        "one run, one guess count": (of_one_run, attack_power.gaussian(canaries, (guesses,), mu, delta, CONFIDENCE)),
         "one run, ladder": (
-            lambda s: ladder.epsilon_lower(canaries, *counted(s, *rungs), delta, CONFIDENCE),
-            power.gaussian(canaries, every, mu, delta, CONFIDENCE),
+            lambda s: guess_counts.epsilon_lower(canaries, *counted(s, *rungs), delta, CONFIDENCE),
+            attack_power.gaussian(canaries, every, mu, delta, CONFIDENCE),
         ),
         "one run, mu, then epsilon (Gaussian curve assumed)": (of_mu, float("nan")),
         "fit, low end (Gaussian scores assumed)": (
-            lambda s: gdp.epsilon(gdp.estimate([outcomes(mu, canaries, s)], one_sided).low, delta),
+            lambda s: gaussian_fit.epsilon(gaussian_fit.estimate([outcomes(mu, canaries, s)], one_sided).low, delta),
             float("nan"),
         ),
     }

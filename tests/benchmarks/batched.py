@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from dpspec.contract import FrozenMap, TrainingJob
-from dpspec.training.batched import run_batched
-from dpspec.training.native import NativeTrainer
+from dpspec.training.loop.native import NativeTrainer, run_batched
 
 FEATURES, CLASSES, RECORDS = 64, 10, 1437
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpspec.contract import Spec
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 from dpspec.training.threads import limited
 
 CATALOG = load_catalog()

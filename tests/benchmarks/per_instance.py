@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from dpspec.contract import FrozenMap, TrainingJob
-from dpspec.training.native import NativeTrainer
-from dpspec.training.persample import FlatModel
-from dpspec_per_instance import mean_rule, tuples
-from dpspec_per_instance.observe import NormObserver
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.native import NativeTrainer
+from dpspec_per_instance.observers import NormObserver
+from dpspec_per_instance.printed import mean_rule
 
 
 def seconds(work: Callable[[], object], times: int = 5) -> float:
@@ -81,7 +81,7 @@ def means(records: int = 1500, width: int = 2410, points: int = 30, order: int =
 
     def together() -> object:
         batches = mean_rule.draw(np.random.default_rng(1), records, 64 / records, 20, 20, order)
-        return mean_rule.estimates(gradients, gradients[chosen], chosen, batches, None, 0.8)
+        return mean_rule.estimate_kinds(gradients, gradients[chosen], chosen, batches, None, 0.8)
 
     def one_by_one() -> None:
         generator = np.random.default_rng(1)
@@ -99,7 +99,7 @@ def means(records: int = 1500, width: int = 2410, points: int = 30, order: int =
                     for i in range(20):
                         v = np.stack([mean(np.arange(records)) - base for _ in range(order)])
                         exponents[o, i] = 0.5 * (np.square(v.sum(0)).sum() - np.square(v).sum()) / 0.64
-                tuples.plug_in(exponents, order)
+                mean_rule.plug_in(exponents, order)
 
     fast, slow = seconds(together, 2), seconds(one_by_one, 1) * points / 2
     print(f"{points} records, both directions: {fast:.2f} s, one by one {slow:.1f} s ({slow / fast:.0f}x)")

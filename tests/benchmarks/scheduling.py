@@ -22,12 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import counting
 
-from dpspec.contract import Catalog, Context, FrozenMap, Plan, Spec, Trial, TrialFinished
-from dpspec.engine.means import Means
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.executors.providers import EXECUTORS
-from dpspec.spec.load import load_specs
+from dpspec.contract import Context, FrozenMap, Plan, Spec, Trial
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import TrialFinished
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
+from dpspec.registry.builtin import EXECUTORS
 
 SECONDS = "DPSPEC_BENCHMARK_SECONDS"
 
@@ -87,9 +89,11 @@ def main() -> None:
                     print(f"{len(ended)} trials", flush=True)
 
         # The slots are there once each has a process: a cluster is not started for every run.
-        means = Means(executor=given.executor, workers=given.slots if given.executor == "local" else None, device="cpu")
+        options = RunOptions(
+            executor=given.executor, workers=given.slots if given.executor == "local" else None, device="cpu"
+        )
         began, cpu = time.monotonic(), time.process_time()
-        result = run(specs, catalog(), store=Store(Path(folder) / "store"), listeners=[listen], means=means)
+        result = run(specs, catalog(), store=Store(Path(folder) / "store"), listeners=[listen], options=options)
         wall, cpu = time.monotonic() - began, time.process_time() - cpu
     count = sum(len(audit.trials) for audit in result.audits)
     ideal = count * given.seconds / given.slots

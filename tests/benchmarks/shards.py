@@ -16,15 +16,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpspec.contract import Event, StageStarted, TrialFinished
-from dpspec.engine.context import RunContext
-from dpspec.engine.means import Means
-from dpspec.engine.prepare import prepare
-from dpspec.engine.result import AuditResult
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.contract.events import Event, StageStarted, TrialFinished
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 from dpspec.training.threads import limited
 
 TEXT = """\
@@ -69,7 +69,7 @@ def alone(folder: Path, overrides: list[str]) -> list[float]:
     return found
 
 
-def measure(folder: Path, name: str, overrides: list[str], means: Means) -> tuple[AuditResult, float]:
+def measure(folder: Path, name: str, overrides: list[str], options: RunOptions) -> tuple[AuditResult, float]:
     """The result and the wall seconds of its trials; a line for people."""
     catalog, marks = load_catalog(), []
 
@@ -79,7 +79,7 @@ def measure(folder: Path, name: str, overrides: list[str], means: Means) -> tupl
 
     spec = load_specs([folder / "spec.yaml"], catalog, overrides).specs
     before = seconds_of_all()
-    result = run(spec, catalog, store=Store(folder / name), listeners=[listen], means=means)
+    result = run(spec, catalog, store=Store(folder / name), listeners=[listen], options=options)
     wall, cpu = marks[-1] - marks[0], seconds_of_all() - before
     load = os.getloadavg()[0]
     print(
@@ -105,8 +105,8 @@ def main() -> None:
         busiest = max(sum(each[::2]), sum(each[1::2]))
         print(f"one trial: {whole:.1f} CPU s; {len(each)} shards: {sum(each):.1f}, at most {max(each):.1f} each")
         print(f"shards by two workers: {busiest:.1f} CPU s, a ratio of {whole / busiest:.2f}", flush=True)
-        one = Means(executor="local", workers=1, threads=1, device="cpu")
-        two = Means(executor="local", workers=2, threads=1, device="cpu")
+        one = RunOptions(executor="local", workers=1, threads=1, device="cpu")
+        two = RunOptions(executor="local", workers=2, threads=1, device="cpu")
         first, _ = measure(folder, "one trial", [], one)
         apart, in_turn = measure(folder, "shards, one worker", [shared], one)
         spread, at_once = measure(folder, "shards, two workers", [shared], two)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import random
 import resource
 import shutil
 import signal
@@ -21,80 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.victim import INTERRUPTED, Ended, Victim, ended, hurt, outcome
-
-
-class NotTriedError(Exception):
-    """This machine cannot show a fault; the text says why."""
-
-
-@dataclass
-class Row:
-    """What came of one fault. ``wrong`` holds everything that should not be so."""
-
-    fault: str
-    saw: str = ""
-    codes: list[int] = field(default_factory=list)
-    kept: str = ""
-    again: str = ""
-    counts: list[int] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-    def note(self, done: Ended, *codes: int) -> None:
-        """Take down how a hurt run ended, and that it should have ended with one of some codes."""
-        self.saw, self.codes = done.said or self.saw, [*self.codes, done.code]
-        if done.code not in codes:
-            self.wrong.append(f"exit {done.code}, expected {' or '.join(map(str, codes))}: {done.err[-300:]}")
-        if not done.clean:
-            self.wrong.append(f"it tells a traceback: {done.err[-500:]}")
-
-
-class Bench:
-    """Where faults are put to runs: a folder, how long trials are, and what an undisturbed run comes to."""
-
-    def __init__(self, root: Path, *, steps: int, runs: int, times: int, seed: int, warm: bool = True) -> None:
-        """``warm``: whether the undisturbed run is made twice, so that its duration is that of later ones."""
-        self.root, self.times, self._size = root, times, {"steps": steps, "runs": runs}
-        self.chance = random.Random(seed)
-        self.seconds = float("inf")
-        for store in ("warming-up", ".dpspec/store") if warm else (".dpspec/store",):
-            victim, began = self.victim("undisturbed"), time.monotonic()
-            done, whole = victim.again("--store", store)
-            self.seconds = min(self.seconds, time.monotonic() - began)
-        if done.code or whole is None:
-            raise SystemExit(f"the undisturbed run ends with {done.code}:\n{done.err}")
-        self.whole = whole
-
-    def victim(self, name: str, **changes: Any) -> Victim:
-        """A fresh folder to run in."""
-        return Victim(self.root / name, **self._size, **changes)
-
-    def settle(self, row: Row, victim: Victim, store: str = ".dpspec/store", whole: Any = None) -> None:
-        """Run again: only what is missing is made, and the result is that of a run that nothing happened to."""
-        kept = victim.stored(store)
-        done, again = victim.again("--store", store)
-        same = again == (self.whole if whole is None else whole)
-        row.counts.append(kept)
-        row.kept = f"{min(row.counts)} to {max(row.counts)} of {victim.runs}"
-        if min(row.counts) == max(row.counts):
-            row.kept = f"{kept} of {victim.runs}"
-        row.again = f"exit {done.code}, {'identical' if same else 'DIFFERENT'}"
-        if done.code or not same:
-            row.wrong.append(f"run again: {row.again}: {done.err[-300:]}")
-        if done.trained != victim.runs - kept:
-            row.wrong.append(f"run again: {done.trained} trials made, {victim.runs - kept} were missing")
-
-    def moments(self, least: float = 0.0) -> Iterator[float]:
-        """Random moments of a run, in seconds after its start."""
-        for _ in range(self.times):
-            yield self.chance.uniform(least, self.seconds)
+from support.fault_bench import Bench, Row
+from support.faulty_machine import CLOCK, RAY, NotTriedError, children, is_alive, mounted, protect, ray_cluster
+from support.victim import INTERRUPTED, ended, hurt, outcome
 
 
 def killed(bench: Bench) -> Row:
@@ -120,15 +53,15 @@ def parent_killed(bench: Bench) -> Row:
     row, victim = Row("SIGKILL to the run, not to its two workers"), bench.victim("parent")
     process = victim.start("--workers", "2")
     victim.wait_for(process, 1)
-    left = _children(process.pid)
+    left = children(process.pid)
     process.kill()
     row.codes, row.saw = [process.wait()], "(nothing: it is gone)"
     patience = time.monotonic() + 120.0
-    while any(map(_alive, left)) and time.monotonic() < patience:
+    while any(map(is_alive, left)) and time.monotonic() < patience:
         time.sleep(0.1)
     if not left:
         row.wrong.append("there were no workers")
-    if staying := [number for number in left if _alive(number)]:
+    if staying := [number for number in left if is_alive(number)]:
         row.wrong.append(f"{len(staying)} workers stay for more than two minutes")
     hurt(process, signal.SIGKILL)
     ended(process)
@@ -141,7 +74,7 @@ def worker_killed(bench: Bench) -> Row:
     row, victim = Row("SIGKILL to a worker process"), bench.victim("worker")
     process = victim.start("--workers", "2", "--report", "json=hurt.json")
     victim.wait_for(process, 1)
-    found = _children(process.pid)[-1:]
+    found = children(process.pid)[-1:]
     for number in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(number, signal.SIGKILL)
@@ -168,9 +101,9 @@ def ray_head_killed(bench: Bench) -> Row:
 
 def _on_ray(bench: Bench, row: Row, what: str, codes: tuple[int, ...]) -> Row:
     victim = bench.victim(f"ray-{what}")
-    with _cluster(victim) as (address, processes):
+    with ray_cluster(victim) as (address, processes):
         options = ("--executor", "ray", "--ray-address", address, "--report", "json=hurt.json")
-        process = victim.start(*options, environment=_RAY)
+        process = victim.start(*options, environment=RAY)
         victim.wait_for(process, 1)
         found = processes(what)
         for number in found:
@@ -212,7 +145,7 @@ def disk_full(bench: Bench) -> Row:
     size = sum(p.stat().st_size for p in (bench.root / "undisturbed/.dpspec").rglob("*") if p.is_file())
     store = victim.folder / "store"
     store.mkdir()
-    with _mounted(store, f"size={max(16, size * 3 // 5 // 1024)}k") as mount:
+    with mounted(store, f"size={max(16, size * 3 // 5 // 1024)}k") as mount:
         if mount is None:
             limit = size // victim.runs // 2
             done = victim.run(
@@ -233,7 +166,7 @@ def report_disk_full(bench: Bench) -> Row:
     row, victim = Row("disk full when the report is written"), bench.victim("report")
     full = victim.folder / "full"
     full.mkdir()
-    with _mounted(full, "size=4k") as mount:
+    with mounted(full, "size=4k") as mount:
         if mount is None:
             raise NotTriedError("a full disk needs root, who may mount one")
         row.note(victim.run("--report", "json=full/r.json"), 2)
@@ -248,18 +181,18 @@ def read_only(bench: Bench) -> Row:
     row, victim = Row("read-only store"), bench.victim("read-only")
     store = victim.folder / "store"
     store.mkdir()
-    with _mounted(store, "size=64m") as mount:
+    with mounted(store, "size=64m") as mount:
         if mount is None and os.geteuid() == 0:
             raise NotTriedError("root may write anywhere, and may not mount here")
-        _protect(store, mount, True)
+        protect(store, mount, True)
         row.note(victim.run("--store", "store"), 2)
-        _protect(store, mount, False)
+        protect(store, mount, False)
         bench.settle(row, victim, "store")
-        _protect(store, mount, True)
+        protect(store, mount, True)
         done, again = victim.again("--store", "store")
         if done.code or again != bench.whole:
             row.wrong.append(f"a full store that is read-only is not read: exit {done.code}")
-        _protect(store, mount, False)
+        protect(store, mount, False)
     return row
 
 
@@ -268,7 +201,7 @@ def clock_jumps(bench: Bench) -> Row:
     row, victim = Row("clock jumps by three years"), bench.victim("clock")
     library = victim.folder / "clock.so"
     source = victim.folder / "clock.c"
-    source.write_text(_CLOCK, encoding="ascii")
+    source.write_text(CLOCK, encoding="ascii")
     if (
         shutil.which("cc") is None
         or subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"]).returncode
@@ -392,101 +325,6 @@ FAULTS: dict[str, Callable[[Bench], Row]] = {
     "two": two_at_once,
     "damaged": damaged,
 }
-
-#: A cluster of this machine asks for no token.
-_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-
-#: A library that stands between a program and the clock on the wall.
-_CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-static long jump(void) { static long n; return (n++ & 1) ? 94608000L : -94608000L; }
-int clock_gettime(clockid_t id, struct timespec *at) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int code = real(id, at);
-    if (id == CLOCK_REALTIME) at->tv_sec += jump();
-    return code;
-}
-time_t time(time_t *at) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (at) *at = now.tv_sec;
-    return now.tv_sec;
-}
-"""
-
-
-@contextlib.contextmanager
-def _cluster(victim: Victim) -> Iterator[tuple[str, Callable[[str], list[int]]]]:
-    """A Ray cluster of one node with two CPUs: its address, and the numbers of its ``worker`` or ``head`` processes."""
-    ray = Path(sys.executable).with_name("ray")
-    if not ray.is_file():
-        raise NotTriedError("Ray is not installed")
-    folder, port = tempfile.mkdtemp(prefix="ray-"), 20000 + os.getpid() % 20000
-    start = [str(ray), "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
-    environment = victim.environment(RAY_USAGE_STATS_ENABLED="0", **_RAY)
-    started = subprocess.run([*start, f"--temp-dir={folder}"], env=environment, capture_output=True, text=True)
-    if started.returncode:
-        raise NotTriedError(f"no Ray cluster starts here: {started.stderr.strip().splitlines()[-1]}")
-
-    def processes(what: str) -> list[int]:
-        heads = _mentioning(folder)
-        return heads if what == "head" else [child for head in heads for child in _children(head, "ray::victim")][:1]
-
-    try:
-        yield f"127.0.0.1:{port}", processes
-    finally:
-        for number in _mentioning(folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _mentioning(text: str) -> list[int]:
-    """The processes whose command line mentions a text that nobody else's does."""
-    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
-    rows = [line.strip().partition(" ") for line in listed.splitlines()]
-    return [int(number) for number, _, command in rows if text in command]
-
-
-@contextlib.contextmanager
-def _mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]:
-    """A disk of its own at ``place``, and what changes its options; None where this user may not mount one."""
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True).returncode
-    ):
-        yield None
-        return
-
-    def change(options: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{options}", place], check=True)
-
-    try:
-        yield change
-    finally:
-        subprocess.run(["umount", place], check=False)
-
-
-def _protect(store: Path, mount: Callable[[str], None] | None, on: bool) -> None:
-    if mount is not None:
-        mount("ro" if on else "rw")
-    else:
-        store.chmod(0o555 if on else 0o755)
-
-
-def _children(process: int, title: str = "") -> list[int]:
-    """The processes that a process has started, of a system that tells, and whose command line begins so."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True)
-    rows = [line.strip().partition(" ") for line in listed.stdout.splitlines()]
-    return [int(number) for number, _, command in rows if command.startswith(title)]
-
-
-def _alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has buried yet does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
 
 
 def table(rows: Sequence[tuple[str, Row | str]]) -> str:

@@ -103,7 +103,7 @@ def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     assert found["process"][0].startswith("os.system: ")
     assert found["slow raised"] == "Slow"
     assert found["slow"][0].startswith("slow: ")
-    assert found["memory"][0].startswith("memory: 1")
+    assert any(told.startswith("memory: 1") for told in found["memory"])  # on a busy machine it is slow too
 
 
 def test_the_campaign_counts_and_tells(tmp_path: Path) -> None:

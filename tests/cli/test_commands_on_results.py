@@ -11,10 +11,10 @@ import pytest
 from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.engine.codec import dump
-from dpspec.engine.mismatch import Mismatch
 from dpspec.engine.redact import LEFT_OUT_REASON
-from dpspec.engine.store import Store
+from dpspec.engine.results.codec import dump
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.differences import Mismatch
 
 
 @pytest.fixture
@@ -46,7 +46,10 @@ def test_report_into_a_file(dpspec, stored, tmp_path):
 def test_report_of_an_unknown_format(dpspec, stored):
     ended = dpspec("report", stored, "--format", "jsn")
     assert ended.code == 2
-    assert "no report format 'jsn'; did you mean 'json'? (valid: csv, github, html, json, junit, markdown" in ended.err
+    assert (
+        "unknown report format 'jsn'; did you mean 'json'? (valid: csv, github, html, json, junit, markdown"
+        in ended.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,13 +134,13 @@ def test_cache_removes_by_first_digits_and_by_spec(dpspec, keys, name):
 
 def test_cache_verifies_every_record(dpspec, keys, tmp_path):
     ended = dpspec("cache", "verify")
-    assert (ended.code, ended.out) == (0, "2 trials in .dpspec/store: every one as it was written\n")
+    assert (ended.code, ended.out) == (0, "2 trials in .dpspec/store: all as written\n")
     (array,) = tmp_path.glob(".dpspec/store/trials/*/*/scores.npy")
     array.write_bytes(array.read_bytes()[:-8])
     ended = dpspec("cache", "verify")
     assert ended.code == 1
-    assert ended.out.startswith(f"{keys[1]}  stored trial {keys[1][:12]} is damaged (array scores does not match")
-    assert ended.out.endswith("1 of 2 trials in .dpspec/store is not as written: set aside\n")
+    assert ended.out.startswith(f"{keys[1]}  stored trial {keys[1][:12]} is damaged (array scores is not as long as")
+    assert ended.out.endswith("1 of 2 trials in .dpspec/store not as written; set aside\n")
     assert dpspec("cache", "verify").out.startswith("1 trial in ")
 
 
@@ -168,19 +171,21 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
         recorded="proved",
         recomputed="rests on values that were left out of this result",
         differs=False,
+        claims=("one",),
     )
-    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone,))
+    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone,))
     ended = dpspec("verify", stored)
-    assert ended.code == 0
-    assert ended.out == (
-        "demo: the verdict of one (proved) was not recomputed: rests on values that were left out of this result\n"
-        f"{stored}: every recomputed value is as recorded (0 of 1 claim)\n"
-    )
-    wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True)
-    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone, wrong))
+    assert ended.code == 7
+    first, unverified, last = ended.out.splitlines()
+    assert first.startswith("demo: the verdict of one (proved) was not recomputed: rests on values that were left out")
+    assert unverified.startswith("not verified, because nothing in a result implies it: what 1 trial measured; ")
+    assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
+    wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())
+    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone, wrong))
     ended = dpspec("verify", stored)
     assert ended.code == 1
-    assert ended.out.endswith(f"recomputed: 0.95\n1 value of {stored} did not come out again\n")
+    assert "recomputed: 0.95\n" in ended.out
+    assert ended.out.endswith(f"\n1 value of {stored} did not come out again\n")
 
 
 class TestSeveralResults:

@@ -41,7 +41,7 @@ def table(tmp_path: Path) -> Path:
         (["data.columns=[age, vists]"], "--set:1:14", "no column 'vists'; did you mean 'visits'?"),
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
         (["data.columns=[smoker]"], "patients.yaml:6:9", "'yes' is not a finite number; declare the values of a colum"),
-        (["data.columns=[age]"], "patients.yaml:6:9", "'' is not a finite number; leave the column out (columns), or"),
+        (["data.columns=[age]"], "patients.yaml:6:9", "'' is not a finite number; write a public constant"),
         (
             ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
             "--set:2:17",
@@ -50,7 +50,7 @@ def table(tmp_path: Path) -> Path:
         (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not one of the declared"),
         (["data.classes=[no,"], "--set:1:18", "where it has spaces, quote the whole: --set 'data.classes=...'"),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
-        (["threat_model.unit=person"], "--set:1:19", "the numbers of 'group' speak of one record, not of one 'person'"),
+        (["threat_model.unit=person"], "--set:1:19", "the bounds of 'group' hold for one record, not for one 'person'"),
     ],
 )
 def test_a_table_of_one_s_own(
@@ -112,7 +112,7 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
     ended = dpspec("validate", "mine.yaml", "--set", f"mechanism.pipeline={pipeline}")
     assert [line.split("error[")[1].split("]")[0] for line in ended.out.splitlines() if "error[" in line] == codes
     if codes == ["missing-key"]:
-        assert "one of impute, deduplicate, quantise, pca, scale must stand in mechanism.pipeline[0]" in ended.out
+        assert "mechanism.pipeline[0] needs one of impute, deduplicate, quantise, pca, scale" in ended.out
     if codes == ["wrong-type"]:
         assert "write it in brackets: [{...}]" in ended.out
 
@@ -124,13 +124,30 @@ def test_a_key_of_many_kinds_is_explained_once(dpspec: Callable[..., object]) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "override"),
-    [("modelmix", "mechanism.clip_norm=1e-300"), ("preprocessing", "mechanism.private.lipschitz=1e300")],
+    ("kind", "override", "told"),
+    [
+        ("modelmix", "mechanism.clip_norm=1e-300", "error[out-of-range]: clip_norm must be at least 1e-30"),
+        ("modelmix", "mechanism.clip_norm=1e300", "error[bad-value]: clip_norm must be at most 1e+30"),
+        ("preprocessing", "mechanism.private.lipschitz=1e300", "must be from 1e-30 to 1e+30"),
+    ],
 )
-def test_numbers_beyond_floating_point_are_an_error_of_the_spec(
-    dpspec: Callable[..., object], kind: str, override: str
+def test_numbers_that_floating_point_cannot_bound_are_an_error_of_the_spec(
+    dpspec: Callable[..., object], kind: str, override: str, told: str
 ) -> None:
     dpspec("new", "spec", "mine", "--mechanism", kind)
     ended = dpspec("run", "mine.yaml", "--bounds-only", "--set", override)
     assert (ended.code, ended.out) == (3, "")
-    assert "error[out-of-range]: bounds cannot be computed in floating point" in ended.err
+    assert told in ended.err
+
+
+def test_arithmetic_that_fails_is_an_error_of_the_spec(
+    dpspec: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overflow(*given: object) -> None:
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr("dpspec_group.theory.group_epsilons", overflow)
+    dpspec("new", "spec", "mine", "--mechanism", "group")
+    ended = dpspec("run", "mine.yaml", "--bounds-only")
+    assert (ended.code, ended.out) == (3, "")
+    assert "error[out-of-range]: bounds cannot be computed in floating point: math range error" in ended.err

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from dpspec.cli import interrupt
-from dpspec.cli.guard import guarded
+from dpspec.cli.terminal import interrupt
+from dpspec.cli.terminal.exit_codes import run_to_exit_code
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_what_ctrl_c_turned_into_is_an_interruption(listening, capsys):
         except KeyboardInterrupt:
             raise ImportError("numpy could not be imported") from None
 
-    assert guarded(importing, []) == 130
-    assert "running the same command again resumes" in capsys.readouterr().err
+    assert run_to_exit_code(importing, []) == 130
+    assert "un the same command again to resume" in capsys.readouterr().err
 
 
 def test_without_it_an_error_is_what_it_is(listening, tmp_path, monkeypatch):
@@ -42,7 +42,7 @@ def test_without_it_an_error_is_what_it_is(listening, tmp_path, monkeypatch):
     def importing() -> None:
         raise ImportError("numpy could not be imported")
 
-    assert guarded(importing, []) == 70
+    assert run_to_exit_code(importing, []) == 70
 
 
 def test_what_was_ignored_stays_ignored():
@@ -67,7 +67,7 @@ def test_in_the_clean_up_of_an_object_it_comes_a_moment_later(listening, capsys)
         raise AssertionError("it went on")
 
     cleaned = [Cleaned()]
-    assert guarded(working, []) == 130
+    assert run_to_exit_code(working, []) == 130
     assert "Exception ignored" not in capsys.readouterr().err
 
 
@@ -89,7 +89,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["dpspec.cli.app", "typer", "dpspec.spec.load", "yaml"])
+@pytest.mark.parametrize("module", ["dpspec.cli.app", "typer", "dpspec.language.load", "yaml"])
 def test_no_import_is_too_early(module, tmp_path):
     script = PRESS.format(module=module)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)

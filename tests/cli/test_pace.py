@@ -6,9 +6,9 @@ import io
 
 import pytest
 
-from dpspec.cli import progress
-from dpspec.cli.pace import Pace
-from dpspec.contract import Progressed
+from dpspec.cli.terminal import progress
+from dpspec.cli.terminal.progress import Pace
+from dpspec.contract.events import Progressed
 
 
 class Clock:

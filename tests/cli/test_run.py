@@ -9,7 +9,7 @@ import signal
 import pytest
 from support import counting as support
 
-from dpspec.engine.codec import load
+from dpspec.engine.results.codec import load
 
 
 def test_claims_as_expected(dpspec, counting):
@@ -48,7 +48,7 @@ def test_a_time_limit_leaves_an_incomplete_run_that_resumes(dpspec, counting):
     assert ended.code == 6
     assert support.RAN == []
     assert "INCOMPLETE" in ended.out
-    assert "Running the same command again resumes" in ended.err
+    assert "un the same command again to resume" in ended.err
     assert dpspec("run", counting).code == 0
 
 
@@ -69,7 +69,7 @@ def test_an_interrupt_keeps_what_was_trained(dpspec, counting, sent):
     ended = dpspec("run", counting)
     assert ended.code == 130
     assert ended.out == ""
-    assert "running the same command again resumes" in ended.err
+    assert "un the same command again to resume" in ended.err
     kept = len(support.RAN)
     support.HOOKS.clear()
     assert dpspec("run", counting).code == 0
@@ -92,14 +92,15 @@ def test_a_missing_plugin_is_named(dpspec, counting):
     assert "no installed plugin audits kind 'grop'" in ended.err
 
 
-def test_a_bug_in_an_audit_is_no_verdict(dpspec, counting, monkeypatch, tmp_path):
+def test_a_bug_in_an_audit_is_its_plugins_and_no_verdict(dpspec, counting, monkeypatch, tmp_path):
     def fail(index: int) -> None:
         raise ZeroDivisionError("of all things")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     support.HOOKS.append(fail)
     ended = dpspec("run", counting)
-    assert (ended.code, ended.out) == (70, "")
+    assert (ended.code, ended.out) == (4, "")
+    assert "bug in plugin" in ended.err
     assert "ZeroDivisionError: of all things" in ended.err
 
 
@@ -128,13 +129,13 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--report", "json"], "--report takes FORMAT=PATH, got 'json'"),
-        (["--report", "jsno=x"], "no report format 'jsno'; did you mean 'json'?"),
+        (["--report", "json"], "--report expects FORMAT=PATH, got 'json'"),
+        (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
         (["--report", "json=no/such/folder/x.json"], "there is no folder no/such/folder"),
         (["--report", "json=."], "it is a folder"),
-        (["--report", "json=x", "--report", "text=x"], "two reports would be written to x"),
+        (["--report", "json=x", "--report", "text=x"], "two reports have the path x; give each a path of its own"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
-        (["--ray-address", "auto"], "--ray-address says where a cluster is: it needs --executor ray"),
+        (["--ray-address", "auto"], "--ray-address requires --executor ray"),
         (["--max-minutes", "-1"], "--max-minutes"),
         (["--nonsense"], "--nonsense"),
     ],
@@ -150,7 +151,8 @@ def test_verify_accepts_what_run_wrote_and_names_what_was_edited(dpspec, countin
     assert dpspec("run", counting, "--report", "json=r.json").code == 0
     ended = dpspec("verify", "r.json")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "r.json: every recomputed value is as recorded (2 claims)\n"
+    assert ended.out.startswith("not verified, because nothing in a result implies it: what 5 trials measured")
+    assert ended.out.endswith("r.json: every recomputed value is as recorded (2 claims)\n")
     text = (tmp_path / "r.json").read_text("utf-8")
     (tmp_path / "edited.json").write_text(text.replace('"value": 1.0', '"value": 0.9'), encoding="utf-8")
     ended = dpspec("verify", "edited.json")
@@ -237,7 +239,7 @@ class TestAFolder:
         (tmp_path / "audits" / "parent.yaml").write_text("name: parent\n", encoding="utf-8")
         ended = dpspec("run", "audits", "--report", "json=result.json")
         assert ended.code == 0, ended.err
-        assert "left out, being no specs (no key 'dpspec' at the top level): audits/parent.yaml\n" in ended.err
+        assert "skipped (not spec files: no key 'dpspec' at the top level): audits/parent.yaml\n" in ended.err
         result = load((tmp_path / "result.json").read_text("utf-8"))
         assert result.audits[0].source == "audits/coin.yaml"
         assert list(result.environment["command"]) == ["dpspec", "run", "audits"]
@@ -260,3 +262,14 @@ class TestAFolder:
             ended = dpspec(command, "audits")
             assert (ended.code, ended.out) == (2, "")
             assert ended.err == "error: the folder 'audits' holds no YAML file, so no spec\n"
+
+
+def test_a_confidence_that_was_raised_is_told_against_a_baseline_and_fails_nothing(dpspec):
+    dpspec("new", "spec", "mine", "--mechanism", "group")
+    bounds = ("run", "mine.yaml", "--bounds-only")
+    assert dpspec(*bounds, "--report", "json=known.json").code == 0
+    ended = dpspec(*bounds, "--set", "audit.confidence=0.99", "--baseline", "known.json")
+    assert ended.code == 0
+    told = " ".join(ended.err.split())
+    assert "audit.confidence 0.95 -> 0.99, at which attacks refute less" in told
+    assert "Nothing got worse than in the baseline." in told

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support import counting as support
 
-from dpspec.contract import BrokenPlugin
+from dpspec.contract.catalog import BrokenPlugin
+from dpspec.language.load import load_specs
 from dpspec.registry import loader
-from dpspec.spec.load import load_specs
 
 SPECS = Path(__file__).parents[2] / "specs"
 
@@ -141,7 +141,8 @@ def test_explain_a_verdict(dpspec, verdict):
 def test_explain_what_nobody_knows(dpspec):
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    assert "'unknwon-key' is no diagnostic code, key, kind, choice or verdict; did you mean 'unknown-key'" in ended.err
+    said = "unknown diagnostic code, key, kind, choice or verdict 'unknwon-key'; did you mean 'unknown-key'"
+    assert said in ended.err
 
 
 def test_every_shipped_key_can_be_explained(dpspec):
@@ -206,7 +207,7 @@ def test_init_writes_a_spec_that_is_valid_and_overwrites_nothing(dpspec, tmp_pat
     spec.write_text("mine", encoding="utf-8")
     ended = dpspec("init")
     assert ended.code == 0
-    assert "kept  specs/first.yaml (already there)" in ended.out
+    assert "kept  specs/first.yaml (already exists)" in ended.out
     assert spec.read_text("utf-8") == "mine"
 
 
@@ -215,7 +216,7 @@ def test_init_elsewhere_and_of_a_mechanism(dpspec, tmp_path, counting):
     assert "kind: counting" in (tmp_path / "project" / "specs" / "first.yaml").read_text("utf-8")
     ended = dpspec("init", "other", "--mechanism", "countin")
     assert ended.code == 2
-    assert "no mechanism 'countin'; did you mean 'counting'? (installed: counting)" in ended.err
+    assert "unknown mechanism 'countin'; did you mean 'counting'? (installed: counting)" in ended.err
 
 
 def test_new_spec(dpspec, tmp_path, counting):

@@ -6,6 +6,7 @@ Additions are fine and have to be recorded, deliberately: ``python tests/contrac
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 from pathlib import Path
@@ -21,8 +22,13 @@ RECORD = Path(__file__).parent / "hook_api_1.json"
 
 
 def surface() -> dict[str, Any]:
-    """Every public name of the contract: fields with their types and defaults, methods with their arguments."""
-    names = {name: _described(getattr(dpspec.contract, name)) for name in sorted(dpspec.contract.__all__)}
+    """Every public name of the contract: fields with their types and defaults, methods with their arguments.
+
+    A deprecated name counts as what it gives.
+    """
+    meanings = {name: getattr(dpspec.contract, name) for name in dpspec.contract.__all__}
+    meanings |= {name: about.meaning for name, about in deprecated.DEPRECATED.items()}
+    names = {name: _described(meanings[name]) for name in sorted(meanings)}
     hooks = {n: str(inspect.signature(f)) for n, f in vars(DpspecHooks).items() if n.startswith("dpspec_")}
     return {"api": dpspec.contract.HOOK_API, "names": names, "hooks": hooks}
 
@@ -118,8 +124,23 @@ def test_other_names_are_missing_as_ever() -> None:
         dpspec.contract.Nmae  # noqa: B018
 
 
-def test_what_takes_the_place_of_names_exists() -> None:
-    assert all(about.instead in dpspec.contract.__all__ for about in deprecated.DEPRECATED.values())
+@pytest.mark.parametrize("name", deprecated.DEPRECATED)
+def test_deprecated_names_are_imported_as_ever(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated"):
+        given = getattr(dpspec.contract, name)
+    about = deprecated.DEPRECATED[name]
+    assert given is getattr(importlib.import_module(about.home), about.instead)
+
+
+def test_what_takes_the_place_of_names_is_public() -> None:
+    for about in deprecated.DEPRECATED.values():
+        module = importlib.import_module(about.home)
+        assert about.instead in module.__all__
+
+
+def test_the_contract_is_what_mechanisms_need() -> None:
+    assert len(dpspec.contract.__all__) <= 60
+    assert not set(deprecated.DEPRECATED) & set(dpspec.contract.__all__)
 
 
 if __name__ == "__main__":

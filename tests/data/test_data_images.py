@@ -14,7 +14,7 @@ import pytest
 
 from dpspec.contract import DataError, DataSource
 from dpspec.data import images as kind
-from dpspec.data import pictures as limits
+from dpspec.data import images as limits
 
 Image = pytest.importorskip("PIL.Image")
 

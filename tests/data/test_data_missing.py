@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, FrozenMap, LoadedData
-from dpspec.data.csv_file import Csv
-from dpspec.engine.prepare import check
+from dpspec.data.table_files import Csv
+from dpspec.engine.preparing.prepare import check
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 TABLE = "age,sugar,kind,ill\n3, ,a,no\n?,4,,yes\n6,8,a,no\n"
 OPTIONS = {"path": "t.csv", "label": "ill", "classes": ("no", "yes"), "categories": {"kind": ("", "a")}}

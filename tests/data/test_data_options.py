@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
-from dpspec.data.selection import Selection
-from dpspec.data.values import transformed
+from dpspec.data.options import transformed
+from dpspec.data.source import Selection
 
 Make = Callable[..., DataSource]
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, DataSource
-from dpspec.data import huggingface, openml, remote
+from dpspec.data import huggingface, remote
 
 Make = Callable[..., DataSource]
 
@@ -85,7 +85,7 @@ def adult(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         bunch.asked.append((identity, folder))
         return bunch
 
-    monkeypatch.setattr(openml, "fetched", fetched)
+    monkeypatch.setattr(remote, "fetched", fetched)
     return bunch
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,6 @@ def dpspec(environment: dict[str, str], tmp_path: Path) -> Callable[..., subproc
     """Run ``dpspec`` in a folder of its own."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dpspec", *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        return warm.dpspec(*arguments, cwd=tmp_path, env=environment)
 
     return run

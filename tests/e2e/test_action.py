@@ -87,6 +87,66 @@ def test_inputs_are_data_not_script(tmp_path: Path, spec: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
+def committed(folder: Path, *names: str) -> None:
+    """Make the folder a checkout that holds these files."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for arguments in (["init", "-q"], ["add", "-f", *names], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True, timeout=60)
+
+
+def test_reports_of_the_checkout_are_not_left_for_ours(tmp_path: Path, spec: Path) -> None:
+    reports = tmp_path / "dpspec-reports"
+    reports.mkdir()
+    (reports / "report.html").write_text("forged")
+    (reports / "annotations.txt").write_text("::error::forged")
+    ended = audit(tmp_path, DPSPEC_SPECS="specs/nowhere.yaml")
+    assert ended.returncode == 3
+    assert list(reports.iterdir()) == []
+    assert "forged" not in ended.stdout
+    (reports / "other.html").write_text("forged")
+    refused = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml")
+    assert refused.returncode == 2
+    assert "not ours" in refused.stderr
+    shutil.rmtree(reports)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "result.json").write_text("theirs")
+    reports.symlink_to("elsewhere")
+    assert audit(tmp_path, DPSPEC_SPECS="specs/release.yaml").returncode == 2
+    assert (tmp_path / "elsewhere" / "result.json").read_text() == "theirs"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("way", ["in its place", "behind a link", "behind a link above it"])
+def test_a_store_of_the_checkout_is_not_believed(tmp_path: Path, spec: Path, way: str) -> None:
+    place = tmp_path / {"in its place": ".dpspec/store", "behind a link": "x", "behind a link above it": "y/store"}[way]
+    place.mkdir(parents=True)
+    (place / "dpspec-store.json").write_text('{"store": "dpspec", "version": 1}')
+    if way == "behind a link":
+        (tmp_path / ".dpspec").mkdir()
+        (tmp_path / ".dpspec" / "store").symlink_to("../x")
+    elif way == "behind a link above it":
+        (tmp_path / ".dpspec").symlink_to("y")
+    committed(tmp_path, ".dpspec", "x" if way == "behind a link" else "specs", "y" if "above" in way else "specs")
+    refused = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml", DPSPEC_STORE=".dpspec/store")
+    assert refused.returncode == 2
+    assert "part of the checkout" in refused.stderr
+    fresh = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml", RUNNER_TEMP=str(tmp_path / "temp"))
+    assert fresh.returncode == 0, fresh.stderr
+
+
+@pytest.mark.parametrize("name", ["REPORTS", "STORE", "BASELINE", "DEVICE", "MAX_MINUTES", "BOUNDS_ONLY"])
+def test_a_line_end_in_an_input_writes_nothing_to_what_the_runner_obeys(tmp_path: Path, spec: Path, name: str) -> None:
+    ended = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml", **{f"DPSPEC_{name}": "x\nreports=owned"})
+    assert ended.returncode == 2
+    assert not (tmp_path / "output.txt").exists()
+
+
+@pytest.mark.parametrize("value", ["yes", "True", "1", "true; touch owned"])
+def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, spec: Path, value: str) -> None:
+    assert audit(tmp_path, DPSPEC_SPECS="specs/release.yaml", DPSPEC_BOUNDS_ONLY=value).returncode == 2
+    assert audit(tmp_path, DPSPEC_SPECS="").returncode == 2
+
+
 def test_every_input_reaches_the_script_through_the_environment() -> None:
     action = yaml.safe_load((ACTION / "action.yml").read_text(encoding="utf-8"))
     (step,) = action["runs"]["steps"]

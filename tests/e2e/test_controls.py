@@ -34,10 +34,23 @@ UNSEEN = {
     "layer-unclipped",
     "clip-accumulated-sum",
     "private-normalisation",
+    "first-step-without-noise",
+    "last-step-without-noise",
+    "alternating-noise",
+    "tenth-step-tenth-noise",
+    "large-batch-once",
     "shuffled",
     "last-batch-dropped",
 }
-QUICK = ["no-noise", "clip-after-averaging", "shuffled", "too-good"]
+#: What is seen at single steps alone: the assumption, and the test's first words.
+SINGLE = {
+    "first-step-without-noise": ("noise-scale", "chi-square at each step, step 1"),
+    "last-step-without-noise": ("noise-scale", "chi-square at each step, step 100"),
+    "alternating-noise": ("noise-scale", "chi-square at each step"),
+    "tenth-step-tenth-noise": ("noise-scale", "chi-square at each step"),
+    "large-batch-once": ("sampling", "binomial at each step, step 50"),
+}
+QUICK = ["no-noise", "clip-after-averaging", "last-step-without-noise", "shuffled", "too-good"]
 EVERY = [path.stem for path in CONTROLS]
 some = pytest.mark.parametrize("names", [QUICK, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["quick", "every"])
 
@@ -61,6 +74,12 @@ def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, n
         verdicts = {v["verdict"] for v in audit["verdicts"]}
         assert verdicts <= ({"proved"} if name in UNSEEN else {"refuted", "contradicted"})
         assert audit["conformance"]["status"] == ("conforms-within" if name == "too-good" else "deviates")
+        if name in SINGLE:
+            rejected = {(c["assumption"], c["test"]) for c in audit["checks"] if c["p_value"] < 1e-8}
+            assert any(a == SINGLE[name][0] and test.startswith(SINGLE[name][1]) for a, test in rejected)
+            # Over all steps the same runs are right: without a look at each they would conform.
+            sums = {c["test"] for c in audit["checks"] if c["p_value"] > 1e-4}
+            assert {"chi-square, lower tail", "chi-square, two-sided", "binomial, two-sided"} <= sums
 
 
 @some
@@ -94,15 +113,17 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
         "sampling",
         "clipping",
     ):
-        assert f"will check {assumption}" in told
-    assert "independence across steps, phase 1 (records in common with the batch 1 step before, reported): sees" in told
+        assert f"check {assumption}" in told
+    assert (
+        "independence across steps, phase 1 (records in common with the batch 1 step before, reported): detects" in told
+    )
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKED | UNSEEN))
 def test_a_broken_backend_that_is_not_installed_is_a_missing_plugin(name: str) -> None:
-    from dpspec.contract import Catalog
+    from dpspec.contract.catalog import Catalog
+    from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
-    from dpspec.spec.load import load_specs
 
     installed = load_catalog()
     ours = {kind: offer for kind, offer in installed.backends.items() if kind == "native"}

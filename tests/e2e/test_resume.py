@@ -49,6 +49,7 @@ def outcome(path: Path) -> dict[str, Any]:
     for trial in audit["trials"]:
         trial.pop("recorded")
     audit.pop("seconds")
+    audit.pop("stored_trials")
     return {key: audit[key] for key in sorted(audit)}
 
 

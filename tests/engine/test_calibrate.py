@@ -8,10 +8,11 @@ import math
 import pytest
 from support import counting as support
 
-from dpspec.contract import Diagnostic, Finding, FrozenMap, Progressed, Scope, StageStarted
-from dpspec.engine.calibrate import calibrate_spec, calibrate_specs
+from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
+from dpspec.contract.events import Progressed, StageStarted
+from dpspec.engine.calibration.search import calibrate_spec, calibrate_specs
 from dpspec.errors import SpecError, UsageError
-from dpspec.spec.load import load_specs
+from dpspec.language.load import load_specs
 
 KEY = "mechanism.epsilon"
 
@@ -241,7 +242,7 @@ def test_claims_that_pull_apart(load, monkeypatch):
 
     monkeypatch.setattr(support.CountingAudit, "bound", bound)
     (spec,) = load("claims.held.direction=add", "claims.broken.direction=remove")
-    with pytest.raises(UsageError, match=r"more of mechanism\.epsilon helps broken and hurts held"):
+    with pytest.raises(UsageError, match=r"increasing mechanism\.epsilon improves broken and worsens held"):
         calibrate_spec(spec, support.catalog(), vary=KEY, claims=["held", "broken"])
     assert calibrate_spec(spec, support.catalog(), vary=KEY, claims=["broken"]).proved.value >= 5.0
 

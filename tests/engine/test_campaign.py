@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import counting, fragile
 
-from dpspec.contract import Event, Noticed, Plan, Progressed, Spec, TrialFinished, TrialsPlanned
-from dpspec.engine import means as means_module
-from dpspec.engine.codec import encode
-from dpspec.engine.means import Means
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.contract import Plan, Spec
+from dpspec.contract.events import Event, Noticed, Progressed, TrialFinished, TrialsPlanned
+from dpspec.engine.results.codec import encode
+from dpspec.engine.results.result import Result
+from dpspec.engine.running import run_options
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
-from dpspec.spec.load import load_specs
+from dpspec.language.load import load_specs
 
 Load = Callable[..., tuple[Spec, ...]]
 
-PAIR = Means(executor="pair")
+PAIR = RunOptions(executor="pair")
 CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\n"
 
 
@@ -48,10 +48,10 @@ def load(tmp_path: Path, folder: Path) -> Load:
 
 
 def audited(
-    specs: tuple[Spec, ...], store: Path, means: Means | None = None, told: list[Event] | None = None
+    specs: tuple[Spec, ...], store: Path, options: RunOptions | None = None, told: list[Event] | None = None
 ) -> Result:
     listeners = [] if told is None else [told.append]
-    return run(specs, fragile.catalog(), store=Store(store), listeners=listeners, means=means)
+    return run(specs, fragile.catalog(), store=Store(store), listeners=listeners, options=options)
 
 
 def found(result: Result) -> object:
@@ -92,8 +92,7 @@ def test_a_killed_worker_costs_nothing_but_time(load: Load, tmp_path: Path, fold
     assert result.exit_code == ExitCode.OK
     assert len(notices(told)) == 3
     assert all(
-        "a trial was lost, its process was killed by SIGKILL" in n and n.endswith("it is done again")
-        for n in notices(told)
+        n.startswith("worker lost") and "killed by SIGKILL" in n and n.endswith("retrying") for n in notices(told)
     )
 
 
@@ -110,9 +109,9 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Load, tmp_path: Path,
 
 def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Load, tmp_path: Path, folder: Path) -> None:
     (folder / "fail-1").touch()
-    for means in (None, PAIR):
+    for options in (None, PAIR):
         with pytest.raises(SpecError) as caught:
-            audited(load(), tmp_path / f"store-{means}", means)
+            audited(load(), tmp_path / f"store-{options}", options)
         (diagnostic,) = caught.value.diagnostics
         assert (diagnostic.code, diagnostic.message) == ("data-unreadable", "its rows are gone")
         assert diagnostic.span is not None
@@ -125,7 +124,7 @@ def test_a_worker_that_sees_other_data_is_refused(load: Load, tmp_path: Path, mo
         return Facts(records=11, features=1, classes=2, shape=(1,), digest="other")
 
     monkeypatch.setattr(counting.Nothing, "facts", other)  # here; workers see the data as they are
-    with pytest.raises(SpecError, match="the data are not those that the run began with"):
+    with pytest.raises(SpecError, match="the data differ from those that the run began with"):
         audited(load(), tmp_path / "store", PAIR)
 
 
@@ -133,14 +132,14 @@ def test_the_time_limit_reaches_workers(load: Load, tmp_path: Path, folder: Path
     for index in range(5):
         (folder / f"wait-{index}").touch()
     told: list[Event] = []
-    result = audited(load(), tmp_path / "store", Means(executor="pair", deadline=time.monotonic() + 3.0), told)
+    result = audited(load(), tmp_path / "store", RunOptions(executor="pair", deadline=time.monotonic() + 3.0), told)
     assert result.exit_code == ExitCode.INCOMPLETE
     assert notices(told) == ["stopped at the time limit; running the same command again continues"]
 
 
 def test_so_many_trials_and_no_more(load: Load, tmp_path: Path) -> None:
     told: list[Event] = []
-    result = audited(load(), tmp_path / "store", Means(max_trials=3), told)
+    result = audited(load(), tmp_path / "store", RunOptions(max_trials=3), told)
     assert [trial.index for trial in result.audits[0].trials] == [0, 1, 2]
     assert result.exit_code == ExitCode.INCOMPLETE
     assert notices(told) == ["stopped after 3 trials; running the same command again continues"]
@@ -151,7 +150,7 @@ def test_trials_of_open_claims_come_first(load: Load, tmp_path: Path) -> None:
     settled = counting.EXAMPLE.replace("name: coin", "name: settled").replace("epsilon: 0.2", "epsilon: 2.0")
     specs = (*load(text=settled.replace(", expect: refuted", "")), *load())
     told: list[Event] = []
-    result = audited(specs, tmp_path / "store", Means(max_trials=6), told)
+    result = audited(specs, tmp_path / "store", RunOptions(max_trials=6), told)
     made = [event.audit for event in told if isinstance(event, TrialFinished)]
     assert made == ["coin"] * 5 + ["settled"]
     assert [audit.name for audit in result.audits] == ["settled", "coin"]
@@ -159,8 +158,8 @@ def test_trials_of_open_claims_come_first(load: Load, tmp_path: Path) -> None:
 
 
 def test_an_executor_that_nobody_offers(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match=r"executor 'moon' \(there are: pair\)"):
-        audited(load(), tmp_path / "store", Means(executor="moon"))
+    with pytest.raises(PluginError, match=r"executor 'moon' \(installed: pair\)"):
+        audited(load(), tmp_path / "store", RunOptions(executor="moon"))
 
 
 @pytest.mark.parametrize(
@@ -169,29 +168,16 @@ def test_an_executor_that_nobody_offers(load: Load, tmp_path: Path) -> None:
 def test_threads_follow_from_the_plan_alone(
     monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float, threads: int
 ) -> None:
-    monkeypatch.setattr(means_module, "cores", lambda: 8)
+    monkeypatch.setattr(run_options, "cores", lambda: 8)
     plan = Plan(chunks=tuple((i,) for i in range(chunks)), seconds=seconds, memory_bytes=0)
-    assert Means().threads_of(plan) == threads
-    assert Means(threads=3).threads_of(plan) == 3
+    assert RunOptions().threads_of(plan) == threads
+    assert RunOptions(threads=3).threads_of(plan) == 3
 
 
-def test_tests_are_made_where_conclusions_are(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpspec.engine import campaign
-    from dpspec.stats import manyrun, nulls
-
-    monkeypatch.setattr(campaign, "_FEW", 0)
-    monkeypatch.setattr(nulls, "_made", {})
-    specs = load(text=CELLS)
-    here = found(audited(specs, tmp_path / "here"))
-    monkeypatch.setattr(nulls, "_made", {})
-
-    original = manyrun.curve_p_value
-
-    def refuse(present: int, absent: int, true: int, false: int, points: object) -> float:
-        if (true, false) != (present, 0):  # what perfect guesses would show depends on all audits together
-            raise AssertionError("made again")
-        return original(present, absent, true, false, points)  # type: ignore[arg-type]
-
-    refuse.__module__, refuse.__qualname__ = manyrun.__name__, manyrun.curve_p_value.__qualname__
-    monkeypatch.setitem(nulls._KINDS, "many-run", replace(nulls._KINDS["many-run"], p_value=refuse))
-    assert found(audited(specs, tmp_path / "apart", PAIR)) == here
+def test_progress_through_many_audits_is_told_of_all_of_them(load: Load, tmp_path: Path) -> None:
+    cells = ", ".join(str(0.5 + 0.25 * number) for number in range(9))
+    specs = load(text=counting.EXAMPLE + f"matrix: {{mechanism.epsilon: [{cells}]}}\n")
+    told: list[Event] = []
+    audited(specs, tmp_path / "store", told=told)
+    whole = [(event.what, event.done) for event in told if isinstance(event, Progressed) and event.total == 9]
+    assert whole == [(stage, done) for stage in ("bound", "conclude") for done in range(1, 10)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine import codec
-from dpspec.engine.schema import result_schema
+from dpspec.engine.results import codec
+from dpspec.engine.results.codec import result_schema
 from dpspec.errors import ResultError
 
 

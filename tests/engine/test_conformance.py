@@ -6,8 +6,8 @@ import pytest
 from support import audits
 
 from dpspec.contract import Assumption, Scope
-from dpspec.engine.conformance import conforms, join_checks
-from dpspec.engine.judge import judge
+from dpspec.engine.judging.conformance_status import conformance_of, join_checks, missing
+from dpspec.engine.judging.judge import judge
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,74 @@ from dpspec.engine.judge import judge
     ],
 )
 def test_status_and_expectation(p_values: list[float], expect: str, status: str, expected: bool) -> None:
-    found = conforms(expect, [audits.check(p) for p in p_values], len(p_values))
+    found = conformance_of(expect, [audits.check(p) for p in p_values], len(p_values))
     assert (found.status, found.expected, found.expect) == (status, expected, expect)
     assert found.reason.endswith(".")
+
+
+PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", observed="reported", note="rate, phase 1")]
+
+
+@pytest.mark.parametrize(
+    ("made", "expect", "status", "expected"),
+    [
+        (PROMISED, "conforms-within", "conforms-within", True),
+        (PROMISED, "not-run", "conforms-within", False),
+        (PROMISED[:1], "conforms-within", "checks-missing", False),
+        (PROMISED[:1], "deviates", "checks-missing", False),
+        (PROMISED[:1], "checks-missing", "checks-missing", True),
+        ([audits.check(0.0)], "conforms-within", "deviates", False),
+        ([audits.check(0.0)], "deviates", "deviates", True),
+        ([], "conforms-within", "checks-missing", False),
+    ],
+)
+def test_a_promised_check_that_was_not_made_is_a_failure_of_its_own(made, expect, status, expected) -> None:
+    found = conformance_of(expect, made, len(made), PROMISED, executed=True)
+    assert (found.status, found.expected) == (status, expected)
+    waiting = conformance_of(expect, made, len(made), PROMISED, executed=False)
+    assert waiting.status in ("conforms-within", "deviates", "not-run")
+
+
+def test_the_reason_names_what_is_missing() -> None:
+    missed = conformance_of("conforms-within", PROMISED[:1], 1, PROMISED, executed=True)
+    assert missed.reason.startswith("A check that the plan promised was not made: sampling (reported).")
+    both = conformance_of("conforms-within", [audits.check(0.0, "steps")], 1, PROMISED, executed=True)
+    assert "2 checks that the plan promised were not made: noise-scale (measured), sampling (reported)." in both.reason
+    assert both.reason.startswith("What ran is not what was declared: steps")
+
+
+@pytest.mark.parametrize(
+    ("expect", "executed", "expected"),
+    [
+        ("conforms-within", True, False),
+        ("conforms-within", False, True),
+        ("not-run", True, True),
+        ("not-run", False, True),
+        ("deviates", True, False),
+    ],
+)
+@pytest.mark.parametrize("made", [[], [audits.check(1.0, detectable=None, note="not tested")]])
+def test_a_run_that_nothing_was_held_against_is_expected_only_where_the_spec_says_so(
+    made, expect, executed, expected
+) -> None:
+    found = conformance_of(expect, made, len(made), executed=executed)
+    assert (found.status, found.expected) == ("not-run", expected)
+
+
+def test_a_check_keeps_one_promise_of_its_assumption_source_and_note() -> None:
+    promise = audits.check(1.0, note="in each layer")
+    kept = [
+        dataclasses.replace(promise, p_value=0.3, test="another", note=f"in each layer{more}") for more in ("", ", x")
+    ]
+    assert [missing([promise], [made]) for made in kept] == [(), ()]
+    others = [
+        dataclasses.replace(promise, note="in each layer that was looked at"),
+        dataclasses.replace(promise, observed="reported"),
+        dataclasses.replace(promise, assumption="sampling"),
+    ]
+    assert missing([promise], others) == (promise,)
+    assert missing([promise, promise], kept[:1]) == (promise,)
+    assert missing([promise, promise], kept) == ()
 
 
 def test_all_checks_of_the_invocation_share_the_level() -> None:
@@ -37,10 +102,10 @@ def test_all_checks_of_the_invocation_share_the_level() -> None:
 def test_the_reason_names_what_would_have_been_seen() -> None:
     checks = [audits.check(0.5, "noise-scale", detectable=d) for d in (0.0123, 0.004)]
     checks += [audits.check(0.5, "sampling", detectable=0.2), audits.check(0.5, "steps", detectable=None)]
-    reason = conforms("conforms-within", checks, 4).reason
+    reason = conformance_of("conforms-within", checks, 4).reason
     assert reason == (
         "No check is rejected. A deviation of this size would have been seen: noise-scale 0.4% to 1.3%, sampling 20%. "
-        "The checks of steps are not rejected but could not have been."
+        "The checks of steps are not rejected, but no deviation could have failed them."
     )
 
 
@@ -50,7 +115,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
         audits.check(0.0, "noise-scale", measured=0.1),
         audits.check(0.5, "steps"),
     ]
-    reason = conforms("conforms-within", checks, 3).reason
+    reason = conformance_of("conforms-within", checks, 3).reason
     assert reason == (
         "What ran is not what was declared: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
         "sampling (chi-square, p = 1e-9; declared 1, measured 0.9)."
@@ -60,7 +125,7 @@ def test_the_reason_names_what_deviates_worst_first() -> None:
 @pytest.mark.parametrize("bad", [-0.1, 1.5, float("nan")])
 def test_what_is_no_p_value_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="noise-scale"):
-        conforms("conforms-within", [audits.check(bad)], 1)
+        conformance_of("conforms-within", [audits.check(bad)], 1)
 
 
 @pytest.mark.parametrize(

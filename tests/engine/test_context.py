@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import counting
 
-from dpspec.contract import DataError, Event, Facts, FrozenMap, Progressed, Resumable
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
-from dpspec.spec.load import load_specs
+from dpspec.contract import DataError, Facts, FrozenMap, LoadedData, Resumable
+from dpspec.contract.events import Event, Progressed
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def test_progress_says_what_is_counted(context: RunContext, told: list[Event]) -
 
 def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context: RunContext, tmp_path: Path) -> None:
     assert context.resumable(3) is None
-    context.kept = lambda index: tmp_path / str(index)
+    context.state_folder = lambda index: tmp_path / str(index)
     assert context.resumable(3) == Resumable(folder=tmp_path / "3")
     assert not (tmp_path / "3").exists()
 
@@ -52,12 +54,13 @@ def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_b
     path.write_text(counting.EXAMPLE, encoding="utf-8")
     catalog = counting.catalog()
     (spec,) = load_specs([path], catalog).specs
-    digests = iter(["before", "before", "before", "after"])
-    rows = object()
+    digests = iter(["before"] * 4 + ["after"] * 2)
+    x, y = np.zeros((10, 1), np.float32), np.arange(10) % 2
+    rows = LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
     monkeypatch.setattr(counting.Nothing, "load", lambda self: rows)
     facts = Facts(records=10, features=1, classes=2, shape=(1,))
     monkeypatch.setattr(counting.Nothing, "facts", lambda self: dataclasses.replace(facts, digest=next(digests)))
     first, second = (RunContext(prepare(spec, catalog), catalog, FrozenMap()) for _ in range(2))
     assert first.data is rows
-    with pytest.raises(DataError, match="not those that the run began with: a file was changed meanwhile"):
+    with pytest.raises(DataError, match="the data changed during the run: a file is not what it was"):
         second.data  # noqa: B018

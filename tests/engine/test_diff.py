@@ -1,13 +1,26 @@
 from __future__ import annotations
 
+import copy
+import dataclasses
+from typing import Any
+
+import pytest
 from support import results as factory
 
-from dpspec.engine.diff import diff, regressions
-from dpspec.engine.result import Conformance
+from dpspec.contract import FrozenMap
+from dpspec.engine.results.diff import diff, regressions
+from dpspec.engine.results.result import Conformance, Result
 
 
 def test_equal_results_have_no_changes() -> None:
     assert diff(factory.result(), factory.result()) == ()
+
+
+def test_data_that_is_declared_without_rows_has_no_digest() -> None:
+    (audit,) = factory.result().audits
+    declared = dataclasses.replace(audit, facts=dataclasses.replace(audit.facts, digest=None))
+    assert diff(factory.result(declared), factory.result(declared)) == ()
+    assert [change.what for change in diff(factory.result(audit), factory.result(declared))] == ["rows"]
 
 
 def test_a_verdict_that_falls_is_worse_and_one_that_rises_is_better() -> None:
@@ -85,5 +98,187 @@ def test_conformance_that_breaks_is_a_regression_once() -> None:
     (change,) = regressions(factory.result(), after)
     assert change.what == "conformance"
     assert regressions(after, after) == ()
-    (new,) = regressions(factory.result(factory.audit("other")), after)
+    (gone, new) = regressions(factory.result(factory.audit("other")), after)
+    assert (gone.audit, gone.what, gone.after) == ("other", "audit", "absent")
     assert new.after == "deviates, not as expected"
+
+
+DOCUMENT = {
+    "dpspec": 1,
+    "mechanism": {"kind": "group", "noise_multiplier": 1.0},
+    "data": {"kind": "declared", "records": 100},
+    "threat_model": {
+        "adjacency": "add-remove",
+        "unit": "record",
+        "access": "all-iterates",
+        "direction": "both",
+        "group_size": [1, 8],
+        "adversary": "gradient",
+    },
+    "claims": [
+        {"id": "one", "kind": "approx-dp", "epsilon": 3.0, "delta": 1e-5, "group_size": 1, "expect": ["proved"]}
+    ],
+    "audit": {"method": "one-run", "confidence": 0.95, "expect": "conforms-within", "runs": 1},
+}
+
+
+def stated(*, block: str = "", **changes: Any) -> Result:
+    """A result whose one claim, or the ``block`` named, says otherwise."""
+    document = copy.deepcopy(DOCUMENT)
+    document["claims"][0] |= changes if not block else {}
+    document.get(block, {}).update(changes)
+    expect = tuple(document["claims"][0]["expect"])
+    conformance = Conformance(
+        status="conforms-within", expect=document["audit"]["expect"], expected=True, reason="measured"
+    )
+    audit = factory.audit(
+        document=FrozenMap(document), conformance=conformance, verdicts=(factory.verdict(expect=expect),)
+    )
+    return factory.result(audit)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"delta": 0.3}, "claim.delta"),
+        ({"epsilon": 9.0}, "claim.epsilon"),
+        ({"kind": "pure-dp"}, "claim.kind"),
+        ({"direction": "add"}, "claim.direction"),
+        ({"access": "final-model"}, "claim.access"),
+        ({"adjacency": "zero-out"}, "claim.adjacency"),
+        ({"group_size": 8}, "claim.group_size"),
+        ({"record": 3}, "claim.record"),
+        ({"over": "collection"}, "claim.over"),
+        ({"min_records": 50}, "claim.min_records"),
+        ({"neighbours": "same-missing-values"}, "claim.neighbours"),
+        ({"block": "threat_model", "unit": "person"}, "claim.threat_model.unit"),
+        ({"block": "threat_model", "adversary": "record"}, "claim.threat_model.adversary"),
+        ({"block": "threat_model", "access": "final-model"}, "claim.access"),
+        ({"block": "threat_model", "min_records": 50}, "claim.min_records"),
+        ({"block": "audit", "confidence": 0.5}, "audit.confidence"),
+        ({"block": "audit", "expect": "deviates"}, "audit.expect"),
+        ({"expect": ["open", "proved"]}, "expect"),
+    ],
+)
+def test_a_claim_that_says_something_else_is_told_and_fails_the_baseline(changes: dict[str, Any], what: str) -> None:
+    after = stated(**changes)
+    found = diff(stated(), after)
+    assert [(change.what, change.of_claim) for change in found] == [(what, True)]
+    assert [change.what for change in regressions(stated(), after)] == [what]
+    assert regressions(stated(), after, allow_changed_claims=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("claim", "facts", "limits", "what"),
+    [
+        ({"over": "this"}, {"digest": "0" * 64}, {}, "claim.rows"),
+        ({"record": 3}, {"digest": "0" * 64}, {}, "claim.rows"),
+        ({"kind": "per-instance-dp", "fraction": 0.9}, {"digest": "0" * 64}, {}, "claim.rows"),
+        ({"over": "collection"}, {}, {"max_ball": 2}, "claim.collection.limits.max_ball"),
+        ({"over": "collection"}, {"records": 20}, {}, "claim.collection.records"),
+    ],
+)
+def test_a_claim_about_other_data_sets_is_another_claim(
+    claim: dict[str, Any], facts: dict[str, Any], limits: dict[str, Any], what: str
+) -> None:
+    """Unlike one about all, of which the data at hand is one as good as another."""
+
+    def of(limits: dict[str, Any], facts: dict[str, Any], **claim: Any) -> Result:
+        (audit,) = stated(**claim).audits
+        collection = {"collection": {"max_ball": 24, **limits}}
+        mechanism = FrozenMap({**audit.document["mechanism"], **collection})
+        document = FrozenMap({**audit.document, "mechanism": mechanism})
+        return factory.result(
+            dataclasses.replace(audit, document=document, facts=dataclasses.replace(audit.facts, **facts))
+        )
+
+    was, now = of({}, {}, **claim), of(limits, facts, **claim)
+    assert what in [change.what for change in diff(was, now) if change.of_claim]
+    assert what in [change.what for change in regressions(was, now)]
+    assert regressions(was, now, allow_changed_claims=True) == ()
+    of_all = diff(of({}, {}), of(limits, facts))
+    assert of_all
+    assert not any(change.of_claim for change in of_all)
+
+
+@pytest.mark.parametrize("change", [{"delta": 0.3}, {"direction": "add"}])
+def test_nothing_is_better_where_less_is_claimed(change: dict[str, Any]) -> None:
+    """A delta of 0.3 for one of 1e-5 makes an open claim proved: that is no improvement."""
+    was, now = stated(), stated(**change)
+    (one,), (other,) = was.audits, now.audits
+    was = factory.result(dataclasses.replace(one, verdicts=(factory.verdict(verdict="open", upper=3.5),)))
+    now = factory.result(dataclasses.replace(other, verdicts=(factory.verdict(upper=0.5),)))
+    assert {c.what: c.trend for c in diff(was, now)} | {"verdict": "other", "upper": "other"} == {
+        c.what: "other" for c in diff(was, now)
+    }
+
+
+def test_a_claim_or_an_audit_that_is_gone_fails_the_baseline() -> None:
+    two = factory.result(factory.audit(verdicts=(factory.verdict(), factory.verdict("two"))), factory.audit("other"))
+    found = regressions(two, factory.result())
+    assert [(c.audit, c.claim, c.what, c.after) for c in found] == [
+        ("demo", "two", "claim", "absent"),
+        ("other", "", "audit", "absent"),
+    ]
+    assert regressions(two, factory.result(), allow_changed_claims=True) == ()
+    assert regressions(factory.result(), two) == ()
+
+
+def test_a_known_failure_is_not_known_of_another_claim() -> None:
+    def failed(result: Result) -> Result:
+        (audit,) = result.audits
+        return factory.result(dataclasses.replace(audit, verdicts=(factory.verdict(verdict="open", expected=False),)))
+
+    assert regressions(failed(stated()), failed(stated())) == ()
+    (change,) = regressions(failed(stated()), failed(stated(delta=0.3)), allow_changed_claims=True)
+    assert change.after == "open, not as expected"
+
+
+def test_an_expectation_that_is_stronger_is_told_and_fails_nothing() -> None:
+    before, after = stated(expect=["open", "proved"]), stated()
+    assert [(c.what, c.trend, c.of_claim) for c in diff(before, after)] == [("expect", "other", False)]
+    assert regressions(before, after) == ()
+
+
+def test_what_the_audit_declares_is_told_and_fails_nothing_by_itself() -> None:
+    found = diff(stated(), stated(block="mechanism", noise_multiplier=0.5))
+    assert [(c.what, c.before, c.after, c.trend) for c in found] == [
+        ("mechanism.noise_multiplier", "1.0", "0.5", "other")
+    ]
+    assert diff(stated(), stated(block="data", records=10))[0].what == "data.records"
+    assert diff(stated(), stated(block="audit", runs=2))[0].what == "audit.runs"
+    assert regressions(stated(), stated(block="mechanism", noise_multiplier=0.5)) == ()
+
+
+def test_a_confidence_that_is_raised_is_named_for_what_it_does() -> None:
+    lower, higher = (stated(block="audit", confidence=value) for value in (0.95, 0.999))
+    (change,) = diff(lower, higher)
+    assert (change.what, change.before, change.after) == (
+        "audit.confidence",
+        "0.95",
+        "0.999, at which attacks refute less",
+    )
+    assert (change.trend, change.of_claim) == ("other", False)
+    assert regressions(lower, higher) == ()
+    (change,) = diff(higher, lower)
+    assert (change.after, change.trend, change.of_claim) == ("0.95", "worse", True)
+
+
+def test_keys_that_the_version_before_did_not_know_are_no_change() -> None:
+    assert diff(stated(), stated(block="threat_model", min_records=0, neighbours="all")) == ()
+    assert diff(stated(), stated(min_records=0)) == ()
+
+
+def test_conformance_that_is_no_longer_tested_is_worse() -> None:
+    none = Conformance(status="not-run", expect="conforms-within", expected=True, reason="")
+    kept = Conformance(status="conforms-within", expect="conforms-within", expected=True, reason="")
+    ran, idle = (factory.result(factory.audit(conformance=each)) for each in (kept, none))
+    assert [(c.what, c.trend) for c in regressions(ran, idle)] == [("conformance", "worse")]
+    assert [c.trend for c in diff(idle, ran)] == ["other"]
+
+
+@pytest.mark.parametrize("document", [{}, {"claims": 3}, {"claims": [3, {"id": "one"}], "threat_model": "x"}])
+def test_documents_that_are_none_are_compared_as_they_are(document: dict[str, Any]) -> None:
+    odd = factory.result(factory.audit(document=FrozenMap(document)))
+    assert diff(odd, odd) == ()
+    assert diff(odd, factory.result()) is not None

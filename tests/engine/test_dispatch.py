@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from dpspec.contract import Ended, Event, Lost, Message, Needs, Noticed, Task, Yielded
-from dpspec.engine.dispatch import Limits, Piece, work_off
-from dpspec.engine.work import Made, Work
+from dpspec.contract import FrozenMap, Trial
+from dpspec.contract.events import Event, Noticed
+from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
+from dpspec.engine.running.tasks import AuditTask
+from dpspec.engine.storage.stored_trials import NewTrial
+from dpspec.executors import Message, Needs, PartialResult, Task, TaskFinished, WorkerLost
 
 
 class Scripted:
@@ -34,38 +37,38 @@ class Scripted:
         pass
 
 
-def piece(name: str, missing: Sequence[int]) -> Piece:
-    def make(indices: Sequence[int]) -> Work:
-        return Work.__new__(Work)
+def queued(name: str, missing: Sequence[int]) -> QueuedChunk:
+    def task(indices: Sequence[int]) -> AuditTask:
+        return AuditTask.__new__(AuditTask)
 
-    return Piece(audit=0, name=name, stage="trials", needs=Needs(), missing=list(missing), make=make)
+    return QueuedChunk(audit=0, name=name, needs=Needs(), missing=list(missing), task=task)
 
 
-def failed(_: Piece, error: BaseException) -> None:
+def failed(_: QueuedChunk, error: BaseException) -> None:
     raise error
 
 
-def made(index: int) -> Made:
-    return Made(index=index, value=None, seconds=0.0)
+def made(index: int) -> NewTrial:
+    return NewTrial(trial=Trial(index=index, evidence=FrozenMap()), seconds=0.0)
 
 
 @pytest.mark.parametrize("decided", [True, False])
 def test_a_lost_piece_that_nobody_asks_for_is_let_go(decided: bool) -> None:
-    first, second = piece("first", [0]), piece("second", [1])
-    lost = Lost(task=2, reason="its process was killed")
-    again: list[Message] = [] if decided else [Yielded(task=3, value=made(1)), Ended(task=3)]
-    pool = Scripted(Yielded(task=1, value=made(0)), Ended(task=1), lost, *again)
+    first, second = queued("first", [0]), queued("second", [1])
+    lost = WorkerLost(task=2, reason="its process was killed")
+    again: list[Message] = [] if decided else [PartialResult(task=3, value=made(1)), TaskFinished(task=3)]
+    pool = Scripted(PartialResult(task=1, value=made(0)), TaskFinished(task=1), lost, *again)
     heard: list[int] = []
     told: list[Event] = []
 
-    def hear(_: Piece, value: Any) -> None:
+    def hear(_: QueuedChunk, value: Any) -> None:
         heard.append(value.index)
         pool.started = 0
         if decided:
             second.missing.clear()
 
-    work_off([first, second], pool, hear=hear, failed=failed, emit=told.append, limits=Limits())
+    Dispatcher(pool, on_trial=hear, on_error=failed, emit=told.append).run([first, second])
     assert heard == ([0] if decided else [0, 1])
     assert not pool.said
     notices = [event.message for event in told if isinstance(event, Noticed)]
-    assert notices == ([] if decided else ["a trial was lost, its process was killed: it is done again"])
+    assert notices == ([] if decided else ["worker lost during a trial (its process was killed); retrying"])

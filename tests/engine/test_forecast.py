@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from support import counting, fragile
 
-from dpspec.contract import Catalog, Plan, Spec
-from dpspec.engine import forecast as module
-from dpspec.engine.forecast import Forecast, Measured, forecast, shortened, steps_of
-from dpspec.engine.means import Means
-from dpspec.engine.prepare import plan
+from dpspec.contract import Plan, Spec
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.preparing.prepare import plan
+from dpspec.engine.running import forecast as module
+from dpspec.engine.running.forecast import Forecast, Measured, forecast, shortened, steps_of
+from dpspec.engine.running.run_options import RunOptions
 from dpspec.errors import IncompleteError
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
-HERE = Means(device="cpu")
+HERE = RunOptions(device="cpu")
 
 
 def specs_of(folder: Path, text: str, catalog: Catalog) -> tuple[Spec, ...]:
@@ -75,12 +76,14 @@ def test_a_trial_that_does_not_survive_is_told(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "kill-0").touch()
     catalog = fragile.catalog()
     (spec,) = specs_of(tmp_path, counting.EXAMPLE, catalog)
-    with pytest.raises(IncompleteError, match="was lost, its process was killed by SIGKILL"):
+    with pytest.raises(
+        IncompleteError, match=r"worker lost during the measured trial \(its process was killed by SIGKILL"
+    ):
         forecast([spec], [plan(spec, catalog)], catalog, HERE)
 
 
 def test_cells_are_scaled_by_what_their_plans_foresee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(spec: Spec, plan: Plan, catalog: Catalog, means: Means) -> Measured:
+    def measure(spec: Spec, plan: Plan, catalog: Catalog, options: RunOptions) -> Measured:
         return Measured(
             chunk_seconds=10.0, other_seconds=1.0, memory_bytes=1, device_bytes=0, device="cpu", steps=(8, 20)
         )

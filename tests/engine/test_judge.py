@@ -14,8 +14,8 @@ from support import audits
 from support.audits import HERE, approx, attack, bound, verdict
 
 from dpspec.contract import Assumption, Printed, Scope
-from dpspec.engine.judge import as_expected, judge
-from dpspec.engine.result import VerdictName
+from dpspec.engine.judging.judge import as_expected, judge
+from dpspec.engine.results.result import VerdictName
 
 #: Guesses that reject epsilon = 3 overwhelmingly (1000 of 1000), a little (p about 0.002), and not at all.
 OVERWHELMING = attack(1000, 1000, 1000)
@@ -82,17 +82,24 @@ def test_supported_by_anything_weaker(changes: dict[str, object], words: str) ->
     assert found.provable is None
 
 
+def test_supported_for_this_data_alone_says_how_many_records_a_proof_needs() -> None:
+    here, large = bound(2.5, scope=Scope(data="this")), bound(2.6, scope=Scope(min_records=479))
+    found = verdict(approx(3.0), here, large)
+    assert found.verdict == "supported"
+    assert "at least 479 records: set min_records" in found.reason
+    for other in (bound(3.1, scope=Scope(min_records=479)), bound(2.6, scope=Scope(min_records=479, direction="add"))):
+        assert "min_records" not in verdict(approx(3.0), here, other).reason
+
+
 def test_open_says_what_could_have_been_shown() -> None:
     found = verdict(approx(3.0), bound(3.21234), NOTHING)
     assert found.verdict == "open"
     assert found.provable == 3.21234
     assert found.refutable is not None
     assert 5.5 < found.refutable < 6.0
-    assert found.reason.startswith("Nothing decides it: the least value that could be proved is 3.213; the largest")
+    assert found.reason.startswith("Undecided: the least value that could be proved is 3.213; the largest")
     alone = verdict(approx(3.0))
-    assert alone.reason == (
-        "Nothing decides it: no proved upper bound is in scope; no evidence in scope can refute it."
-    )
+    assert alone.reason == ("Undecided: no proved upper bound is in scope; no evidence in scope can refute it.")
     assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
 
 
@@ -102,7 +109,7 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     found = verdict(approx(3.0), weak, near, bound(1.0, scope=Scope(access="final-model"), rigor="approximate"))
     assert found.verdict == "open"
     assert found.reason == (
-        "Nothing decides it: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
+        "Undecided: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
         "claim's 'all-iterates'); no evidence in scope can refute it."
     )
 

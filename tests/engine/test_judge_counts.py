@@ -8,8 +8,9 @@ import pytest
 from support import audits
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Scope
-from dpspec.engine.judge import Unjudged, judge
-from dpspec.engine.result import Verdict
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.results.result import Verdict
 from dpspec.stats import binomial
 
 KAPPA = 1.0 / 16.0
@@ -44,7 +45,7 @@ def gamma(value: float, kappa: float = KAPPA, **changes: object) -> Finding:
 
 def verdict(claimed: float, findings: list[Finding], evidence: list[Evidence], kappa: float = KAPPA) -> Verdict:
     spec = audits.spec(audits.claim("rero", kappa=kappa, gamma=claimed))
-    (judged,) = judge([Unjudged(spec=spec, findings=tuple(findings), evidence=tuple(evidence))])
+    (judged,) = judge([Concluded(spec=spec, findings=tuple(findings), evidence=tuple(evidence))])
     return judged.verdicts[0]
 
 
@@ -84,7 +85,7 @@ def test_a_narrower_attack_counts_and_a_wider_one_does_not() -> None:
     spec = audits.spec(audits.claim("rero", kappa=KAPPA, gamma=0.2, access="final-model"))
     for access, expected in (("final-model", "refuted"), ("all-iterates", "open")):
         evidence = (counted(120, access=access),)
-        assert judge([Unjudged(spec=spec, evidence=evidence)])[0].verdicts[0].verdict == expected
+        assert judge([Concluded(spec=spec, evidence=evidence)])[0].verdicts[0].verdict == expected
 
 
 def test_an_open_claim_says_what_could_have_been_refuted() -> None:

@@ -8,8 +8,8 @@ from support import audits
 from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
 
 from dpspec.contract import FrozenMap, Scope
-from dpspec.engine.judge import judge
-from dpspec.stats import nulls, onerun
+from dpspec.engine.judging.judge import judge
+from dpspec.stats.attacks import evidence_tests, one_run
 
 #: p = 0.030 against epsilon = 1 at delta = 0.
 WEAK = attack(500, 500, 385)
@@ -17,7 +17,7 @@ PURE = {"delta": 0.0}
 
 
 def test_holm_runs_over_all_claims_of_all_specs() -> None:
-    raw = nulls.p_value(WEAK, 1.0, 0.0)
+    raw = evidence_tests.p_value(WEAK, 1.0, 0.0)
     assert 0.025 < raw < 0.05
     alone = verdict(approx(1.0, **PURE), WEAK)
     assert (alone.verdict, alone.p_value) == ("refuted", raw)
@@ -64,7 +64,7 @@ def test_what_could_be_refuted_shrinks_with_the_family() -> None:
     among = verdicts(spec(*(approx(3.0 + i, id=str(i)) for i in range(10))), WEAK)[0].refutable
     assert alone is not None
     assert among is not None
-    assert among < alone <= onerun.largest(500, 500, 1e-9, 0.95) < 1.0001 * alone
+    assert among < alone <= one_run.largest(500, 500, 1e-9, 0.95) < 1.0001 * alone
 
 
 def test_the_whole_curve_of_a_bound_is_tested() -> None:
@@ -79,8 +79,8 @@ def test_the_curve_says_more_than_its_points() -> None:
     points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]
     curve = [bound(epsilon, delta) for epsilon, delta in points]
     close = attack(4000, 140, 140)
-    alone = [nulls.p_value(close, epsilon, delta) for epsilon, delta in points]
-    together = nulls.curve_p_value(close, points)
+    alone = [evidence_tests.p_value(close, epsilon, delta) for epsilon, delta in points]
+    together = evidence_tests.curve_p_value(close, points)
     assert together < 1e-6 < min(alone)
     found = verdict(approx(3.0, delta=9.5e-8), *curve, close)
     assert found.verdict == "contradicted"
@@ -99,14 +99,14 @@ def test_a_ladder_is_one_test() -> None:
     )
     found = verdict(approx(1.0, **PURE), ladder)
     assert found.verdict == "refuted"
-    assert found.p_value == nulls.p_value(ladder, 1.0, 0.0)
+    assert found.p_value == evidence_tests.p_value(ladder, 1.0, 0.0)
     assert found.refutable is not None
     assert verdict(approx(9.0, **PURE), ladder).verdict == "open"
 
 
 def test_bound_tests_are_adjusted_over_the_invocation() -> None:
     close = attack(1000, 1000, 983)  # against epsilon = 3 at delta = 0
-    p = nulls.p_value(close, 3.0, 0.0)
+    p = evidence_tests.p_value(close, 3.0, 0.0)
     assert 5e-8 < p < 1e-6
     one = unjudged(spec(approx(3.0, **PURE)), bound(3.0, 0.0), close)
     idle = unjudged(spec(approx(9.0, **PURE)), bound(9.0, 0.0), attack(1000, 1000, 500))
@@ -129,7 +129,7 @@ def test_a_contradiction_reaches_every_claim_that_the_attack_speaks_of() -> None
         bound(2.9),
         bound(40.0, group_size=8),
         bound(9.0, None, quantity="mu"),
-        bound(0.9, quantity="accuracy", bound="lower", at={}),
+        bound(0.9, quantity="accuracy", bound="lower", at={}, scope=audits.MEASURED),
         attack(1000, 1000, 1000),
     )
     by_id = {v.claim: v.verdict for v in found}

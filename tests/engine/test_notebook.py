@@ -12,7 +12,7 @@ from support import results as factory
 
 import dpspec
 import dpspec.errors
-from dpspec.reporters.html.embed import extract, is_page
+from dpspec.reporters.read_results import extract, is_page
 
 
 def test_a_notebook_shows_the_report_in_a_frame_of_its_own() -> None:
@@ -85,7 +85,7 @@ def test_several_files_are_one_family(spec: Path, tmp_path: Path) -> None:
     other.write_text(SPEC.replace("name: notebook", "name: other"), encoding="utf-8")
     result = dpspec.run([spec, other], overrides=["claims.one.epsilon=0.1"], train=False)
     assert [audit.name for audit in result.audits] == ["notebook", "other"]
-    assert [audit.verdicts[0].verdict for audit in result.audits] == ["open", "open"]
+    assert [audit.verdicts[0].verdict for audit in result.audits] == ["refuted", "refuted"]
     assert not (tmp_path / ".dpspec" / "store").exists()
 
 
@@ -99,3 +99,23 @@ def test_what_is_wrong_is_raised_with_the_lines_at_fault(spec: Path) -> None:
     assert "did you mean 'group'?" in missing.value.__notes__[0]
     with pytest.raises(dpspec.errors.NothingToRunError):
         dpspec.run([])
+
+
+def test_what_is_no_path_is_refused_by_its_type() -> None:
+    for given, kind in (({"dpspec": 1}, "dict"), ([{"dpspec": 1}], "dict"), (3, "int"), (b"spec.yaml", "bytes")):
+        with pytest.raises(dpspec.errors.UsageError, match=f"not a {kind}"):
+            dpspec.run(given)  # type: ignore[arg-type]
+
+
+def test_a_missing_file_is_named(spec: Path) -> None:
+    with pytest.raises(dpspec.errors.SpecError) as caught:
+        dpspec.run("absent.yaml")
+    assert str(caught.value) == "absent.yaml: no such file"
+    with pytest.raises(dpspec.errors.SpecError, match=r"notebok\.yaml: no such file; did you mean 'notebook\.yaml'\?"):
+        dpspec.run(spec.parent / "notebok.yaml")
+
+
+def test_what_is_wrong_in_a_file_is_told_with_its_line(spec: Path) -> None:
+    spec.write_text(spec.read_text(encoding="utf-8") + "nosie: 1\n", encoding="utf-8")
+    with pytest.raises(dpspec.errors.SpecError, match=r"notebook\.yaml:\d+: unknown key 'nosie'"):
+        dpspec.run("notebook.yaml")

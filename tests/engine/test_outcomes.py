@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.audits import HERE, approx, spec
 
-from dpspec.contract import Audit, Check, Evidence, Finding, FrozenMap, Plan, Scope, Series, Trial
-from dpspec.engine.outcomes import conclude
-from dpspec.engine.prepare import Prepared
+from dpspec.contract import Assumption, Audit, Check, Evidence, Facts, Finding, FrozenMap, Plan, Scope, Series, Trial
+from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.errors import ExitCode, PluginError
 
 FINDING = Finding(
@@ -43,7 +43,9 @@ def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
     prepared = object.__new__(Prepared)
     object.__setattr__(prepared, "audit", Yields(*outcomes))
     object.__setattr__(prepared, "spec", spec(approx()))
-    return conclude(prepared, bounds, [Trial(index=0, evidence=FrozenMap())])
+    object.__setattr__(prepared, "facts", Facts(records=100, features=1, classes=2))
+    object.__setattr__(prepared, "constants", Assumption(name="public-constants", status="by-construction"))
+    return conclude(Bounded(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
 
 
 def test_what_is_sound_is_kept() -> None:
@@ -51,12 +53,14 @@ def test_what_is_sound_is_kept() -> None:
         name="s", title="t", columns=FrozenMap({"x": (1, 2)}), units=FrozenMap(), rigor="approximate", source="s"
     )
     found = concluded(EVIDENCE, series, bounds=[FINDING])
-    assert (found.findings, found.evidence, found.series) == ([FINDING], [EVIDENCE], [series])
+    placed = dataclasses.replace(EVIDENCE.scope, min_records=99, neighbours="same-missing-values")
+    assert found.evidence == (dataclasses.replace(EVIDENCE, scope=placed),)
+    assert (found.findings, found.series) == ((FINDING,), (series,))
 
 
 def test_what_no_claim_and_no_bound_is_of_is_not_read() -> None:
     note = dataclasses.replace(EVIDENCE, quantity="accuracy")
-    assert concluded(note).evidence == [note]
+    assert [e.statistics for e in concluded(note).evidence] == [note.statistics]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +69,19 @@ def test_what_no_claim_and_no_bound_is_of_is_not_read() -> None:
         (dataclasses.replace(FINDING, rigor="proven"), "yields a finding whose rigor is 'proven' (valid: certified"),  # type: ignore[arg-type]
         (dataclasses.replace(EVIDENCE, kind="many_run"), "'many_run' tests no privacy curve (valid kinds: many-run"),
         (dataclasses.replace(EVIDENCE, statistics=FrozenMap()), "lacks the counts present, absent"),
-        (dataclasses.replace(EVIDENCE, quantity="accuracy"), "of kind 'many-run' tests no metric (needed: binomial)"),
+        (
+            dataclasses.replace(EVIDENCE, quantity="accuracy"),
+            "of kind 'many-run' tests no metric (valid kinds: average, binomial)",
+        ),
         (
             dataclasses.replace(EVIDENCE, quantity="accuracy", kind="binomial", statistics=TOO_MANY),
             "counts more than there can be",
         ),
         (dataclasses.replace(CHECK, p_value=1.5), "yields a check of 'noise' whose p-value is 1.5"),
         (dataclasses.replace(CHECK, p_value=float("nan")), "whose p-value is nan"),
-        ({"epsilon": 1.0}, "yields a dict, which is no outcome"),
+        (dataclasses.replace(CHECK, measured=float("nan")), "yields a check that cannot be kept: its measured is NaN"),
+        (dataclasses.replace(FINDING, value=float("nan")), "a finding that cannot be kept: its value is NaN"),
+        ({"epsilon": 1.0}, "yields a dict, which is no Finding, Series, Check or Evidence"),
     ],
 )
 def test_what_is_not_is_the_plugins_fault(outcome: Any, says: str) -> None:

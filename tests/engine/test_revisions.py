@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from support import counting
 
-from dpspec.contract import Catalog, FrozenMap
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
-from dpspec.spec.load import load_specs
+from dpspec.contract import FrozenMap
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 
 
 def revised(**revisions: int) -> Catalog:
@@ -76,3 +77,16 @@ def test_both_kinds_at_once(made) -> None:
         "4 trials, mechanism 'counting'",
         "trials[4].key",
     ]
+
+
+@pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["trials[0].key and of 4 more"])])
+def test_a_record_that_names_no_revision_is_compared_with_what_is_installed(made, now: int, lines: list[str]) -> None:
+    """As those of version 0.1.0: which revision made them is not said, only that it was another one."""
+    result = made(counting.catalog())
+    (audit,) = result.audits
+    old = tuple(
+        dataclasses.replace(trial, recorded=FrozenMap({k: v for k, v in trial.recorded.items() if k != "by"}))
+        for trial in audit.trials
+    )
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=old),))
+    assert [one.what for one in verify(edited, revised(mechanisms=now)) if one.differs] == lines

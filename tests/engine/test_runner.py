@@ -2,30 +2,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import counting
 
-from dpspec.contract import Event, FrozenMap, Noticed, Spec, TrialFinished, TrialsPlanned
-from dpspec.engine import codec
-from dpspec.engine.diff import diff
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.contract import FrozenMap, Spec
+from dpspec.contract.events import Event, Noticed, TrialFinished, TrialsPlanned
+from dpspec.engine.results import codec
+from dpspec.engine.results.diff import diff
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
-from dpspec.spec.load import load_specs
+from dpspec.language.load import load_specs
 
 Load = Callable[..., tuple[Spec, ...]]
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    counting.RAN.clear()
-    yield
-    counting.HOOKS.clear()
 
 
 @pytest.fixture
@@ -163,7 +157,7 @@ def test_nothing_to_run(store: Store) -> None:
 
 def test_a_kind_that_is_gone_is_a_plugin_error(load: Load, store: Store) -> None:
     specs = load()
-    from dpspec.contract import Catalog
+    from dpspec.contract.catalog import Catalog
 
     with pytest.raises(PluginError, match="counting"):
         run(specs, Catalog(), store=store)

@@ -7,16 +7,19 @@ import pytest
 from support import audits
 
 from dpspec.contract import Scope
-from dpspec.engine.scope import claim_scope, covers
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
 
 #: Every part of a scope with its values from strong to weak, and what does not compare.
 CHAINS = {
     "access": ("all-iterates", "final-model"),
     "adversary": ("gradient", "record", "none"),
-    "data": ("all", "collection", "this"),
 }
 APART = {"adjacency": ("add-remove", "replace-one", "zero-out"), "unit": ("record", "user")}
-WHOLE = {"direction": ("both", "add", "remove"), "record": ("all", 3, 4)}
+WHOLE = {
+    "data": ("all", "collection", "this", "planted"),
+    "direction": ("both", "add", "remove"),
+    "record": ("all", 3, 4),
+}
 
 
 def all_scopes() -> list[Scope]:
@@ -30,7 +33,10 @@ def all_scopes() -> list[Scope]:
     return [Scope(**dict(zip(parts, values, strict=True))) for values in product(*parts.values())]
 
 
-@pytest.mark.parametrize(("part", "values"), CHAINS.items())
+RESTRICTED = {"min_records": (0, 64, 569), "neighbours": ("all", "same-missing-values")}
+
+
+@pytest.mark.parametrize(("part", "values"), [*CHAINS.items(), *RESTRICTED.items()])
 def test_the_stronger_value_covers_the_weaker(part: str, values: tuple[str, ...]) -> None:
     for (i, one), (j, other) in product(enumerate(values), repeat=2):
         assert covers(Scope(**{part: one}), Scope(**{part: other})) == (i <= j)
@@ -95,3 +101,46 @@ def test_a_per_instance_claim_speaks_of_this_data_set_unless_it_says_over() -> N
     one = audits.claim("per-instance-dp", epsilon=1.0, delta=1e-6, record=2)
     assert claim_scope(audits.spec(), one) == Scope(data="this", record=2)
     assert claim_scope(audits.spec(), dataclasses.replace(one, over="collection")).data == "collection"
+
+
+def test_a_claim_about_larger_data_sets_needs_less_and_is_told_against_by_less() -> None:
+    needs, small, large = Scope(min_records=64), Scope(data="this", min_records=63), Scope(data="this", min_records=568)
+    stated = claim_scope(audits.spec(), audits.approx(min_records=100))
+    assert stated == Scope(min_records=100)
+    assert covers(needs, stated)
+    assert not covers(needs, Scope())
+    assert covers(stated, large)
+    assert not covers(stated, small)
+    assert covers(Scope(), small)
+
+
+def test_what_a_bound_asks_of_data_sets_is_told_with_the_way_out() -> None:
+    bound = Scope(min_records=569, neighbours="same-missing-values")
+    many, alike = shortfall(bound, Scope(min_records=0))
+    assert (
+        many == "it needs data sets of at least 569 records, and the claim speaks of any: set threat_model.min_records"
+    )
+    assert "same-missing-values" in alike
+    assert alike.endswith("set threat_model.neighbours")
+    assert "those of at least 64" in shortfall(bound, Scope(min_records=64))[0]
+    assert shortfall(bound, Scope(min_records=569, neighbours="same-missing-values")) == []
+
+
+def test_claims_are_judged_by_what_they_ask_of_data_sets() -> None:
+    bound = audits.bound(0.5, scope=Scope(min_records=64, neighbours="same-missing-values"))
+    narrow = {"min_records": 64, "neighbours": "same-missing-values"}
+    assert audits.verdict(audits.approx(1.0, **narrow), bound).verdict == "proved"
+    for wide in ({}, {"min_records": 64}, {"min_records": 63, "neighbours": "same-missing-values"}):
+        found = audits.verdict(audits.approx(1.0, **wide), bound)
+        assert (found.verdict, found.provable) == ("open", None)
+        assert "set threat_model." in found.reason
+    attack = audits.attack(1000, 1000, 1000)
+    far = dataclasses.replace(attack, scope=dataclasses.replace(attack.scope, min_records=568))
+    for stated, evidence, expected in (
+        (audits.approx(1.0, min_records=568), far, "refuted"),
+        (audits.approx(1.0, min_records=569), far, "open"),
+        (audits.approx(1.0, min_records=1), attack, "open"),
+        (audits.approx(1.0), attack, "refuted"),
+        (audits.approx(1.0, neighbours="same-missing-values"), attack, "open"),
+    ):
+        assert audits.verdict(stated, evidence).verdict == expected

@@ -9,9 +9,9 @@ import pytest
 from support import results
 
 from dpspec.contract import Evidence, FrozenMap, Scope
-from dpspec.engine.codec import dump, load
+from dpspec.engine.results.codec import dump, load
 from dpspec.errors import ResultError
-from dpspec.stats import nulls
+from dpspec.stats.attacks import evidence_tests
 
 
 def document() -> dict[str, Any]:
@@ -36,7 +36,17 @@ def test_what_was_written_is_sound() -> None:
         ("audits.0.findings.0.at.delta", "inf", "findings[0].at.delta must lie between 0 and 1, got 'inf'"),
         ("audits.0.findings.0.at.group_size", "two", "findings[0].at.group_size must be a count, got 'two'"),
         ("audits.0.findings.0.at.where", [1], "findings[0].at.where must be a single value"),
-        ("audits.0.findings.0.scope.record", "some", "findings[0].scope.record must be 'all' or an index, got 'some'"),
+        (
+            "audits.0.findings.0.scope.record",
+            "",
+            "findings[0].scope.record must be 'all', an index or a short name, got ''",
+        ),
+        (
+            "audits.0.findings.0.scope.record",
+            "a\nb",
+            "findings[0].scope.record must be 'all', an index or a short name",
+        ),
+        ("audits.0.findings.0.scope.record", "a" * 101, "findings[0].scope.record must be 'all', an index or a short"),
         (
             "audits.0.series.0.columns",
             {"a": [1], "b": [1, 2]},
@@ -88,7 +98,7 @@ def test_counts_that_cannot_be(kind: str, statistics: dict[str, Any], says: str)
         id="e", kind=kind, statistics=FrozenMap(statistics), scope=Scope(), method="m", source="s", quantity="q"
     )
     with pytest.raises(ValueError, match=says):
-        nulls.require_counts(evidence)
+        evidence_tests.require_counts(evidence)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +113,7 @@ def test_counts_that_cannot_be(kind: str, statistics: dict[str, Any], says: str)
     ],
 )
 def test_counts_that_can_be(kind: str, statistics: dict[str, Any]) -> None:
-    nulls.require_counts(
+    evidence_tests.require_counts(
         Evidence(id="e", kind=kind, statistics=FrozenMap(statistics), scope=Scope(), method="m", source="s")
     )
 

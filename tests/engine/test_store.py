@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.engine.store import Store
+from dpspec.contract.canonical import canonical_json, digest
+from dpspec.engine.storage.trial_store import Store
 
 KEY = "ab" * 32
 TRIAL = Trial(index=3, evidence=FrozenMap({"scores": [0.5, -1.25], "coins": "01"}), arrays={"table": np.arange(6.0)})
@@ -149,3 +150,25 @@ def test_what_an_unfinished_trial_needs_goes_with_its_end(tmp_path: Path) -> Non
     assert store.sweep() == 0
     with pytest.raises(ValueError, match="not a trial key"):
         store.unfinished("../../etc")
+
+
+@pytest.mark.parametrize("part", ["index", "evidence", "arrays", "recorded"])
+def test_a_record_of_other_types_is_damaged_whatever_its_digest(tmp_path: Path, part: str) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, TRIAL, FrozenMap())
+    file = tmp_path / "trials" / "ab" / KEY / "record.json"
+    body = {**json.loads(file.read_text(encoding="utf-8")), part: ["x"]}
+    del body["digest"]
+    file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
+    told: list[str] = []
+    assert store.get(KEY, told.append) is None
+    assert "damaged" in told[0]
+
+
+def test_a_record_of_another_trial_is_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, TRIAL, FrozenMap())
+    assert store.get(KEY, index=3) is not None
+    told: list[str] = []
+    assert store.get(KEY, told.append, index=5) is None
+    assert "of trial 3, not of 5" in told[0]

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpspec.engine import codec
 from dpspec.engine.redact import LEFT_OUT_REASON, redact
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.engine.results import codec
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.errors import ResultError, SpecError
+from dpspec.language.load import from_document, load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 SPEC = """\
 dpspec: 1
@@ -112,3 +113,31 @@ def test_data_that_is_not_at_hand_is_said_so(document: Document, tmp_path: Path)
     found = verify(codec.load(json.dumps(document)), load_catalog(), directory=str(tmp_path))
     assert [m.what for m in found if m.what == "facts"] == ["facts"] * 2
     assert not any(m.differs for m in found)
+
+
+def test_a_spec_that_no_run_would_take_shows_nothing(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim would be about data sets of which the declared one is none, and all of it follows from itself."""
+    (audit, *_) = copy.deepcopy(document)["audits"]
+    claims = [{**audit["document"]["claims"][0], "min_records": 10_000}]
+    plain = {key: value for key, value in audit["document"].items() if key != "audit"}
+    spec = from_document({**plain, "claims": claims}, load_catalog(), str(Path(audit["source"]).parent))
+    with pytest.raises(SpecError, match="at least 10000 records"):
+        run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
+    with monkeypatch.context() as patched:
+        patched.setattr("dpspec.engine.preparing.prepare._too_many", lambda spec, facts: iter(()))
+        forged = run([spec], load_catalog(), store=Store(Path(audit["source"]).parent / "store"), train=False)
+    assert [v.verdict for v in forged.audits[0].verdicts] == ["proved"]
+    (found,) = verify(forged, load_catalog(), directory=spec.directory)
+    assert found.differs
+    assert "at least 10000 records" in found.recomputed
+
+
+def test_a_result_of_nothing_is_none(document: Document) -> None:
+    with pytest.raises(ResultError, match="audits must hold"):
+        codec.load(json.dumps({**document, "audits": []}))
+
+
+def test_the_date_is_a_date(document: Document) -> None:
+    """It stands at the head of every report, and nothing implies it."""
+    with pytest.raises(ResultError, match="created must be a date"):
+        codec.load(json.dumps({**document, "created": "2026, and every claim is proved"}))

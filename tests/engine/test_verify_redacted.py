@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from dpspec.engine import codec
-from dpspec.engine.conformance import conforms
+from dpspec.contract import FrozenMap
+from dpspec.engine.judging.conformance_status import conformance_of
 from dpspec.engine.redact import redact
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.engine.results import codec
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
+from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 SPEC = """\
 dpspec: 1
@@ -53,9 +57,21 @@ def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Resul
     assert '"right"' in codec.dump(whole)
     assert '"right"' not in text
     assert "accuracy ~" not in text
-    sharp = [check for check in whole.audits[0].checks if check.privacy == "data-dependent"]
+    measured = [check for check in whole.audits[0].checks if check.measured is not None]  # others abstain
+    sharp = [check for check in measured if check.privacy == "data-dependent"]
     assert len(sharp) >= 6
     assert redact(whole).audits[0].left_out == {"data-dependent": 2 + len(sharp)}
+
+
+def test_no_format_says_more_than_the_redacted_result(whole: Result) -> None:
+    catalog, longer = load_catalog(), set()
+    for name, offered in catalog.reporters.items():
+        render = cast("Callable[..., str]", resolve(offered.provider.render))
+        report = render(whole, internal=False)
+        assert report == render(redact(whole), internal=False), name
+        if render(whole, internal=True) != report:
+            longer.add(name)
+    assert longer >= {"json", "html", "text", "csv"}
 
 
 def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
@@ -84,7 +100,7 @@ def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
     (worst,) = [c for c in audit.checks if c.assumption == "clipping" and c.test == "largest clipped norm"]
     broken = dataclasses.replace(worst, p_value=1.2345e-30, measured=1.2345)
     checks = tuple(broken if c == worst else c for c in audit.checks)
-    conformance = conforms("conforms-within", checks, len(checks))
+    conformance = conformance_of("conforms-within", checks, len(checks))
     shown = redact(
         dataclasses.replace(whole, audits=(dataclasses.replace(audit, checks=checks, conformance=conformance),))
     )
@@ -98,7 +114,7 @@ def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
 @pytest.mark.parametrize("claimed", ["at_least: 0.01", "at_most: 0.99"])
 def test_no_verdict_tells_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
     """The binomial p-value of either side of a claim can be turned back into the count of right answers."""
-    result = result_of((SPEC + AUDIT).replace("at_least: 0.01", claimed), tmp_path)
+    result = result_of((SPEC + AUDIT).replace("at_least: 0.01", f"{claimed}, about: model"), tmp_path)
     assert result.audits[0].verdicts[1].p_value is not None
     verdict = redact(result).audits[0].verdicts[1]
     assert (verdict.upper, verdict.lower, verdict.p_value) == (None, None, None)
@@ -108,7 +124,17 @@ def test_a_redacted_result_verifies_and_names_what_it_cannot_recompute(whole: Re
     assert verify(whole, load_catalog()) == ()
     missing = verify(codec.load(codec.dump(redact(whole))), load_catalog())
     assert not any(one.differs for one in missing)
-    assert [one.what for one in missing] == ["the verdict of useful", "conformance"]
+    assert [one.what for one in missing] == ["left_out.data-dependent", "the verdict of useful", "conformance"]
+    assert {claim for one in missing for claim in one.claims} == {"useful"}
+
+
+def test_with_the_store_what_was_left_out_is_recomputed_too(whole: Result) -> None:
+    store = Store(Path(whole.audits[0].source).parent / "store")
+    shown = codec.load(codec.dump(redact(whole)))
+    assert verify(shown, load_catalog(), store=store) == ()
+    more = dataclasses.replace(shown.audits[0], left_out=FrozenMap({**shown.audits[0].left_out, "per-record": 1}))
+    told = verify(dataclasses.replace(shown, audits=(more,)), load_catalog(), store=store)
+    assert [(one.what, one.differs) for one in told] == [("left_out.per-record", True)]
 
 
 def test_a_spec_without_an_audit_verifies(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 from support import counting
 
 from dpspec.contract import MissingArrayError
-from dpspec.engine.mismatch import Mismatch
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
-from dpspec.spec.load import load_specs
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.differences import Mismatch
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 
 
 @pytest.fixture

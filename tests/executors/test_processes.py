@@ -14,8 +14,19 @@ from pathlib import Path
 import pytest
 from support import tasks
 
-from dpspec.contract import Demand, Ended, Failed, Lost, Message, Needs, Pool, Said, Task, Yielded
-from dpspec.executors import local
+from dpspec.executors import (
+    Demand,
+    Message,
+    Needs,
+    PartialResult,
+    Pool,
+    Task,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    WorkerLost,
+    processes,
+)
 from dpspec.executors.inline import Inline
 from dpspec.executors.processes import Processes
 
@@ -30,7 +41,7 @@ def pool() -> Iterator[Processes]:
 def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
     """All messages of some tasks."""
     told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], Ended | Failed | Lost) for m in told.values()):
+    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
         for message in pool.messages():
             told[message.task].append(message)
     return told
@@ -43,16 +54,16 @@ def task(number: int, work: object, **needs: int) -> Task:
 def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
     pool.start(task(1, tasks.Counts(3)))
     told = until_end(pool, 1)[1]
-    assert told == [*(Yielded(task=1, value=i) for i in range(3)), Ended(task=1)]
+    assert told == [*(PartialResult(task=1, value=i) for i in range(3)), TaskFinished(task=1)]
     pool.start(task(2, tasks.Says("half")))
-    assert Said(task=2, value="half") in until_end(pool, 2)[2]
+    assert TaskProgress(task=2, value="half") in until_end(pool, 2)[2]
 
 
 def test_two_run_at_once_in_processes_of_their_own(pool: Processes) -> None:
     pool.start(task(1, tasks.Names()))
     pool.start(task(2, tasks.Names()))
     told = until_end(pool, 1, 2)
-    pids = {m.value for messages in told.values() for m in messages if isinstance(m, Yielded)}
+    pids = {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)}
     assert len(pids) == 2
     assert os.getpid() not in pids
 
@@ -60,7 +71,7 @@ def test_two_run_at_once_in_processes_of_their_own(pool: Processes) -> None:
 def test_an_error_travels_with_its_story(pool: Processes) -> None:
     pool.start(task(1, tasks.Fails()))
     (failed,) = until_end(pool, 1)[1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, TaskFailed)
     assert isinstance(failed.error, ValueError)
     assert "in fail_on_purpose" in "".join(failed.error.__notes__)
 
@@ -68,7 +79,7 @@ def test_an_error_travels_with_its_story(pool: Processes) -> None:
 def test_an_error_that_cannot_travel_is_told_by_another(pool: Processes) -> None:
     pool.start(task(1, tasks.FailsOddly()))
     (failed,) = until_end(pool, 1)[1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, TaskFailed)
     assert "OddError: odd" in str(failed.error)
 
 
@@ -77,26 +88,26 @@ def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
     pool.start(task(2, tasks.Counts(2)))
     told = until_end(pool, 1, 2)
     lost = told[1][-1]
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, WorkerLost)
     assert lost.reason == "its process was killed by SIGKILL; the system may have run out of memory"
-    assert told[2][-1] == Ended(task=2)
+    assert told[2][-1] == TaskFinished(task=2)
     pool.start(task(3, tasks.Counts(1)))
-    assert until_end(pool, 3)[3][-1] == Ended(task=3)
+    assert until_end(pool, 3)[3][-1] == TaskFinished(task=3)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes here")
 def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
     pool.start(task(1, tasks.KillsBesideAChild()))
     child, lost = until_end(pool, 1)[1]
-    assert isinstance(child, Yielded)
+    assert isinstance(child, PartialResult)
     os.kill(child.value, signal.SIGKILL)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, WorkerLost)
 
 
 def test_a_worker_that_exits_is_lost_too(pool: Processes) -> None:
     pool.start(task(1, tasks.Exits()))
     (lost,) = until_end(pool, 1)[1]
-    assert lost == Lost(task=1, reason="its process ended with exit code 3")
+    assert lost == WorkerLost(task=1, reason="its process ended with exit code 3")
 
 
 def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +163,10 @@ def test_gpus_are_shared_out_one_by_one() -> None:
     for number in (1, 2):
         pool.start(Task(number=number, name="", needs=Needs(device="auto"), work=tasks.Devices()))
     told = until_end(pool, 1, 2)
-    assert {m.value for messages in told.values() for m in messages if isinstance(m, Yielded)} == {"cuda:0", "cuda:1"}
+    assert {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)} == {
+        "cuda:0",
+        "cuda:1",
+    }
     pool.close()
 
 
@@ -172,7 +186,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
         import sys
         sys.path[:] = {sys.path!r}
         from support import tasks
-        from dpspec.contract import Needs, Task
+        from dpspec.executors import Needs, Task
         from dpspec.executors.processes import Processes
         if __name__ == "__main__":
             pool = Processes(["cpu"], most=1, threads=1, budget=1)
@@ -204,25 +218,25 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
     pool.start(task(1, tasks.Says("half")))
     assert not pool.room(Needs())
     messages = iter(pool.messages())
-    assert next(messages) == Yielded(task=1, value=os.getpid())
-    assert said == [Said(task=1, value="half")]
-    assert list(messages) == [Ended(task=1)]
+    assert next(messages) == PartialResult(task=1, value=os.getpid())
+    assert said == [TaskProgress(task=1, value="half")]
+    assert list(messages) == [TaskFinished(task=1)]
     pool.start(task(2, tasks.Fails()))
     (failed,) = pool.messages()
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, TaskFailed)
     assert list(pool.messages()) == []
 
 
 def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
     for each in (pool, Inline()):
         each.start(Task(number=1, name="", needs=Needs(), work=tasks.Stops(), seconds=0.05))
-        assert until_end(each, 1)[1] == [Yielded(task=1, value="stopped"), Ended(task=1)]
+        assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]
 
 
 class TestOpening:
     @pytest.fixture(autouse=True)
     def _two_cores(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(local, "cores", lambda: 2)
+        monkeypatch.setattr(processes, "cores", lambda: 2)
 
     @pytest.mark.parametrize(
         "demand",
@@ -233,30 +247,30 @@ class TestOpening:
         ],
     )
     def test_what_is_small_stays_here(self, demand: Demand) -> None:
-        assert isinstance(local.open_pool(demand), Inline)
+        assert isinstance(processes.open_pool(demand), Inline)
 
     def test_the_rest_takes_all_cores(self) -> None:
-        assert local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")).size == 2
-        assert local.open_pool(Demand(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
+        assert processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")).size == 2
+        assert processes.open_pool(Demand(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
 
     def test_several_gpus_take_a_process_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
-        assert local.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
+        assert processes.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
 
     def test_workers_that_were_asked_for_run_at_once_where_memory_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dpspec.training.memory.free_bytes", lambda device: 2 * 2**30)
-        pool = local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu", workers=8))
+        monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 2 * 2**30)
+        pool = processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu", workers=8))
         pool.start(task(1, tasks.Counts(1), memory_bytes=2**20))
         assert pool.room(Needs(memory_bytes=2**20))
         pool.close()
 
     def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("dpspec.training.memory.free_bytes", lambda device: 600 * 2**20)
-        assert isinstance(local.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+        monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 600 * 2**20)
+        assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
 
 
 def test_cores_heed_what_people_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert local.cores() == 1
+    assert processes.cores() == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert local.cores() == len(os.sched_getaffinity(0))
+    assert processes.cores() == len(os.sched_getaffinity(0))

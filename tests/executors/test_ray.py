@@ -10,15 +10,26 @@ from typing import Any
 import pytest
 from support import counting, fragile, tasks
 
-from dpspec.contract import Demand, Ended, Event, Failed, Lost, Message, Needs, Noticed, Said, Task, Yielded
-from dpspec.engine.codec import encode
-from dpspec.engine.means import Means
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.contract.events import Event, Noticed
+from dpspec.engine.results.codec import encode
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
-from dpspec.executors.providers import EXECUTORS
+from dpspec.executors import (
+    Demand,
+    Message,
+    Needs,
+    PartialResult,
+    Task,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    WorkerLost,
+)
 from dpspec.executors.ray_cluster import Cluster, open_pool
-from dpspec.spec.load import load_specs
+from dpspec.language.load import load_specs
+from dpspec.registry.builtin import EXECUTORS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
@@ -47,7 +58,7 @@ def pool(ray: Any) -> Iterator[Cluster]:
 
 def until_end(pool: Cluster, *numbers: int) -> dict[int, list[Message]]:
     told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], Ended | Failed | Lost) for m in told.values()):
+    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
         for message in pool.messages():
             told[message.task].append(message)
     return told
@@ -75,13 +86,13 @@ def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) 
         pool.start(task(number, work))
     assert not pool.room(Needs())
     told = until_end(pool, 0, 1, 2, 3)
-    assert told[0] == [*(Yielded(task=0, value=i) for i in range(3)), Ended(task=0)]
+    assert told[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
     (failed,) = told[1]
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, TaskFailed)
     assert "in fail_on_purpose" in "".join(failed.error.__notes__)
-    assert isinstance(told[2][-1], Lost)
+    assert isinstance(told[2][-1], WorkerLost)
     assert "WorkerCrashedError" in told[2][-1].reason
-    assert Said(task=3, value="half") in told[3]
+    assert TaskProgress(task=3, value="half") in told[3]
     assert pool.room(Needs())
 
 
@@ -89,7 +100,7 @@ def test_what_no_node_has_is_refused(pool: Cluster) -> None:
     with pytest.raises(UsageError, match="task 1: no node of the Ray cluster has 64 CPUs; see --threads"):
         pool.start(task(1, tasks.Counts(1), threads=64))
     pool.start(task(2, tasks.Counts(1), memory_bytes=10**18))  # as much as there is
-    assert until_end(pool, 2)[2][-1] == Ended(task=2)
+    assert until_end(pool, 2)[2][-1] == TaskFinished(task=2)
     with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
         open_pool(Demand(tasks=1, seconds=1.0, device="cuda"))
     with pytest.raises(UsageError, match="it is auto, cpu or cuda"):
@@ -114,8 +125,8 @@ def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> N
         store = Store(tmp_path / str(executor))
         if executor is not None:
             (Path(os.environ[fragile.FOLDER]) / "kill-3").touch()
-        means = Means(executor=executor, device="cpu")
-        results.append(run(specs, catalog, store=store, listeners=[told.append], means=means))
+        options = RunOptions(executor=executor, device="cpu")
+        results.append(run(specs, catalog, store=store, listeners=[told.append], options=options))
     here, there = ([(encode(a.findings), encode(a.verdicts), encode(a.evidence)) for a in r.audits] for r in results)
     assert here == there
-    assert sum(isinstance(event, Noticed) and "was lost" in event.message for event in told) == 1
+    assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in told) == 1

@@ -95,7 +95,7 @@ def test_known_sizes() -> None:
 
 
 def test_data_without_a_shape_is_flat() -> None:
-    from dpspec.models.linear import Linear
+    from dpspec.models.dense import Linear
 
     assert Linear(FrozenMap({}), Facts(records=1, features=5, classes=2)).parameters() == 12
 
@@ -170,8 +170,7 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
 
 
 def test_residual_branches_of_other_shapes_are_refused() -> None:
-    from dpspec.models.layers import Chain, Convolution
-    from dpspec.models.norms import GroupNorm
+    from dpspec.models.layers import Chain, Convolution, GroupNorm
     from dpspec.models.residual import Residual
 
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):

@@ -9,7 +9,7 @@ import pytest
 from dpspec.contract import Backend, Dataset, Mechanism, Model, Reporter, Schemas
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
 from dpspec.registry.descriptors import FAMILIES, problems
-from dpspec.registry.fragments import flaws
+from dpspec.registry.schema_flaws import flaws
 
 
 def fragment(**properties):

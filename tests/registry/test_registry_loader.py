@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.contract import BrokenPlugin, RunFinished
+from dpspec.contract.catalog import BrokenPlugin
+from dpspec.contract.events import RunFinished
 from dpspec.errors import PluginError
 from dpspec.registry import loader
 from dpspec.registry.discover import discover
@@ -74,11 +75,11 @@ BROKEN = {
     "missing module": ("import not_there_at_all\n", "ModuleNotFoundError: No module named 'not_there_at_all' (site/"),
     "syntax": ("def x(:\n", "SyntaxError: "),
     "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
-    "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b [31m"),
-    "no api": ("x = 1\n", "it states no DPSPEC_API; this dpspec speaks 1"),
-    "other api": ("DPSPEC_API = 2\n", "it speaks plugin API 2; this dpspec speaks 1"),
-    "true is not one": ("DPSPEC_API = True\n", "it speaks plugin API True"),
-    "no hook": ("DPSPEC_API = 1\n", "it implements no hook (hooks: dpspec_backends,"),
+    "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
+    "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports plugin API 1"),
+    "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
+    "true is not one": ("DPSPEC_API = True\n", "plugin API True is not supported"),
+    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented (hooks: dpspec_backends,"),
     "misspelt": (
         HEAD + "@dps.hookimpl\ndef dpspec_dataset(): yield rows()\n",
         "unknown hook 'dpspec_dataset'; did you mean 'dpspec_datasets'? (hooks: ",
@@ -104,7 +105,7 @@ BROKEN = {
         HEAD + "@dps.hookimpl\ndef dpspec_datasets():\n    yield rows()\n    raise SystemExit\n",
         "dpspec_datasets: SystemExit (site/broken.py:",
     ),
-    "none": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): rows()\n", "it offers None"),
+    "none": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): rows()\n", "it returns None"),
     "endless": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets():\n    while True: yield rows()\n",
         "it offers more than 1000 providers",
@@ -114,7 +115,7 @@ BROKEN = {
         "dpspec_datasets offers a dict, not a Dataset",
     ),
     "other family": (HEAD + "@dps.hookimpl\ndef dpspec_models(): yield rows()\n", "offers a Dataset, not a Model"),
-    "bad name": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('My Rows')\n", "dataset 'My Rows' is not"),
+    "bad name": (HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('My Rows')\n", "dataset 'My Rows': the name"),
     "twice": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets(): return [rows(), rows()]\n",
         "dataset 'x-rows' is offered twice",

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from dpspec.contract import Assumption, Check, Evidence, Facts, Finding, FrozenMap, Printed, Scope, Series
-from dpspec.engine.result import AuditResult, Conformance, Result, TrialRecord, Verdict
+from dpspec.engine.results.result import AuditResult, Conformance, Result, TrialRecord, Verdict
 
 #: A terminal escape, a right-to-left override, markup of three languages, a line end and a lone surrogate.
 HOSTILE = "evil\x1b[31m\u202e[red]x[/red] <b>|`*\n::error::\udc80"

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from support import results as factory
 
-from dpspec.contract import Evidence, Finding, FrozenMap, Printed, Scope, Series
-from dpspec.engine.result import AuditResult
+from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
+from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.html import curves
 from dpspec.reporters.html.drawing import Drawing, Line, svg
 from dpspec.reporters.html.figures import figures
-from dpspec.reporters.html.series import drawing
-from dpspec.reporters.proved import proved
+from dpspec.reporters.html.series_plots import drawing
+from dpspec.reporters.view import words
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 
@@ -100,7 +101,7 @@ def test_a_plot_of_nothing_is_a_table(plot: dict[str, Any]) -> None:
 
 def test_claims_and_attacks_stand_where_their_two_numbers_are() -> None:
     claims = [
-        {"id": "r", "kind": "rero", "kappa": 0.1, "gamma": 0.5},
+        {"id": "r", "kind": "rero", "kappa": 0.1, "gamma": 0.5, "refuted_by": "attack"},
         {"id": "other", "kind": "approx-dp", "epsilon": 1.0, "delta": 1e-5},
         {"id": "one", "kind": "rero", "kappa": 0.1, "gamma": 0.5, "record": 3},
     ]
@@ -122,9 +123,9 @@ def test_claims_and_attacks_stand_where_their_two_numbers_are() -> None:
 
 def test_proved_pairs_are_those_that_no_other_implies() -> None:
     pairs = [(1.0, 1e-3), (2.0, 1e-4), (2.5, 1e-4), (3.0, 1e-3), (4.0, 1e-6)]
-    (curve,) = proved(dataclasses.replace(EMPTY, findings=tuple(upper(*pair) for pair in pairs)))
+    (curve,) = proven_curves(dataclasses.replace(EMPTY, findings=tuple(upper(*pair) for pair in pairs)))
     assert curve.pairs == ((1.0, 1e-3), (2.0, 1e-4), (4.0, 1e-6))
-    assert curve.label == ""
+    assert words.curve(curve) == ""
 
 
 @pytest.mark.parametrize(
@@ -139,17 +140,19 @@ def test_proved_pairs_are_those_that_no_other_implies() -> None:
         {"scope": Scope(record=3)},
         {"scope": Scope(direction="add")},
         {"printed": Printed(refuted=True)},
+        {"assumptions": (Assumption(name="clipping", status="unchecked"),)},
+        {"assumptions": (Assumption(name="clipping", status="false"),)},
     ],
 )
 def test_what_proves_nothing_of_all_records_is_no_curve(changes: dict[str, Any]) -> None:
-    assert proved(dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-5, **changes),))) == []
+    assert proven_curves(dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-5, **changes),))) == []
 
 
 def test_curves_of_several_scopes_are_told_apart() -> None:
     narrow = upper(1.0, 1e-5, scope=Scope(data="collection"))
     families = upper(9.0, 1e-5, at=FrozenMap({"delta": 1e-5, "group_size": 8}))
-    found = proved(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5), narrow, families)))
-    assert [(curve.label, curve.pairs) for curve in found] == [
+    found = proven_curves(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5), narrow, families)))
+    assert [(words.curve(curve), curve.pairs) for curve in found] == [
         (", any data set", ((2.0, 1e-5),)),
         (", the declared collection of data sets", ((1.0, 1e-5),)),
         (", groups of 8, any data set", ((9.0, 1e-5),)),
@@ -159,9 +162,9 @@ def test_curves_of_several_scopes_are_told_apart() -> None:
 @pytest.mark.parametrize(("rigor", "points"), [("certified", 2), ("theorem", 2), ("approximate", 1)])
 def test_a_proved_profile_adds_its_points(rigor: Any, points: int) -> None:
     profile = series({"x": "epsilon", "y": ["delta"]}, {"epsilon": [1.0], "delta": [1e-2]}, rigor=rigor)
-    (curve,) = proved(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5),), series=(profile,)))
+    (curve,) = proven_curves(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5),), series=(profile,)))
     assert len(curve.pairs) == points
-    assert proved(dataclasses.replace(EMPTY, series=(profile,))) == []
+    assert proven_curves(dataclasses.replace(EMPTY, series=(profile,))) == []
 
 
 def lines_of(audit: AuditResult) -> dict[str, Line]:

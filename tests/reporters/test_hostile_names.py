@@ -24,12 +24,13 @@ from support import results as factory
 from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap, Series
-from dpspec.engine.joined import join
-from dpspec.engine.result import Conformance, Result
-from dpspec.engine.schema import result_schema
-from dpspec.reporters import csv as csv_format
-from dpspec.reporters import github, junit, markdown, registry, sarif, statement, terminal
-from dpspec.reporters import json as json_format
+from dpspec.engine.results.codec import result_schema
+from dpspec.engine.results.joined import join
+from dpspec.engine.results.result import Conformance, Result
+from dpspec.reporters.formats import ci, markdown, statement, terminal
+from dpspec.reporters.formats import data_files as csv_format
+from dpspec.reporters.formats import data_files as json_format
+from dpspec.reporters.formats import deployment_record as registry
 
 #: Text that means something to a terminal, a shell, a browser, Markdown, YAML, XML, a spreadsheet or a CI runner.
 HOSTILE = (
@@ -166,13 +167,13 @@ def lines(text: str) -> bool:
 
 
 FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
-    "csv": (csv_format.render, cells),
-    "github": (github.render, commands),
-    "json": (json_format.render, shape),
-    "junit": (junit.render, xml),
+    "csv": (csv_format.render_csv, cells),
+    "github": (ci.render_github, commands),
+    "json": (json_format.render_json, shape),
+    "junit": (ci.render_junit, xml),
     "markdown": (markdown.render, tokens),
     "registry": (registry.render, records),
-    "sarif": (sarif.render, findings),
+    "sarif": (ci.render_sarif, findings),
     "statement": (statement.render, tokens),
     "statement-json": (statement.render_json, blocks),
     "text": (terminal.render, lines),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import results as factory
 
-from dpspec.engine.joined import join
+from dpspec.engine.results.joined import join
 from dpspec.reporters import html
 
 selenium = pytest.importorskip("selenium.webdriver")

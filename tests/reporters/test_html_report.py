@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap, Series
-from dpspec.engine.codec import dump, load
-from dpspec.engine.joined import join
 from dpspec.engine.redact import redact
-from dpspec.engine.result import Conformance, Result
+from dpspec.engine.results.codec import dump, load
+from dpspec.engine.results.joined import join
+from dpspec.engine.results.result import Conformance, Result
 from dpspec.errors import ResultError
 from dpspec.reporters import html
-from dpspec.reporters.html.bars import bar
-from dpspec.reporters.html.embed import ELEMENT, extract, is_page
+from dpspec.reporters.html.figures import bar
+from dpspec.reporters.read_results import ELEMENT, extract, is_page
 
 
 class Page(HTMLParser):
@@ -232,7 +232,7 @@ def test_without_numbers_there_is_no_bar() -> None:
 
 
 def test_the_commands_read_pages(tmp_path: Path) -> None:
-    from dpspec.cli.results import read_result
+    from dpspec.reporters.read_results import read_result
 
     path = tmp_path / "report.html"
     path.write_text(html.render(plotted()), encoding="utf-8")

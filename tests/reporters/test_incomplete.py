@@ -9,9 +9,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from support import results as factory
 
-from dpspec.engine.result import Conformance, Result
-from dpspec.reporters import github, html, junit, markdown, sarif, terminal, words
-from dpspec.reporters.limits import limits
+from dpspec.engine.results.result import Conformance, Result
+from dpspec.reporters import html
+from dpspec.reporters.formats import ci, markdown, terminal
+from dpspec.reporters.view import words
+from dpspec.reporters.view.limits import limits
 
 
 def incomplete(**changes: Any) -> Result:
@@ -42,9 +44,9 @@ def test_reports_for_people_say_that_trials_are_missing(render: Any) -> None:
 
 
 def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
-    lines = github.render(incomplete()).splitlines()
+    lines = ci.render_github(incomplete()).splitlines()
     assert [line.split(" ")[0] for line in lines] == ["::warning", "::error", "::warning", "::notice"]
-    (suite,) = ET.fromstring(junit.render(incomplete())).findall("testsuite")
+    (suite,) = ET.fromstring(ci.render_junit(incomplete())).findall("testsuite")
     kinds = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
     assert kinds == {
         "later": ["skipped", "system-out"],
@@ -52,7 +54,7 @@ def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
         "conformance": ["skipped"],
         "trials": ["error"],
     }
-    found = json.loads(sarif.render(incomplete()))["runs"][0]["results"]
+    found = json.loads(ci.render_sarif(incomplete()))["runs"][0]["results"]
     assert [(one["ruleId"], one["level"]) for one in found] == [
         ("dpspec/open", "warning"),
         ("dpspec/refuted", "error"),
@@ -61,8 +63,8 @@ def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
 
 
 def test_the_limits_say_who_may_decide() -> None:
-    assert "Open in demo: later. The missing trials may decide that." in limits(incomplete())
-    assert "Open in demo: later. Nothing decides that, in either direction." in limits(incomplete(planned_trials=0))
+    assert "Open in demo: later. The missing trials may decide it." in limits(incomplete())
+    assert "Open in demo: later. Neither proved nor refuted." in limits(incomplete(planned_trials=0))
 
 
 def test_where_nothing_was_to_run_conformance_has_no_outcome() -> None:

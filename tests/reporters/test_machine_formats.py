@@ -16,14 +16,14 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.joined import join
-from dpspec.engine.result import Conformance, Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.results.joined import join
+from dpspec.engine.results.result import Conformance, Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import csv as csv_format
-from dpspec.reporters import github, junit, sarif
-from dpspec.spec.load import load_specs
+from dpspec.reporters.formats import ci
+from dpspec.reporters.formats import data_files as csv_format
 
 PLACES = FrozenMap(
     {
@@ -41,7 +41,7 @@ def broken(**changes: Any) -> Result:
 
 
 def test_junit_has_a_failure_for_everything_unexpected() -> None:
-    root = ET.fromstring(junit.render(broken()))
+    root = ET.fromstring(ci.render_junit(broken()))
     (suite,) = root.findall("testsuite")
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "2", "1")
     failures = {case.get("name"): case.find("failure") for case in suite.findall("testcase")}
@@ -52,13 +52,13 @@ def test_junit_has_a_failure_for_everything_unexpected() -> None:
 
 def test_junit_passes_a_control_that_fails_as_it_should() -> None:
     control = factory.verdict(verdict="refuted", expect=("refuted",), expected=True)
-    root = ET.fromstring(junit.render(factory.result(factory.audit(verdicts=(control,)))))
+    root = ET.fromstring(ci.render_junit(factory.result(factory.audit(verdicts=(control,)))))
     (suite,) = root.findall("testsuite")
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("0", "0", "1")
 
 
 def test_sarif_points_at_the_claim() -> None:
-    document = json.loads(sarif.render(broken()))
+    document = json.loads(ci.render_sarif(broken()))
     assert sarif_errors(document) == []
     (run_,) = document["runs"]
     rules = [rule["id"] for rule in run_["tool"]["driver"]["rules"]]
@@ -71,13 +71,13 @@ def test_sarif_points_at_the_claim() -> None:
 
 
 def test_sarif_of_a_good_result_is_empty() -> None:
-    document = json.loads(sarif.render(factory.result()))
+    document = json.loads(ci.render_sarif(factory.result()))
     assert sarif_errors(document) == []
     assert document["runs"][0]["results"] == []
 
 
 def test_the_pinned_schema_sees_what_is_wrong() -> None:
-    document = json.loads(sarif.render(broken()))
+    document = json.loads(ci.render_sarif(broken()))
     document["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] = 0
     document["runs"][0]["surprise"] = True
     assert {error.split(":")[0] for error in sarif_errors(document)} == {
@@ -90,19 +90,19 @@ def test_fingerprints_tell_claims_apart_and_stay() -> None:
     two = factory.result(
         factory.audit(verdicts=(factory.verdict(expected=False), factory.verdict("two", expected=False)))
     )
-    prints = [item["partialFingerprints"] for item in json.loads(sarif.render(two))["runs"][0]["results"]]
+    prints = [item["partialFingerprints"] for item in json.loads(ci.render_sarif(two))["runs"][0]["results"]]
     assert prints[0] != prints[1]
-    assert prints == [item["partialFingerprints"] for item in json.loads(sarif.render(two))["runs"][0]["results"]]
+    assert prints == [item["partialFingerprints"] for item in json.loads(ci.render_sarif(two))["runs"][0]["results"]]
 
 
 def test_github_annotates_the_line() -> None:
-    lines = github.render(broken()).splitlines()
+    lines = ci.render_github(broken()).splitlines()
     assert lines[0].startswith("::error title=demo%2C claim one%3A refuted,file=specs/demo.yaml,line=17,col=5::")
     assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
 
 
 def test_csv_reads_back() -> None:
-    (row,) = csv.DictReader(io.StringIO(csv_format.render(broken())))
+    (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(broken())))
     assert (row["claim"], row["verdict"], row["as_expected"], row["line"]) == ("one", "refuted", "no", "17")
     assert float(row["upper"]) == math.inf
     assert float(row["lower"]) == 0.4
@@ -110,7 +110,7 @@ def test_csv_reads_back() -> None:
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@"])
 def test_no_cell_is_a_formula(start: str) -> None:
-    (row,) = csv.DictReader(io.StringIO(csv_format.render(factory.result(factory.audit(f"{start}HYPERLINK(1)")))))
+    (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(factory.result(factory.audit(f"{start}HYPERLINK(1)")))))
     assert row["audit"] == f"'{start}HYPERLINK(1)"
 
 
@@ -128,7 +128,7 @@ def test_a_run_knows_where_its_claims_stand(tmp_path: Path) -> None:
 def test_several_results_are_runs_and_suites_of_their_own() -> None:
     first, second = broken(), dataclasses.replace(broken(), created="2026-02-02T00:00:00+00:00")
     joined = join([("a.json", first), ("b.json", second)])
-    document = json.loads(sarif.render(joined))
+    document = json.loads(ci.render_sarif(joined))
     assert sarif_errors(document) == []
     assert [run_["invocations"][0]["endTimeUtc"] for run_ in document["runs"]] == [
         "2026-01-01T00:00:00Z",
@@ -136,11 +136,11 @@ def test_several_results_are_runs_and_suites_of_their_own() -> None:
     ]
     one, other = ({str(item["partialFingerprints"]) for item in run_["results"]} for run_ in document["runs"])
     assert not one & other
-    suites = ET.fromstring(junit.render(joined)).findall("testsuite")
+    suites = ET.fromstring(ci.render_junit(joined)).findall("testsuite")
     assert [(one.get("name"), one.get("timestamp")) for one in suites] == [
         ("demo (a.json)", first.created),
         ("demo (b.json)", second.created),
     ]
-    rows = list(csv.DictReader(io.StringIO(csv_format.render(joined))))
+    rows = list(csv.DictReader(io.StringIO(csv_format.render_csv(joined))))
     assert [(row["audit"], row["result"]) for row in rows] == [("demo (a.json)", "a.json"), ("demo (b.json)", "b.json")]
-    assert [row["result"] for row in csv.DictReader(io.StringIO(csv_format.render(first)))] == [""]
+    assert [row["result"] for row in csv.DictReader(io.StringIO(csv_format.render_csv(first)))] == [""]

@@ -9,13 +9,12 @@ import re
 import pytest
 
 from dpspec.contract import Scope
-from dpspec.engine.codec import load
 from dpspec.engine.redact import redact
-from dpspec.engine.result import AuditResult
-from dpspec.reporters import json as json_report
-from dpspec.reporters import markdown
-from dpspec.reporters.limits import ALWAYS, limits
-from dpspec.reporters.reproduce import command
+from dpspec.engine.results.codec import load
+from dpspec.engine.results.result import AuditResult
+from dpspec.reporters.formats import data_files as json_report
+from dpspec.reporters.formats import markdown
+from dpspec.reporters.view.limits import ALWAYS, command, limits
 
 
 @pytest.fixture
@@ -30,12 +29,12 @@ def tame(result):
 
 
 def test_json_reads_back(tame):
-    assert load(json_report.render(tame, internal=True)) == tame
-    assert load(json_report.render(tame)) == redact(tame)
+    assert load(json_report.render_json(tame, internal=True)) == tame
+    assert load(json_report.render_json(tame)) == redact(tame)
 
 
 def test_json_has_no_hidden_value_and_no_bare_infinity(tame):
-    text = json_report.render(tame)
+    text = json_report.render_json(tame)
     json.loads(text, parse_constant=pytest.fail)
     assert "accuracy" not in text
     assert "0.7777" not in text
@@ -88,7 +87,7 @@ def test_a_fence_is_longer_than_what_it_holds(result):
 def test_limits_say_what_is_missing(result):
     audit: AuditResult = result.audits[0]
     sentences = limits(result)
-    assert "Open in digits-group: tight. Nothing decides that, in either direction." in sentences
+    assert "Open in digits-group: tight. Neither proved nor refuted." in sentences
     assert sentences[-len(ALWAYS) :] == ALWAYS
     untrained = dataclasses.replace(audit, trials=(), planned_trials=0)
     assert any(

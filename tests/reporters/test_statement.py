@@ -11,9 +11,9 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Finding, FrozenMap
-from dpspec.engine.result import AuditResult, Conformance, Result
-from dpspec.reporters import statement
-from dpspec.stats import curves
+from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.reporters.formats import statement
+from dpspec.stats.attacks import curve_lines
 
 DOCUMENT = FrozenMap(
     {
@@ -96,7 +96,7 @@ def test_a_control_is_told_of_and_is_no_claim_that_failed() -> None:
 
 
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
-    profile = [(epsilon, curves.gaussian_delta(1.0, epsilon)) for epsilon in np.linspace(0.0, 6.0, 200)]
+    profile = [(epsilon, curve_lines.gaussian_delta(1.0, epsilon)) for epsilon in np.linspace(0.0, 6.0, 200)]
     found = tuple(
         Finding(
             quantity="epsilon", value=float(epsilon), bound="upper", rigor="certified", method="m", source="s",

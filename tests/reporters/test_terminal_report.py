@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.result import Conformance
-from dpspec.reporters.terminal import render
+from dpspec.engine.results.result import Conformance
+from dpspec.reporters.formats.terminal import render
 
 GOLDEN = Path(__file__).parent / "golden"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -173,7 +173,7 @@ def test_a_test_is_told_of_once(result):
     assert "not-rejected noise-scale: the noise has the declared scale (tested above, level 1e-6)" in text
     audit = dataclasses.replace(result.audits[0], checks=())
     text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
-    assert "the noise has the declared scale (chi-square, level 1e-6, would have seen a deviation of 1.3%)" in text
+    assert "the noise has the declared scale (chi-square, level 1e-6, detects deviations above 1.3%)" in text
 
 
 def test_findings_of_several_directions_say_the_rest_once():

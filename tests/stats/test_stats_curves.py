@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from dpspec.stats import curves
+from dpspec.stats.attacks import curve_lines
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 3.0, 20.0])
 def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
-    for epsilon, delta in curves.gaussian(mu):
+    for epsilon, delta in curve_lines.gaussian(mu):
         start = epsilon / mu + mu / 2  # where the densities' ratio is e^epsilon
 
         def excess(x: float, epsilon: float = epsilon) -> float:
@@ -27,20 +27,20 @@ def test_gaussian_points_lie_on_the_curve(mu: float) -> None:
 
 
 def test_no_mu_is_perfect_privacy() -> None:
-    assert curves.gaussian(0.0) == ((0.0, 0.0),)
+    assert curve_lines.gaussian(0.0) == ((0.0, 0.0),)
 
 
 @pytest.mark.parametrize("mu", [0.2, 1.0, 4.0])
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0, 64.0])
 def test_renyi_points_are_above_a_mechanism_with_that_divergence(mu: float, alpha: float) -> None:
-    for epsilon, delta in curves.renyi(alpha, alpha * mu * mu / 2):
+    for epsilon, delta in curve_lines.renyi(alpha, alpha * mu * mu / 2):
         true = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
         assert true <= delta
 
 
 def test_renyi_needs_an_order_above_one() -> None:
     with pytest.raises(ValueError, match="alpha"):
-        curves.renyi(1.0, 0.5)
+        curve_lines.renyi(1.0, 0.5)
 
 
 def delta_at(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
@@ -67,7 +67,7 @@ def test_tradeoff_pairs_are_implied_by_the_points(raw: list[float], data: st.Dat
     rates = data.draw(st.lists(st.floats(1e-3, 0.9), min_size=1, max_size=4))
     slack = data.draw(st.floats(0.0, 0.2))
     points = [(f, max(most_power(p, q, f), most_power(q, p, f)) + slack) for f in rates]
-    for epsilon, delta in curves.tradeoff(points):
+    for epsilon, delta in curve_lines.tradeoff(points):
         if (epsilon, delta) == (0.0, 0.0):  # a point on or below the diagonal
             assert any(t <= f for f, t in points) or np.allclose(p, q)
             continue
@@ -77,7 +77,7 @@ def test_tradeoff_pairs_are_implied_by_the_points(raw: list[float], data: st.Dat
 
 def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
     # R(f) <= 0.01 up to f = 0.001, so R(f) <= 10 f beyond: the hull runs from (0, 0.01) to (0.1, 1).
-    ((epsilon, delta),) = curves.tradeoff([(1e-3, 1e-2)])
+    ((epsilon, delta),) = curve_lines.tradeoff([(1e-3, 1e-2)])
     assert (math.exp(epsilon), delta) == pytest.approx((9.9, 0.01))
 
 
@@ -97,21 +97,21 @@ def test_rounding_never_makes_a_line_say_more_than_the_points(points: list[tuple
     ]
     rates = [Fraction(0), *kinks, Fraction(1)]
     bounds = [min([Fraction(1), *(t * max(Fraction(1), rate / f) for f, t in exact)]) for rate in rates]
-    for epsilon, delta in curves.tradeoff(points):
+    for epsilon, delta in curve_lines.tradeoff(points):
         rising = [Fraction(delta) + Fraction(math.exp(epsilon)) * rate for rate in rates]
         falling = [1 - (1 - rate - Fraction(delta)) / Fraction(math.exp(epsilon)) for rate in rates]
         assert any(all(map(operator.ge, line, bounds)) for line in (rising, falling)), (epsilon, delta)
 
 
 def test_tradeoff_points_that_say_nothing_or_too_much() -> None:
-    assert curves.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
-    assert curves.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
+    assert curve_lines.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()
+    assert curve_lines.tradeoff([(0.2, 0.1)]) == ((0.0, 0.0),)
 
 
 @given(st.lists(st.tuples(st.floats(1e-3, 0.9), st.floats(0.0, 1.0)), min_size=1, max_size=5))
 def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple[float, float]]) -> None:
     points = [(f, f + (1 - f) * share) for f, share in raw]
-    pairs = curves.tradeoff(points)
+    pairs = curve_lines.tradeoff(points)
     if (0.0, 0.0) in pairs or not pairs:
         return
     for rate in np.linspace(0, 1, 101):
@@ -124,7 +124,7 @@ def test_tradeoff_lines_lie_above_the_bound_that_the_points_give(raw: list[tuple
 def test_a_thousand_points_take_no_time() -> None:
     rates = np.linspace(1e-4, 0.9, 1000)
     points = [(float(f), float(stats.norm.cdf(stats.norm.ppf(f) + 1))) for f in rates]
-    pairs = curves.tradeoff(points)
+    pairs = curve_lines.tradeoff(points)
     assert len(pairs) > 10
     for epsilon, delta in pairs:
         true = stats.norm.cdf(0.5 - epsilon) - math.exp(epsilon) * stats.norm.cdf(-0.5 - epsilon)

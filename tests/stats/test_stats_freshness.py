@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpspec.stats import freshness
-from dpspec.stats.measurement import LEVEL
+from dpspec.stats.conformance import freshness
+from dpspec.stats.conformance.measurement import LEVEL
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 300])

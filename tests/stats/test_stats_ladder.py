@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
-from dpspec.stats import curves, gdp, ladder, onerun, onerun_curve, power
+from dpspec.stats.attacks import attack_power, curve_lines, gaussian_fit, guess_counts, one_run, one_run_curve
 
 
 def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...]]]:
@@ -28,12 +28,12 @@ def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...
 def test_it_is_valid_for_randomised_response(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
     q = float(special.expit(epsilon))
     told = laws(guesses, q)
-    p = [ladder.p_value(guesses[-1], guesses, right, ((epsilon, delta),)) for _, right in told]
+    p = [guess_counts.p_value(guesses[-1], guesses, right, ((epsilon, delta),)) for _, right in told]
     for level in (1e-4, 0.01, 0.05, 0.2, 0.5):
         rejected = math.fsum(chance for (chance, _), value in zip(told, p, strict=True) if value <= level)
         assert rejected <= level * (1 + 1e-9)
     if delta == 0.0:  # and where nothing is corrected it is exact: its level is reached at its own values
-        p = [ladder._joint(guesses[-1], guesses, right, epsilon, delta) for _, right in told]
+        p = [guess_counts._joint(guesses[-1], guesses, right, epsilon, delta) for _, right in told]
         for value in {v for v in p if v < 1.0}:
             level = math.fsum(c for (c, _), v in zip(told, p, strict=True) if v <= value * (1 + 1e-9))
             assert level == pytest.approx(value, rel=1e-6)
@@ -58,7 +58,7 @@ def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: flo
     whole = np.zeros((1, variables))
     whole[0, : len(laws_)] = 1.0
     counted = {x: tuple(sum(x[:n]) for n in guesses) for x in laws_}
-    p = {v: ladder.p_value(r, guesses, v, ((epsilon, delta),)) for v in set(counted.values())}
+    p = {v: guess_counts.p_value(r, guesses, v, ((epsilon, delta),)) for v in set(counted.values())}
     for level in sorted({value for value in p.values() if value < 1.0}):
         gain = np.zeros(variables)
         gain[[place[x] for x, v in counted.items() if p[v] <= level]] = -1.0
@@ -67,11 +67,11 @@ def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: flo
         assert -found.fun <= level * (1 + 1e-7)
 
 
-def attack(mu: float, m: int, rungs: tuple[ladder.Rung, ...], seed: int) -> tuple[list[int], list[int]]:
+def attack(mu: float, m: int, rungs: tuple[guess_counts.Rung, ...], seed: int) -> tuple[list[int], list[int]]:
     rng = np.random.default_rng(seed)
     coins = rng.integers(0, 2, m)
     order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
-    return ladder.counts(["".join(map(str, order))], rungs)
+    return guess_counts.counts(["".join(map(str, order))], rungs)
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def attack(mu: float, m: int, rungs: tuple[ladder.Rung, ...], seed: int) -> tupl
 def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(m: int, mu: float, seeds: int) -> None:
     # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth: 21 of 200.
     delta = 1e-5
-    true = gdp.epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
-    rungs = ladder.design(m, lambda count: power.gaussian_accuracy(m, count, mu), delta, 0.95)
-    found = [ladder.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
+    true = gaussian_fit.epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
+    rungs = guess_counts.design(m, lambda count: attack_power.gaussian_accuracy(m, count, mu), delta, 0.95)
+    found = [guess_counts.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
     assert sum(value > true for value in found) <= stats.binom.ppf(0.999, seeds, 0.05)
     counted = [attack(mu, m, (rungs[1],), seed) for seed in range(40)]
-    single = [onerun.epsilon_lower(m, g[0], v[0], delta, 0.95) for g, v in counted]
+    single = [one_run.epsilon_lower(m, g[0], v[0], delta, 0.95) for g, v in counted]
     assert np.mean(found[:40]) > 0.94 * np.mean(single)
     assert np.median(found) > (0.5 if m > 2000 else 0.33) * true
-    assert np.median(found) > 0.95 * power.gaussian(m, [sum(rung) for rung in rungs], mu, delta, 0.95)
+    assert np.median(found) > 0.95 * attack_power.gaussian(m, [sum(rung) for rung in rungs], mu, delta, 0.95)
 
 
 def test_the_lower_bound_covers_randomised_response() -> None:
     epsilon, guesses = 0.8, (5, 10, 20)
     told = laws(guesses, float(special.expit(epsilon)))
-    missed = math.fsum(c for c, v in told if ladder.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
+    missed = math.fsum(c for c, v in told if guess_counts.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
     assert 0.03 < missed <= 0.1
 
 
@@ -105,65 +105,65 @@ def test_the_lower_bound_covers_randomised_response() -> None:
 def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(
     guesses: tuple[int, ...], correct: tuple[int, ...]
 ) -> None:
-    low = ladder.epsilon_lower(500, guesses, correct, 1e-5, 0.95)
+    low = guess_counts.epsilon_lower(500, guesses, correct, 1e-5, 0.95)
     pairs = list(zip(guesses, correct, strict=True))
-    least = max(onerun.epsilon_lower(500, r, v, 1e-5, 1 - 0.05 / len(guesses)) for r, v in pairs)
-    assert least - 0.01 <= low <= max(onerun.epsilon_lower(500, r, v, 1e-5, 0.95) for r, v in pairs)
-    assert ladder.p_value(500, guesses, correct, ((low, 1e-5),)) <= 0.05
-    assert ladder.p_value(500, guesses, correct, ((1.02 * low + 0.01, 1e-5),)) > 0.05
+    least = max(one_run.epsilon_lower(500, r, v, 1e-5, 1 - 0.05 / len(guesses)) for r, v in pairs)
+    assert least - 0.01 <= low <= max(one_run.epsilon_lower(500, r, v, 1e-5, 0.95) for r, v in pairs)
+    assert guess_counts.p_value(500, guesses, correct, ((low, 1e-5),)) <= 0.05
+    assert guess_counts.p_value(500, guesses, correct, ((1.02 * low + 0.01, 1e-5),)) > 0.05
 
 
 def test_a_whole_curve_costs_nothing_and_one_count_is_one_test() -> None:
-    points = curves.gaussian(1.0)
-    several = ladder.p_value(400, (80, 400), (79, 330), points)
-    assert several <= 2 * onerun_curve.p_value(400, 80, 79, points) * (1 + 1e-9)
-    assert ladder.p_value(400, (80,), (79,), points) == onerun_curve.p_value(400, 80, 79, points)
-    assert ladder.p_value(400, (80, 400), (79, 330), ()) == 1.0
-    assert ladder.p_value(400, (80, 400), (0, 0), points) == 1.0
+    points = curve_lines.gaussian(1.0)
+    several = guess_counts.p_value(400, (80, 400), (79, 330), points)
+    assert several <= 2 * one_run_curve.p_value(400, 80, 79, points) * (1 + 1e-9)
+    assert guess_counts.p_value(400, (80,), (79,), points) == one_run_curve.p_value(400, 80, 79, points)
+    assert guess_counts.p_value(400, (80, 400), (79, 330), ()) == 1.0
+    assert guess_counts.p_value(400, (80, 400), (0, 0), points) == 1.0
 
 
 def test_the_curve_test_holds_for_a_gaussian_mechanism() -> None:
     # Seeds 0 to 99: rejected at 5% at most as often as the 99.9% quantile of Bin(100, 0.05).
     m, mu = 400, 0.8
-    rungs, points = ladder.around(15, 15, m), curves.gaussian(mu)
-    rejected = sum(ladder.p_value(m, *attack(mu, m, rungs, seed), points) <= 0.05 for seed in range(100))
+    rungs, points = guess_counts.around(15, 15, m), curve_lines.gaussian(mu)
+    rejected = sum(guess_counts.p_value(m, *attack(mu, m, rungs, seed), points) <= 0.05 for seed in range(100))
     assert rejected <= stats.binom.ppf(0.999, 100, 0.05)
 
 
 def test_p_value_falls_with_right_guesses() -> None:
-    p = [ladder.p_value(300, (30, 100), (min(30, v // 3), v), ((0.8, 1e-4),)) for v in range(60, 101)]
+    p = [guess_counts.p_value(300, (30, 100), (min(30, v // 3), v), ((0.8, 1e-4),)) for v in range(60, 101)]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(p))
 
 
 def test_nothing_is_shown_by_guessing() -> None:
-    assert ladder.epsilon_lower(100, (10, 100), (5, 50), 0.0, 0.95) == 0.0
-    assert ladder.epsilon_lower(100, (10, 100), (5, 50), 0.5, 0.95) == 0.0
-    weak = ladder.epsilon_lower(100, (10, 100), (6, 62), 0.0, 0.95)
-    assert 0.0 < weak < onerun.epsilon_lower(100, 100, 62, 0.0, 0.95) + 0.01
-    assert 8.0 < ladder.largest(20_000, (100, 20_000), 1e-6, 0.95) < 8.81
+    assert guess_counts.epsilon_lower(100, (10, 100), (5, 50), 0.0, 0.95) == 0.0
+    assert guess_counts.epsilon_lower(100, (10, 100), (5, 50), 0.5, 0.95) == 0.0
+    weak = guess_counts.epsilon_lower(100, (10, 100), (6, 62), 0.0, 0.95)
+    assert 0.0 < weak < one_run.epsilon_lower(100, 100, 62, 0.0, 0.95) + 0.01
+    assert 8.0 < guess_counts.largest(20_000, (100, 20_000), 1e-6, 0.95) < 8.81
 
 
 def test_counts_share_out_guesses_among_trials() -> None:
-    assert ladder.counts(["000111"], ((1, 1), (3, 3))) == ([2, 6], [2, 6])
-    assert ladder.counts(["000111", "010101"], ((2, 2), (6, 6))) == ([4, 12], [4, 10])
-    assert ladder.counts(["0011", ""], ((1, 2), (2, 2), (90, 90))) == ([3, 4], [3, 4])
-    assert ladder.counts(["10110"], ((0, 2), (3, 3))) == ([2, 5], [1, 2])
+    assert guess_counts.counts(["000111"], ((1, 1), (3, 3))) == ([2, 6], [2, 6])
+    assert guess_counts.counts(["000111", "010101"], ((2, 2), (6, 6))) == ([4, 12], [4, 10])
+    assert guess_counts.counts(["0011", ""], ((1, 2), (2, 2), (90, 90))) == ([3, 4], [3, 4])
+    assert guess_counts.counts(["10110"], ((0, 2), (3, 3))) == ([2, 5], [1, 2])
 
 
 @given(st.lists(st.text("01", min_size=1, max_size=40), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 60))
 def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
     total = sum(map(len, outcomes))
-    guesses, correct = ladder.counts(outcomes, ((low, high), (2 * low, 2 * high), (total, total)))
+    guesses, correct = guess_counts.counts(outcomes, ((low, high), (2 * low, 2 * high), (total, total)))
     assert guesses[-1] == total
-    assert 0.0 < ladder.p_value(total, guesses, correct, ((0.5, 0.01),)) <= 1.0
+    assert 0.0 < guess_counts.p_value(total, guesses, correct, ((0.5, 0.01),)) <= 1.0
 
 
 def test_rungs_go_around_a_design_and_end_with_all() -> None:
-    assert ladder.around(10, 20, 2000) == ((5, 10), (10, 20), (20, 40), (40, 80), (1000, 1000))
-    assert ladder.around(10, 10, 21) == ((5, 5), (10, 10), (11, 10))
-    assert ladder.design(8, lambda count: 1.0, 1e-6, 0.95)[-1] == (4, 4)
+    assert guess_counts.around(10, 20, 2000) == ((5, 10), (10, 20), (20, 40), (40, 80), (1000, 1000))
+    assert guess_counts.around(10, 10, 21) == ((5, 5), (10, 10), (11, 10))
+    assert guess_counts.design(8, lambda count: 1.0, 1e-6, 0.95)[-1] == (4, 4)
     with pytest.raises(ValueError, match="too few"):
-        ladder.design(7, lambda count: 1.0, 1e-6, 0.95)
+        guess_counts.design(7, lambda count: 1.0, 1e-6, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_counts_that_make_no_sense_are_refused(
     guesses: tuple[int, ...], correct: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        ladder.p_value(100, guesses, correct, ((1.0, 0.0),))
+        guess_counts.p_value(100, guesses, correct, ((1.0, 0.0),))

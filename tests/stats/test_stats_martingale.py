@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats import martingale
-from dpspec.stats.measurement import LEVEL
+from dpspec.stats.conformance import martingale
+from dpspec.stats.conformance.measurement import LEVEL
 
 
 def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float, float]]:

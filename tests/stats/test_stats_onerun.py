@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from dpspec.stats import onerun
+from dpspec.stats.attacks import one_run
 
 
 def slow_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -53,7 +53,7 @@ def most_correct(guesses: int, correct: int, epsilon: float, budget: float) -> f
 def test_equals_the_bound_written_out(canaries: int, guesses: int, epsilon: float, delta: float) -> None:
     for correct in range(1, guesses + 1):
         expected = slow_p_value(canaries, guesses, correct, epsilon, delta)
-        assert onerun.p_value(canaries, guesses, correct, epsilon, delta) == pytest.approx(expected, rel=1e-9)
+        assert one_run.p_value(canaries, guesses, correct, epsilon, delta) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("canaries", "guesses"), [(5, 5), (40, 25), (80, 80)])
@@ -62,7 +62,7 @@ def test_equals_the_bound_written_out(canaries: int, guesses: int, epsilon: floa
 def test_is_exactly_the_best_that_a_mechanism_can_do(canaries: int, guesses: int, epsilon: float, delta: float) -> None:
     q = special.expit(epsilon)
     for correct in {1, guesses // 2, round(q * guesses), round((0.7 * q + 0.3) * guesses), guesses}:
-        bound = onerun.p_value(canaries, guesses, correct, epsilon, delta)
+        bound = one_run.p_value(canaries, guesses, correct, epsilon, delta)
         assert most_correct(guesses, correct, epsilon, canaries * delta) == pytest.approx(bound, rel=1e-3, abs=1e-6)
 
 
@@ -82,7 +82,7 @@ def test_the_older_correction_is_exceeded_by_a_mechanism() -> None:
     q = special.expit(epsilon)
     older = 1 - (1 - q) ** 2 + 2 * 2 * delta * (1 - q) ** 2
     assert 1 - f > older + 1e-3
-    assert 1 - f == pytest.approx(onerun.p_value(2, 2, 1, epsilon, delta))
+    assert 1 - f == pytest.approx(one_run.p_value(2, 2, 1, epsilon, delta))
 
 
 def test_the_correction_is_smaller_than_the_older_one_where_tests_are_made() -> None:
@@ -90,7 +90,7 @@ def test_the_correction_is_smaller_than_the_older_one_where_tests_are_made() -> 
     for correct in (760, 780, 800):
         cumulated = np.cumsum(stats.binom.pmf(np.arange(correct - 1, -1, -1), m, q))
         older = 2 * m * 1e-5 * float(np.max(cumulated / np.arange(1, correct + 1)))
-        ours = onerun.p_value(m, m, correct, 1.0, 1e-5) - onerun.p_value(m, m, correct, 1.0, 0.0)
+        ours = one_run.p_value(m, m, correct, 1.0, 1e-5) - one_run.p_value(m, m, correct, 1.0, 0.0)
         assert 0 < ours < older / 2
 
 
@@ -100,7 +100,7 @@ def test_randomised_response_has_exactly_this_p_value(epsilon: float) -> None:
     q = special.expit(epsilon)
     for correct in range(13):
         exact = math.fsum(stats.binom.pmf(k, 12, q) for k in range(correct, 13))
-        assert onerun.p_value(12, 12, correct, epsilon, 0.0) == pytest.approx(exact, rel=1e-9)
+        assert one_run.p_value(12, 12, correct, epsilon, 0.0) == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
@@ -113,7 +113,7 @@ def test_mechanisms_that_sometimes_reveal_coins_stay_below(epsilon: float, delta
         told = min(1.0, m * delta / i)
         for correct in range(m + 1):
             tail = (1 - told) * stats.binom.sf(correct - 1, m, q) + told * stats.binom.sf(correct - 1 - i, m - i, q)
-            assert tail <= onerun.p_value(m, m, correct, epsilon, delta) + 1e-12
+            assert tail <= one_run.p_value(m, m, correct, epsilon, delta) + 1e-12
 
 
 @pytest.mark.parametrize(("canaries", "guesses"), [(2, 2), (3, 3), (3, 2)])
@@ -148,7 +148,7 @@ def test_no_mechanism_beats_it(canaries: int, guesses: int, epsilon: float, delt
                 gain[i * k + t] = 1.0 / n
         found = optimize.linprog(-gain, A_ub=np.array(rows), b_ub=limits, A_eq=sums, b_eq=np.ones(n))
         assert found.success
-        bound = onerun.p_value(canaries, guesses, correct, epsilon, delta)
+        bound = one_run.p_value(canaries, guesses, correct, epsilon, delta)
         assert -found.fun <= bound + 1e-9
         assert -found.fun == pytest.approx(bound, rel=1e-6)  # and it is reached
 
@@ -160,7 +160,7 @@ def test_lower_bound_covers_randomised_response(epsilon: float, confidence: floa
     misses = math.fsum(
         stats.binom.pmf(v, guesses, q)
         for v in range(guesses + 1)
-        if onerun.epsilon_lower(guesses, guesses, v, 0.0, confidence) > epsilon
+        if one_run.epsilon_lower(guesses, guesses, v, 0.0, confidence) > epsilon
     )
     assert misses <= 1 - confidence
     if confidence <= 0.95:
@@ -179,7 +179,7 @@ def test_lower_bound_covers_a_gaussian_mechanism() -> None:
         coins = rng.integers(0, 2, m)
         order = np.argsort(rng.standard_normal(m) + mu * coins)
         correct = int((coins[order[-r // 2 :]] == 1).sum() + (coins[order[: r // 2]] == 0).sum())
-        found.append(onerun.epsilon_lower(m, r, correct, delta, 0.95))
+        found.append(one_run.epsilon_lower(m, r, correct, delta, 0.95))
         exceeded += found[-1] > true
     assert exceeded <= stats.binom.ppf(0.999, 200, 0.05)
     assert np.median(found) > 0.25 * true
@@ -189,9 +189,9 @@ def test_lower_bound_covers_a_gaussian_mechanism() -> None:
 def test_lower_bound_is_the_rejected_end_of_its_bracket(
     canaries: int, guesses: int, correct: int, delta: float
 ) -> None:
-    low = onerun.epsilon_lower(canaries, guesses, correct, delta, 0.95)
-    assert onerun.p_value(canaries, guesses, correct, low, delta) <= 1 - 0.95
-    assert onerun.p_value(canaries, guesses, correct, low + 1e-8, delta) > 0.05
+    low = one_run.epsilon_lower(canaries, guesses, correct, delta, 0.95)
+    assert one_run.p_value(canaries, guesses, correct, low, delta) <= 1 - 0.95
+    assert one_run.p_value(canaries, guesses, correct, low + 1e-8, delta) > 0.05
 
 
 def test_p_value_rises_with_epsilon_and_delta_and_falls_with_right_guesses() -> None:
@@ -199,35 +199,35 @@ def test_p_value_rises_with_epsilon_and_delta_and_falls_with_right_guesses() -> 
         guesses = max(1, round(share * canaries))
         correct = round(hit * guesses)
         for delta in (0.0, 1e-8, 1e-4, 1e-2):
-            p = [onerun.p_value(canaries, guesses, correct, e, delta) for e in np.linspace(0, 12, 60)]
+            p = [one_run.p_value(canaries, guesses, correct, e, delta) for e in np.linspace(0, 12, 60)]
             assert np.all(np.diff(p) >= -1e-9 * np.array(p[1:]))
-        p = [onerun.p_value(canaries, guesses, correct, 1.0, d) for d in np.geomspace(1e-12, 1, 60)]
+        p = [one_run.p_value(canaries, guesses, correct, 1.0, d) for d in np.geomspace(1e-12, 1, 60)]
         assert np.all(np.diff(p) >= 0)
-    p = [onerun.p_value(300, 200, v, 1.0, 1e-4) for v in range(201)]
+    p = [one_run.p_value(300, 200, v, 1.0, 1e-4) for v in range(201)]
     assert np.all(np.diff(p) <= 1e-12)
 
 
 def test_nothing_is_shown_by_guessing_or_by_too_large_a_delta() -> None:
-    assert onerun.epsilon_lower(100, 100, 50, 0.0, 0.95) == 0.0
-    assert onerun.epsilon_lower(100, 0, 0, 0.0, 0.95) == 0.0
-    assert onerun.epsilon_lower(100, 100, 100, 0.5, 0.95) == 0.0
+    assert one_run.epsilon_lower(100, 100, 50, 0.0, 0.95) == 0.0
+    assert one_run.epsilon_lower(100, 0, 0, 0.0, 0.95) == 0.0
+    assert one_run.epsilon_lower(100, 100, 100, 0.5, 0.95) == 0.0
 
 
 def test_power_is_what_perfect_guesses_show() -> None:
-    assert onerun.largest(1000, 1000, 0.0, 0.95) == pytest.approx(
+    assert one_run.largest(1000, 1000, 0.0, 0.95) == pytest.approx(
         -math.log(0.05 ** (-1 / 1000) - 1), rel=1e-8
     )  # q^r = 0.05
-    powers = [onerun.largest(m, m, 1e-6, 0.95) for m in (10, 100, 1000, 10_000)]
+    powers = [one_run.largest(m, m, 1e-6, 0.95) for m in (10, 100, 1000, 10_000)]
     assert powers == sorted(powers)
 
 
 def test_huge_epsilon_keeps_its_digits() -> None:
     # q rounds to 1 here: what counts is 1 - q = e^-50.
-    assert 1 - onerun.p_value(10, 10, 10, 40.0, 0.0) == pytest.approx(10 * math.exp(-40), rel=0.1)
-    assert onerun.p_value(10**6, 10**6, 9 * 10**5, 1.0, 0.0) == 0.0
+    assert 1 - one_run.p_value(10, 10, 10, 40.0, 0.0) == pytest.approx(10 * math.exp(-40), rel=0.1)
+    assert one_run.p_value(10**6, 10**6, 9 * 10**5, 1.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("bad", [(5, 6, 1, 1.0, 0.0), (5, 4, 5, 1.0, 0.0), (5, 4, 1, -1.0, 0.0), (5, 4, 1, 1.0, 2.0)])
 def test_impossible_counts_are_refused(bad: tuple[int, int, int, float, float]) -> None:
     with pytest.raises(ValueError, match="need"):
-        onerun.p_value(*bad)
+        one_run.p_value(*bad)

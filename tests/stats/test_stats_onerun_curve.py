@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
+from support.mu_bound import mu_lower
 
-from dpspec.stats import curves, gdp, onerun, onerun_curve
+from dpspec.stats.attacks import curve_lines, gaussian_fit, one_run, one_run_curve
 
 Points = tuple[tuple[float, float], ...]
 
@@ -56,13 +57,13 @@ def best_law(canaries: int, guesses: int, correct: int, points: Points) -> float
 def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int, points: Points) -> None:
     seen = 0
     for correct in range(guesses // 2, guesses + 1, 2):
-        bound, best = onerun_curve.p_value(canaries, guesses, correct, points), 0.0
+        bound, best = one_run_curve.p_value(canaries, guesses, correct, points), 0.0
         if bound < 0.25:
             best = best_law(canaries, guesses, correct, points)
             assert best <= bound * (1 + 1e-7)
             assert bound <= 1.6 * best
             seen += 1
-        assert bound <= min(onerun.p_value(canaries, guesses, correct, *point) for point in points)
+        assert bound <= min(one_run.p_value(canaries, guesses, correct, *point) for point in points)
     assert seen > 0
 
 
@@ -71,7 +72,7 @@ def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int
 def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: int, mu: float) -> None:
     # P[V = r] = beta takes the least mass below it: with tails G_k and A_k = E[V; V >= k], each k needs G_(k-1) such
     # that A_k <= m F(((r - k + 1) G_(k-1) + (k - 1) G_k - A_k) / m); beta is the largest for which G_0 <= 1.
-    points = curves.gaussian(mu)
+    points = curve_lines.gaussian(mu)
     slopes = np.exp([e for e, _ in points])
     offsets = canaries * np.array([d for _, d in points])
 
@@ -88,7 +89,7 @@ def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: i
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if mass(middle) <= 1.0 else (low, middle)
-    bound = onerun_curve.p_value(canaries, guesses, guesses, points)
+    bound = one_run_curve.p_value(canaries, guesses, guesses, points)
     assert low * (1 - 1e-6) <= bound
     assert bound <= (1.5 if low > 1e-6 else 10.0) * low or bound > 0.25
 
@@ -125,7 +126,7 @@ def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> N
                 gain[i * k + t] = 1.0 / n
         found = optimize.linprog(-gain, A_ub=sparse.csr_array(np.array(rows)), b_ub=limits, A_eq=sums, b_eq=np.ones(n))
         assert found.success
-        assert -found.fun <= onerun_curve.p_value(canaries, guesses, correct, points) + 1e-9
+        assert -found.fun <= one_run_curve.p_value(canaries, guesses, correct, points) + 1e-9
         # Right guesses alone decide: the law of their number reaches as much as any mechanism.
         assert -found.fun == pytest.approx(best_law(canaries, guesses, correct, points), rel=1e-6)
 
@@ -144,52 +145,52 @@ def test_mechanisms_whose_leaks_come_together_stay_below(
     )
     for correct in range(guesses + 1):
         tail = (1 - often) * stats.binom.sf(correct - 1, guesses, q1) + often * stats.binom.sf(correct - 1, guesses, q2)
-        assert tail <= onerun_curve.p_value(canaries, guesses, correct, points) * (1 + 1e-9)
+        assert tail <= one_run_curve.p_value(canaries, guesses, correct, points) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
 def test_it_holds_for_a_gaussian_mechanism(mu: float) -> None:
     # Seeds 0 to 199: rejected at 5% at most as often as the 99.9% quantile of Bin(200, 0.05).
-    m, r, points, rejected = 300, 50, curves.gaussian(mu), 0
+    m, r, points, rejected = 300, 50, curve_lines.gaussian(mu), 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         coins = rng.integers(0, 2, m)
         order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
         correct = int(order[-r // 2 :].sum() + r // 2 - order[: r // 2].sum())
-        rejected += onerun_curve.p_value(m, r, correct, points) <= 0.05
+        rejected += one_run_curve.p_value(m, r, correct, points) <= 0.05
     assert rejected <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_one_line_is_the_test_of_that_line() -> None:
     for correct in (20, 40, 49):
-        single = onerun.p_value(60, 50, correct, 1.0, 1e-3)
-        assert onerun_curve.p_value(60, 50, correct, ((1.0, 1e-3),)) == single
+        single = one_run.p_value(60, 50, correct, 1.0, 1e-3)
+        assert one_run_curve.p_value(60, 50, correct, ((1.0, 1e-3),)) == single
         dominated = ((1.0, 1e-3), (1.2, 1e-3), (900.0, 0.0))
-        assert onerun_curve.p_value(60, 50, correct, dominated) == single
-    assert onerun_curve.p_value(60, 50, 50, ()) == 1.0
+        assert one_run_curve.p_value(60, 50, correct, dominated) == single
+    assert one_run_curve.p_value(60, 50, 50, ()) == 1.0
 
 
 def test_the_p_value_falls_with_right_guesses_and_rises_with_the_curve() -> None:
-    p = np.array([onerun_curve.p_value(400, 80, v, curves.gaussian(1.0)) for v in range(50, 81)])
+    p = np.array([one_run_curve.p_value(400, 80, v, curve_lines.gaussian(1.0)) for v in range(50, 81)])
     assert np.all(p[1:] <= p[:-1] * 1.02)  # the search may leave a little
-    p = np.array([onerun_curve.p_value(400, 80, 78, curves.gaussian(mu)) for mu in np.linspace(0.1, 3, 30)])
+    p = np.array([one_run_curve.p_value(400, 80, 78, curve_lines.gaussian(mu)) for mu in np.linspace(0.1, 3, 30)])
     assert np.all(p[1:] >= p[:-1] * 0.98)
 
 
 @pytest.mark.parametrize("counts", [(400, 80, 78), (2000, 200, 177), (50, 50, 50)])
 def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> None:
-    low = onerun_curve.mu_lower(*counts, 0.95)
+    low = mu_lower(*counts, 0.95)
     assert low > 0
-    assert onerun_curve.p_value(*counts, curves.gaussian(low)) <= 0.05
-    assert onerun_curve.p_value(*counts, curves.gaussian(1.02 * low)) > 0.05
+    assert one_run_curve.p_value(*counts, curve_lines.gaussian(low)) <= 0.05
+    assert one_run_curve.p_value(*counts, curve_lines.gaussian(1.02 * low)) > 0.05
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:
-    assert onerun_curve.mu_lower(100, 100, 50, 0.95) == 0.0
+    assert mu_lower(100, 100, 50, 0.95) == 0.0
     with pytest.raises(ValueError, match="confidence"):
-        onerun_curve.mu_lower(100, 100, 50, 1.0)
+        mu_lower(100, 100, 50, 1.0)
     with pytest.raises(ValueError, match="need"):
-        onerun_curve.p_value(5, 6, 1, CURVE)
+        one_run_curve.p_value(5, 6, 1, CURVE)
 
 
 def test_the_curve_shows_more_than_its_best_point() -> None:
@@ -200,9 +201,9 @@ def test_the_curve_shows_more_than_its_best_point() -> None:
         coins = rng.integers(0, 2, m)
         order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
         correct = int(order[-50:].sum() + 50 - order[:50].sum())
-        found.append(gdp.epsilon(onerun_curve.mu_lower(m, 100, correct, 0.95), 1e-5))
-        single.append(onerun.epsilon_lower(m, 100, correct, 1e-5, 0.95))
-    assert max(found) < gdp.epsilon(mu, 1e-5) == pytest.approx(4.377, abs=0.001)
+        found.append(gaussian_fit.epsilon(mu_lower(m, 100, correct, 0.95), 1e-5))
+        single.append(one_run.epsilon_lower(m, 100, correct, 1e-5, 0.95))
+    assert max(found) < gaussian_fit.epsilon(mu, 1e-5) == pytest.approx(4.377, abs=0.001)
     assert np.median(found) > np.median(single) + 0.3
 
 
@@ -210,7 +211,7 @@ def test_the_curve_shows_more_than_its_best_point() -> None:
 @pytest.mark.parametrize("steep", [0.2, 1.5])
 def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int, correct: int, steep: float) -> None:
     slopes = np.exp(0.3 + steep * (np.arange(1, correct + 1) / correct) ** 8)
-    found = onerun_curve._meet(guesses, correct, slopes.tolist(), 10.0)
+    found = one_run_curve._meet(guesses, correct, slopes.tolist(), 10.0)
     assert found is not None
     a = np.array([0.0, *found.weights])
     steps = np.diff(a[: correct + 1])
@@ -231,15 +232,15 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
 )
 def test_any_points_and_counts_have_a_p_value(counts: tuple[int, int, int], points: list[tuple[float, float]]) -> None:
     correct, guesses, canaries = sorted(counts)
-    p = onerun_curve.p_value(canaries, guesses, correct, points)
+    p = one_run_curve.p_value(canaries, guesses, correct, points)
     assert 0.0 <= p <= 1.0
-    assert p <= onerun_curve.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
-    again = onerun_curve.p_value(canaries, guesses, correct, onerun_curve.support(points))
+    assert p <= one_run_curve.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
+    again = one_run_curve.p_value(canaries, guesses, correct, one_run_curve.support(points))
     assert p == pytest.approx(again, rel=1e-9)
 
 
 def test_many_guesses_take_no_time_and_huge_epsilons_no_digits() -> None:
-    assert onerun_curve.p_value(20_000, 20_000, 19_990, curves.gaussian(1.0)) < 1e-8
-    assert 0.0 < onerun_curve.p_value(20_000, 300, 300, curves.gaussian(0.7)) < 1e-5
-    told = onerun_curve.p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
-    assert told == onerun.p_value(1000, 1000, 1000, 0.5, 1e-2)
+    assert one_run_curve.p_value(20_000, 20_000, 19_990, curve_lines.gaussian(1.0)) < 1e-8
+    assert 0.0 < one_run_curve.p_value(20_000, 300, 300, curve_lines.gaussian(0.7)) < 1e-5
+    told = one_run_curve.p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
+    assert told == one_run.p_value(1000, 1000, 1000, 0.5, 1e-2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from dpspec.stats import scores
+from dpspec.stats.attacks import scores
 
 
 @given(st.floats(1e-12, 1.0 - 1e-9))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.contract import Evidence, FrozenMap, Scope
-from dpspec.stats import gdp, nulls, sequential
+from dpspec.stats.attacks import evidence_tests, gaussian_fit, sequential
 
 POINTS = [(0.0, 0.0), (0.0, 0.3), (0.7, 0.0), (0.7, 1e-5), (2.0, 0.1), (5.0, 1e-3)]
 
@@ -93,7 +93,7 @@ def test_looking_after_every_run_is_paid_for(epsilon: float, delta: float) -> No
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_the_lower_bound_covers_a_gaussian_mechanism_whenever_one_stops(mu: float) -> None:
     """Seeds 0 to 59, stopped where the bound is largest of four looks."""
-    true = gdp.epsilon(mu, 1e-3)
+    true = gaussian_fit.epsilon(mu, 1e-3)
     wrong, shown = 0, []
     for seed in range(60):
         coins, scores = gaussian(mu, 240, seed)
@@ -170,9 +170,9 @@ def test_stored_evidence_is_read_by_it() -> None:
     coins, scores = gaussian(3.0, 100, 1)
     scores = [score + 1000 for score in scores]  # only their order counts
     read = evidence(coins, scores)
-    assert nulls.p_value(read, 0.5, 1e-5) == sequential.p_value(coins, scores, [(0.5, 1e-5)])
-    assert nulls.epsilon_lower(read, 1e-5, 0.95) == sequential.epsilon_lower(coins, scores, 1e-5, 0.95)
-    assert nulls.largest(read, 1e-5, 0.95) == pytest.approx(sequential.largest(100, 1e-5, 0.95), rel=0.1)
-    nulls.require_counts(read)
+    assert evidence_tests.p_value(read, 0.5, 1e-5) == sequential.p_value(coins, scores, [(0.5, 1e-5)])
+    assert evidence_tests.epsilon_lower(read, 1e-5, 0.95) == sequential.epsilon_lower(coins, scores, 1e-5, 0.95)
+    assert evidence_tests.largest(read, 1e-5, 0.95) == pytest.approx(sequential.largest(100, 1e-5, 0.95), rel=0.1)
+    evidence_tests.require_counts(read)
     with pytest.raises(ValueError, match="more than there can be"):
-        nulls.require_counts(evidence(coins, scores[1:]))
+        evidence_tests.require_counts(evidence(coins, scores[1:]))

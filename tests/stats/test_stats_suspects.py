@@ -7,18 +7,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpspec.contract import FrozenMap
-from dpspec.stats import checking, noise_checks
+from dpspec.stats.conformance import measurement, noise_checks
+from dpspec.stats.conformance.evidence.measured import FirstResidual
 
 
-def firsts(count: int, seed: int, again: tuple[int, int] | None = None) -> list[FrozenMap]:
+def firsts(count: int, seed: int, again: tuple[int, int] | None = None) -> list[FirstResidual]:
     source = np.random.default_rng(seed)
     rows = source.normal(size=(count, 40)) * source.uniform(0.5, 2.0, size=(count, 1))
     if again is not None:
         rows[again[1]] = -0.9 * rows[again[0]]
     scales = source.uniform(0.8, 1.5, size=(count, 2))
     return [
-        FrozenMap({"row": row.tolist(), "least": float(a * a), "variance": float(a * a * 40 * b)})
+        FirstResidual(row=tuple(row.tolist()), least=float(a * a), variance=float(a * a * 40 * b))
         for row, (a, b) in zip(rows, scales, strict=True)
     ]
 
@@ -27,11 +27,11 @@ def firsts(count: int, seed: int, again: tuple[int, int] | None = None) -> list[
 def test_residuals_of_the_worst_pair_are_those_of_all_pairs(count, again):
     found = firsts(count, count, again)
     every = [noise_checks._two_runs(one, other) for one, other in combinations(found, 2)]
-    pairs = noise_checks._suspects([one["row"] for one in found], unit=True)
+    pairs = noise_checks._suspects([one.row for one in found], unit=True)
     some = [noise_checks._two_runs(found[i], found[j]) for i, j in pairs]
     assert len(pairs) <= count
-    expected = checking.worst("fresh-noise", every, "measured", "")
-    chosen = checking.worst("fresh-noise", some, "measured", "", len(every))
+    expected = measurement.worst("fresh-noise", every, "measured", "")
+    chosen = measurement.worst("fresh-noise", some, "measured", "", len(every))
     assert (chosen.p_value, chosen.test) == (expected.p_value, expected.test)
     if expected.p_value < 1.0 or again:
         assert chosen == expected
@@ -39,7 +39,7 @@ def test_residuals_of_the_worst_pair_are_those_of_all_pairs(count, again):
 
 @pytest.mark.parametrize("again", [None, (3, 260)])
 def test_products_of_the_worst_pair_are_those_of_all_pairs(again):
-    rows = [np.asarray(one["row"]) for one in firsts(280, 5, again)]
+    rows = [np.asarray(one.row) for one in firsts(280, 5, again)]
     every = [abs(float(a @ b)) for a, b in combinations(rows, 2)]
     some = [abs(float(rows[i] @ rows[j])) for i, j in noise_checks._suspects(rows, unit=False)]
     assert max(some) == pytest.approx(max(every), rel=1e-12)

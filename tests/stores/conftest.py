@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from dpspec.engine.store import Store
+from dpspec.engine.storage.trial_store import Store
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.engine import store as store_module
-from dpspec.engine.store import Store
+from dpspec.engine.storage import trial_store as store_module
+from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
 from dpspec.stores.remote import RemoteShelf
 from dpspec.stores.shelf import shown
@@ -80,11 +80,11 @@ def test_many_trials_need_few_open_files(tmp_path: Path) -> None:
 def test_what_cannot_be_read_now_is_not_damaged(store: Store, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put(KEY, TRIAL, RECORDED)
 
-    def refuse(file: Path) -> np.ndarray:
+    def refuse(file: Path, *_: object) -> np.ndarray:
         raise OSError(number, os.strerror(number), str(file))
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_load", refuse)
+        patch.setattr(store_module, "read_array", refuse)
         with pytest.raises(UsageError, match=f"cannot read trial {KEY[:12]} in .*: {os.strerror(number)}"):
             store.get(KEY)
     assert store.get(KEY) is not None
@@ -213,13 +213,14 @@ def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) ->
 
 def test_what_was_begun_long_ago_is_swept(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for age, name in ((0, "new"), (100_000, "old")):
+    new, old = "1" * 32, "0" * 32
+    for age, name in ((0, new), (100_000, old)):
         (tmp_path / "tmp" / name).mkdir(parents=True)
         (tmp_path / "tmp" / name / "table.npy").write_bytes(b"some")
         then = time.time() - age
         os.utime(tmp_path / "tmp" / name, (then, then))
     assert store.sweep() == 4
-    assert [path.name for path in (tmp_path / "tmp").iterdir()] == ["new"]
+    assert [path.name for path in (tmp_path / "tmp").iterdir()] == [new]
 
 
 def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import counting
 
-from dpspec.contract import Event, Noticed, Spec
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
-from dpspec.spec.load import load_specs
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    counting.RAN.clear()
-    yield
-    counting.HOOKS.clear()
+from dpspec.contract import Spec
+from dpspec.contract.events import Event, Noticed
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import mpmath
 import numpy as np
 
-from dpspec.accounting.mixture import Mixture
+from dpspec.accounting import Mixture
+from dpspec.accounting.grid.discretise import Atoms
 
 
 def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int = 30) -> mpmath.mpf:
@@ -158,3 +159,9 @@ def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: s
     if not present:
         loss = -loss
     return float(np.sum(density * second.delta(epsilon - loss, direction)) * (x[1] - x[0]))
+
+
+def curve(atoms: Atoms, epsilon: float) -> float:
+    """delta(epsilon) of a measure on a grid, losses taken as they stand."""
+    losses = atoms.lowest + atoms.spacing * atoms.index
+    return float(atoms.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0))) + atoms.infinity

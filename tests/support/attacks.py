@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpspec.contract import Outcome, Spec, Trial
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 TEXT = """\
 dpspec: 1

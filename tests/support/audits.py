@@ -17,13 +17,17 @@ from dpspec.contract import (
     Spec,
     ThreatModel,
 )
-from dpspec.engine.judge import Unjudged, judge
-from dpspec.engine.result import Verdict
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.results.result import Verdict
 
-SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "record", "over")
+SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "min_records", "neighbours", "record", "over")
 
 #: What an attack on one trained model speaks of.
 HERE = Scope(data="this", pipeline="executed")
+
+#: What a measurement of what was trained speaks of.
+MEASURED = Scope(data="this", adversary="none", pipeline="executed")
 
 
 def claim(kind: str = "approx-dp", expect: tuple[str, ...] = ("proved",), id: str = "c", **options: Any) -> Claim:
@@ -81,14 +85,29 @@ def attack(canaries: int, guesses: int, correct: int, *, group_size: int = 1, **
 
 
 def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: Any) -> Evidence:
+    """Of the test records of one model; of another quantity, of an attack."""
     base = Evidence(
         id="counts",
         kind="binomial",
         statistics=FrozenMap({"successes": successes, "trials": trials}),
-        scope=HERE,
+        scope=MEASURED if quantity == "accuracy" else HERE,
         method="test records",
         source="",
         quantity=quantity,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def average(successes: list[int], records: int, **changes: Any) -> Evidence:
+    """Of several runs, on the same test records."""
+    base = Evidence(
+        id="average",
+        kind="average",
+        statistics=FrozenMap({"successes": successes, "records": records}),
+        scope=MEASURED,
+        method=f"{len(successes)} runs",
+        source="",
+        quantity="accuracy",
     )
     return dataclasses.replace(base, **changes)
 
@@ -116,8 +135,8 @@ def verdict(stated: Claim, *outcomes: Finding | Evidence | Check) -> Verdict:
     return verdicts(spec(stated), *outcomes)[0]
 
 
-def unjudged(audited: Spec, *outcomes: Finding | Evidence | Check) -> Unjudged:
-    return Unjudged(
+def unjudged(audited: Spec, *outcomes: Finding | Evidence | Check) -> Concluded:
+    return Concluded(
         spec=audited,
         findings=tuple(o for o in outcomes if isinstance(o, Finding)),
         checks=tuple(o for o in outcomes if isinstance(o, Check)),

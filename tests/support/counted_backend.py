@@ -19,6 +19,7 @@ def dpspec_backends() -> Iterable[Backend]:
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="support.counted_backend:CountedTrainer",
+        constants="dpspec.training.providers:NATIVE_CONSTANTS",
     )
 
 
@@ -26,7 +27,7 @@ class CountedTrainer:
     """Counts, then trains."""
 
     def train(self, job: TrainingJob) -> None:
-        from dpspec.training.native import NativeTrainer
+        from dpspec.training.loop.native import NativeTrainer
 
         with Path(os.environ["COUNTED_LOG"]).open("a") as log:
             log.write(f"{job.seed}\n")

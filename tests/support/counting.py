@@ -13,7 +13,6 @@ from dpspec.contract import (
     Audit,
     Backend,
     Cancelled,
-    Catalog,
     Check,
     Context,
     Dataset,
@@ -23,7 +22,6 @@ from dpspec.contract import (
     FrozenMap,
     LoadedData,
     Mechanism,
-    Offered,
     Outcome,
     Plan,
     Schemas,
@@ -31,6 +29,7 @@ from dpspec.contract import (
     Spec,
     Trial,
 )
+from dpspec.contract.catalog import Catalog, Offered
 
 #: The indices of all trials that were ever run, in order.
 RAN: list[int] = []

@@ -19,6 +19,7 @@ def dpspec_backends() -> Iterable[Backend]:
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="support.faulty_trainer:StarvedTrainer",
+        constants="dpspec.training.providers:NATIVE_CONSTANTS",
     )
 
 
@@ -30,7 +31,7 @@ class StarvedTrainer:
     def train(self, job: TrainingJob) -> None:
         import torch
 
-        from dpspec.training.native import NativeTrainer
+        from dpspec.training.loop.native import NativeTrainer
 
         place = Path(os.environ.get("STARVED", "no such file"))
         if place.is_file() and StarvedTrainer.trained >= int(place.read_text()):

@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dpspec.contract import Cancelled, Catalog, Context, DataError, Demand, Executor, FrozenMap, Pool, Trial
+from dpspec.contract import Cancelled, Context, DataError, Executor, FrozenMap, Trial
+from dpspec.contract.catalog import Catalog
+from dpspec.executors import Demand, Pool
 from dpspec.executors.processes import Processes
 from support import counting
 

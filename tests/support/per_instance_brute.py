@@ -4,11 +4,101 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 
-from dpspec_per_instance.tuples import Law, merged
+from dpspec.accounting import sampled_gaussian_integer_rdp
+from dpspec_per_instance.printed.mean_rule import plug_in
+from dpspec_per_instance.theory import entropic_mean, step_divergence
+
+#: More multisets than this are not listed.
+MOST_MULTISETS = 3_000_000
+
+
+class Law(NamedTuple):
+    """A law of updates: ``values`` (k, d) and ``log_masses`` (k,)."""
+
+    values: np.ndarray
+    log_masses: np.ndarray
+
+
+def merged(values, log_masses):
+    """The same law with equal updates put together."""
+    distinct, where = np.unique(np.asarray(values, dtype=np.float64), axis=0, return_inverse=True)
+    logs = np.asarray(log_masses, dtype=np.float64)
+    where = np.asarray(where).reshape(-1)
+    return Law(distinct, np.array([logsumexp(logs[where == k]) for k in range(len(distinct))]))
+
+
+def exact(order, first, second, sigma):
+    """Theorem 3.6 of D(first || second), by listing all multisets of updates; ``ValueError`` beyond a few million."""
+    a, k = order, len(first.values)
+    if math.comb(k + a - 1, a) > MOST_MULTISETS:
+        raise ValueError(f"{k} distinct updates at order {a} are too many to list: sample them")
+    chosen = np.array(list(itertools.combinations_with_replacement(range(k), a)))
+    counts = np.zeros((len(chosen), k))
+    np.add.at(counts, (np.arange(len(chosen))[:, None], chosen), 1.0)
+    log_weights = gammaln(a + 1.0) - gammaln(counts + 1.0).sum(axis=1) + counts @ first.log_masses
+    total = 0.0
+    for outer, log_mass in zip(second.values, second.log_masses, strict=True):
+        v = first.values - outer
+        pairs = np.square(counts @ v).sum(axis=1) - counts @ np.square(v).sum(axis=1)
+        total += math.exp(log_mass) * float(logsumexp(log_weights + pairs / (2.0 * sigma**2)))
+    return total / (a - 1.0)
+
+
+def sampled(order, first, second, sigma, outer, inner, seed):
+    """The plug-in for two given laws: the slow obvious way, one draw after the other."""
+    rng, a = np.random.default_rng(seed), order
+    bases = second.values[rng.choice(len(second.values), outer, p=_masses(second))]
+    drawn = first.values[rng.choice(len(first.values), (outer, inner, a), p=_masses(first))]
+    v = drawn - bases[:, None, None, :]
+    pairs = np.square(v.sum(axis=2)).sum(axis=-1) - np.square(v).sum(axis=(2, 3))
+    return plug_in(pairs / (2.0 * sigma**2), a)
+
+
+def _masses(law):
+    masses = np.exp(law.log_masses)
+    return masses / masses.sum()
+
+
+def integer_divergence(orders, rate, ratio):
+    """Theorem 3.2 as the paper prints it, at whole orders >= 2; ``orders`` and ``ratio`` broadcast.
+
+    ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(nu^2 (k^2 - k) / 2) / (a - 1).
+    """
+    a, nu = np.broadcast_arrays(np.asarray(orders, dtype=np.float64), np.asarray(ratio, dtype=np.float64))
+    divergences = np.zeros(a.shape)
+    some = nu > 0.0
+    divergences[some] = sampled_gaussian_integer_rdp(a[some], rate, 1.0 / nu[some])
+    return divergences
+
+
+def rounded_divergence(orders, rate, ratio, rounding):
+    """Theorem 3.2 where an order between whole ones is bounded by its whole neighbours; all >= the real one.
+
+    rounding: ``interpolated``, since (a - 1) D_a is convex in a and 0 at 1; ``ceiling``, since D_a grows with a, which
+    is the paper's and the loosest.
+    """
+    a, q, nu = np.broadcast_arrays(np.asarray(orders, dtype=np.float64), rate, ratio)
+    above = np.ceil(a)
+    top = (above - 1.0) * step_divergence(above, q, nu)
+    if rounding == "ceiling":
+        return top / (above - 1.0)
+    below = above - 1.0
+    bottom = np.where(below > 1.0, (below - 1.0) * step_divergence(np.maximum(below, 1.5), q, nu), 0.0)
+    return (bottom + (a - below) * (top - bottom)) / (a - 1.0)
+
+
+def largest_mean_change(norm, distances=()):
+    """The largest change that a record makes to the mean of a batch, over all batches of X.
+
+    norm: of the record's clipped gradient g. distances: |g - g_x| for every x in X. The largest of |g| (the empty
+    batch, whose mean counts as 0) and |g - g_x| / 2 (batches of one); larger batches dilute more.
+    """
+    return float(max(norm, 0.5 * np.max(np.asarray(distances, dtype=np.float64), initial=0.0)))
 
 
 def updates(gradients, rates, rule):
@@ -91,14 +181,13 @@ def discrete(order, p, q):
 
 def chain_bound(first, second, over, orders, weights):
     """Theorem 3.3's sum with the expectation over ``over`` (the right one is ``first``)."""
-    from dpspec_per_instance.composition import composed
-
     divergences = [np.array([discrete(orders[0], first.start, second.start)])]
     masses = [np.zeros(1)]
     for t, (row, other) in enumerate(zip(first.rows, second.rows, strict=True), start=2):
         divergences.append(discrete(orders[t - 1], row, other))
         masses.append(np.log(over.before(t)))
-    return composed(divergences, weights, masses)
+    terms = zip(divergences, weights, masses, strict=True)
+    return sum(float(entropic_mean(d, float(w), logs)) for d, w, logs in terms)
 
 
 def classical(first, second, order):

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Observer, Spec, TrainingJob, Trial
-from dpspec.engine.context import RunContext
-from dpspec.engine.judge import Judged, Unjudged, judge
-from dpspec.engine.prepare import prepare
+from dpspec.engine.judging.judge import Judged, judge
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec.training import native
-from dpspec.training.native import NativeTrainer
-from dpspec_rero.audit import ReroAudit
+from dpspec.training.loop import native
+from dpspec.training.loop.native import NativeTrainer
+from dpspec_rero.mechanism import ReroAudit
 
 TEXT = """\
 dpspec: 1
@@ -131,7 +132,7 @@ def judged(spec: Spec, trials: Sequence[Trial]) -> Judged:
     outcomes = [*audit.bound(spec, context), *audit.conclude(spec, trials)]
     (found,) = judge(
         [
-            Unjudged(
+            Concluded(
                 spec=spec,
                 findings=tuple(o for o in outcomes if isinstance(o, Finding)),
                 checks=tuple(o for o in outcomes if isinstance(o, Check)),

@@ -22,6 +22,7 @@ def dpspec_backends() -> Iterable[Backend]:
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=CAPABILITIES,
         trainer="support.stepwise_backend:StepwiseTrainer",
+        constants="dpspec.training.providers:NATIVE_CONSTANTS",
     )
 
 
@@ -47,7 +48,7 @@ class StepwiseTrainer:
     """Trains, and is saved more often than anybody needs."""
 
     def train(self, job: TrainingJob) -> None:
-        from dpspec.training.native import NativeTrainer
+        from dpspec.training.loop.native import NativeTrainer
 
         assert job.resumable is not None
         where = replace(job.resumable, steps=10)

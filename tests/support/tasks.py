@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpspec.contract import Place
+from dpspec.executors import Place
 
 
 @dataclass(frozen=True)
@@ -115,3 +115,11 @@ class Waits:
             place.tell("still")
             time.sleep(0.02)
         yield 0
+
+
+@dataclass(frozen=True)
+class Asks:
+    variable: str
+
+    def __call__(self, place: Place) -> Iterator[str | None]:
+        yield os.environ.get(self.variable)

@@ -167,6 +167,7 @@ def outcome(path: Path) -> dict[str, Any]:
     result = json.loads(path.read_text(encoding="utf-8"))
     for audit in result["audits"]:
         audit.pop("seconds")
+        audit.pop("stored_trials")
         for trial in audit["trials"]:
             trial.pop("recorded")
     return {"audits": result["audits"], "confidence": result["confidence"], "notes": result["notes"]}

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from dpspec.contract import Catalog
+from dpspec.contract.catalog import Catalog
 from dpspec.registry.discover import Candidate
 from dpspec.registry.loader import Registry, build
-from dpspec.templates.scaffold import write_plugin
 
 ROOT = Path(__file__).parents[2]
 OURS = Candidate(distribution="dpspec", version="0", plugin="builtin", value="dpspec.registry.builtin")
@@ -23,11 +22,9 @@ DEMO = Candidate(distribution="dpspec-conformdemo", version="0", plugin="conform
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """The scaffolded plugin beside our own providers, importable but not installed."""
-    folder = tmp_path_factory.mktemp("plugin")
-    write_plugin("conformdemo", folder)
-    path = str(folder / "dpspec-conformdemo")
+def demo() -> Iterator[Registry]:
+    """A plugin that implements the five steps of an audit itself, beside our own; importable but not installed."""
+    path = str(ROOT / "tests" / "plugins" / "dpspec_conformdemo")
     sys.path.insert(0, path)
     yield build([OURS, DEMO])
     sys.path.remove(path)
@@ -35,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture
 def with_audit(demo: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Registry]:
-    """The scaffolded plugin with another audit class, or with other fields of its descriptor."""
+    """That plugin with another audit class, or with other fields of its descriptor."""
 
     def make(audit: type | None = None, *, reference: str | None = None, **fields: Any) -> Registry:
         if audit is not None:

@@ -34,7 +34,7 @@ def test_a_claim_that_fails_says_why_without_a_traceback(pytester: pytest.Pytest
     (pytester.path / "release.yaml").write_text(broken, encoding="utf-8")
     ended = pytester.runpytest_subprocess("-p", "dpspec.testing.collect")
     ended.assert_outcomes(failed=3, skipped=1)
-    ended.stdout.fnmatch_lines(["open: epsilon <= 3 *NOT AS EXPECTED*"])
+    ended.stdout.fnmatch_lines(["refuted: epsilon <= 3 *NOT AS EXPECTED*"])
     ended.stdout.no_fnmatch_line("*Traceback*")
 
 

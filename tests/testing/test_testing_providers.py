@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import sys
+import types
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +17,11 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Facts, LoadedData, Model
+from dpspec.contract import CAPABILITIES, Assumption, Backend, Dataset, Facts, LoadedData, Model
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite
-from dpspec.training.native import NativeTrainer, parts_of, train_with
+from dpspec.testing.inspection import inspect as inspect_plugin
+from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
 
 EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -286,6 +291,67 @@ def without_canaries(job):
 )
 def test_bad_backends_are_refused(change, test, match):
     refuses(suite(BackendSuite, BACKEND, training(change)), test, match)
+
+
+def without_noise(parts):
+    return dataclasses.replace(parts, noise=lambda total, deviation, source: 0 * parts.noise(total, deviation, source))
+
+
+def counting(job):
+    """Divides by a number that follows from the records at hand."""
+    return dataclasses.replace(job, expected_batch_size=float(len(job.x)))
+
+
+def quiet_with_adam(job):
+    adam = job.options["optimizer"]["kind"] == "adam"
+    return dataclasses.replace(job, observers=()) if adam else job
+
+
+PUBLIC = Assumption(name="public-constants", status="by-construction", text="the job's")
+
+
+@pytest.mark.parametrize(
+    ("change", "test", "match"),
+    [
+        (without_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
+        (doubled_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
+        (counting, "test_it_says_where_its_constants_come_from", "some divisor counts the records"),
+        (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
+        (
+            quiet_with_adam,
+            "test_what_is_declared_is_delivered_whatever_is_planted_and_optimized",
+            "with optimizer adam",
+        ),
+    ],
+)
+def test_backends_that_do_not_keep_what_they_say_are_refused(change, test, match):
+    stated = dataclasses.replace(BACKEND, constants=PUBLIC)
+    refuses(suite(BackendSuite, stated, training(change)), test, match)
+    getattr(suite(BackendSuite, stated, NativeTrainer), test)()
+
+
+def test_a_backend_has_to_say_where_its_constants_come_from():
+    test = "test_it_says_where_its_constants_come_from"
+    refuses(suite(BackendSuite, BACKEND, NativeTrainer), test, "constants=dps.Assumption")
+
+
+@pytest.mark.parametrize("capabilities", [{"sampling-log", "noise-log"}, {"iterates"}, set()])
+def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, monkeypatch):
+    """One that declares logs and delivers none, or trains without noise: no promise of it goes untried."""
+
+    class Mute:
+        def train(self, job):
+            train_with(dataclasses.replace(job, observers=()), without_noise(parts_of(job)))
+
+    module = types.ModuleType("mute_backend")
+    module.Mute = Mute
+    monkeypatch.setitem(sys.modules, "mute_backend", module)
+    backend = dataclasses.replace(BACKEND, capabilities=frozenset(capabilities), trainer="mute_backend:Mute")
+    offered = Offered(provider=backend, plugin="odd", distribution="odd", version="1")
+    registry = SimpleNamespace(catalog=Catalog(backends={"odd": offered}), module=lambda *_: module)
+    broken = [promise.broken for promise in inspect_plugin(registry, "odd", "odd")]
+    assert any("(capability" in text for text in broken) == bool(capabilities)
+    assert any("on the sum, declared 3" in text for text in broken)
 
 
 def test_a_backend_that_shows_nothing_and_says_so_passes():

@@ -10,14 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import warm
 
+from dpspec.cli.commands.new import write_plugin
 from dpspec.errors import UsageError
-from dpspec.templates.scaffold import write_plugin
 
 Environment = Callable[..., dict[str, str]]
 
 
 def execute(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    if arguments[0] == "dpspec":
+        return warm.dpspec(*arguments[1:], cwd=cwd, env=env)
     return subprocess.run(
         [sys.executable, "-m", *arguments], env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=300
     )
@@ -33,12 +36,22 @@ def project(tmp_path_factory: pytest.TempPathFactory, environment: Environment) 
 
 
 @pytest.fixture(scope="module")
-def site(project: Path, tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
-    """A folder into which the plugin was installed by pip, without a network."""
+def bounded(project: Path, environment: Environment) -> Path:
+    """A mechanism with a bound alone."""
+    options = ["--bounds-only", "--in", str(project.parent)]
+    done = execute("dpspec", "new", "plugin", "plain-count", *options, env=environment(), cwd=project.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project.parent / "dpspec-plain-count"
+
+
+@pytest.fixture(scope="module")
+def site(project: Path, bounded: Path, tmp_path_factory: pytest.TempPathFactory, environment: Environment) -> Path:
+    """A folder into which both plugins were installed by pip, without a network."""
     pytest.importorskip("pip")
     target = tmp_path_factory.mktemp("site")
     options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
-    done = execute("pip", "install", *options, "--target", str(target), str(project), env=environment(), cwd=target)
+    both = [str(project), str(bounded)]
+    done = execute("pip", "install", *options, "--target", str(target), *both, env=environment(), cwd=target)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -49,6 +62,28 @@ def test_its_own_tests_pass(site, project, environment, tmp_path):
     passed, *_ = re.search(r"(\d+) passed", done.stdout).groups()
     assert int(passed) >= 20
     assert "skipped" not in done.stdout
+
+
+def test_a_bound_alone_needs_no_more_than_its_formula(site, bounded, environment, tmp_path):
+    done = execute("pytest", "-q", "-p", "no:cacheprovider", str(bounded), env=environment(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    example = site / "dpspec_plain_count" / "example.yaml"
+    done = execute("dpspec", "run", str(example), env=environment(site), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "epsilon <= 1.5  at delta 1e-6, group_size 3" in done.stdout
+    asked = ["--set", "audit={method: many-run}"]
+    done = execute("dpspec", "validate", *asked, str(example), env=environment(site), cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "leave audit out" in done.stdout + done.stderr
+
+
+def test_what_is_written_is_short(project, bounded):
+    lines = {
+        path.parent.name: len((path / "__init__.py").read_text().splitlines())
+        for path in (project / "dpspec_noisy_count", bounded / "dpspec_plain_count")
+    }
+    assert lines["dpspec-plain-count"] <= 35
+    assert lines["dpspec-noisy-count"] <= 120
 
 
 def test_its_example_runs(site, environment, tmp_path):
@@ -83,7 +118,7 @@ FIVE = {
 }
 REASONS = {
     "cannot-import": "ModuleNotFoundError: No module named 'a_library_that_nobody_has'",
-    "other-api": "it speaks plugin API 99; this dpspec speaks 1",
+    "other-api": "plugin API 99 is not supported; this dpspec supports 1",
     "misspelt": "did you mean 'dpspec_mechanisms'?",
     "raising": "dpspec_models: RuntimeError: no licence",
     "wrong-thing": "dpspec_mechanisms offers a str, not a Mechanism",
@@ -173,8 +208,8 @@ def test_a_folder_that_cannot_be_written_is_a_usage_error(tmp_path):
         write_plugin("demo", tmp_path / "file")
 
 
-def test_no_placeholder_is_left(project):
-    for path in project.rglob("*"):
+def test_no_placeholder_is_left(project, bounded):
+    for path in [*project.rglob("*"), *bounded.rglob("*")]:
         if path.is_file():
             assert "$" not in path.read_text().replace("$schema", ""), path
             assert "\r" not in path.read_text()

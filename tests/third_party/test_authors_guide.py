@@ -75,9 +75,9 @@ def test_what_the_guide_quotes_is_what_is_said() -> None:
         "its value is NaN: where nothing can be computed, yield",
         "oneOf gives misleading messages",
         "unknown hook 'dpspec_mechanism'; did you mean",
-        "it speaks plugin API 2; this dpspec speaks 1",
+        "plugin API 2 is not supported; this dpspec supports 1",
         "check raises ZeroDivisionError: ",
-        "groups[0].hits is a numpy.int64; JSON holds",
+        "its evidence cannot be kept: groups[0].hits is a numpy.int64",
         "asks for 'epsilonn'; did you mean 'epsilon'?",
     ):
         assert said in words

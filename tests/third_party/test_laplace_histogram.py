@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import warm
 
 PROJECT = Path(__file__).parent / "dpspec-laplace-histogram"
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins" / "worked-example.md"
@@ -29,6 +30,8 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        if arguments[0] == "dpspec":
+            return warm.dpspec(*arguments[1:], cwd=here, env=environment)
         command = [sys.executable, "-m", *arguments]
         return subprocess.run(command, env=environment, cwd=here, capture_output=True, text=True, timeout=300)
 

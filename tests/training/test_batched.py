@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dpspec.contract import Cancelled, FrozenMap, Observer
-from dpspec.training import batched, flat
-from dpspec.training.batched import run_batched, train_many
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop import native
+from dpspec.training.loop.native import NativeTrainer, run_batched, train_many
+from dpspec.training.measure.observers import ProjectionObserver
 
 RUNS = 5
 
@@ -98,7 +98,7 @@ def test_optimizers_schedules_phases_and_laws(make_job, make_model, optimizer):
 
 @pytest.mark.parametrize("chunk", [1, 2, 16])
 def test_chunks_change_nothing(make_job, make_model, monkeypatch, chunk):
-    monkeypatch.setattr(batched.StackedModel, "chunk", lambda self, how: chunk)
+    monkeypatch.setattr(native.StackedModel, "chunk", lambda self, how: chunk)
     compare(jobs_of(make_job, make_model))
 
 
@@ -133,8 +133,8 @@ def test_members_share_one_array(make_job, make_model):
 def test_shared_rows_stand_on_the_device_once(make_job, make_model):
     jobs = jobs_of(make_job, make_model)
     shared = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
-    assert len(batched._Runs(shared, None)._x) == 40
-    assert len(batched._Runs(jobs, None)._x) == 40 * RUNS
+    assert len(native._Runs(shared, None)._x) == 40
+    assert len(native._Runs(jobs, None)._x) == 40 * RUNS
 
 
 def test_broken_records_count_as_nothing(make_job, make_model):
@@ -159,7 +159,7 @@ def test_trainers_that_can_and_those_that_cannot(make_job, make_model):
         jobs = jobs_of(make_job, make_model)
         train_many(trainer, jobs)
         for job in jobs:
-            assert torch.equal(flat.flatten(job.model), job.observers[0].states[-1])
+            assert torch.equal(flat_model.flatten(job.model), job.observers[0].states[-1])
 
 
 def test_progress_and_stopping(make_job, make_model):
@@ -175,7 +175,7 @@ def test_models_are_left_alone(make_job, make_model):
     jobs = jobs_of(make_job, make_model)
     run_batched(jobs)
     for run, job in enumerate(jobs):
-        assert torch.equal(flat.flatten(job.model), flat.flatten(make_model("mlp", seed=run)))
+        assert torch.equal(flat_model.flatten(job.model), flat_model.flatten(make_model("mlp", seed=run)))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import torch
 
 from dpspec.contract import GradientCanaries
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.contributions import RecordsAndCanaries
-from dpspec.training.logs import SamplingLog
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
-from dpspec.training.persample import FlatModel
+from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import SamplingLog
+from dpspec.training.measure.observers import ProjectionObserver
 
 
 @pytest.mark.parametrize(("parameters", "count"), [(63, 1), (63, 10), (63, 63), (100, 7)])

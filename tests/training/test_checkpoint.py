@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable
-from dpspec.training import checkpoint, flat
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.logs import NoiseLog, NormLog, SamplingLog
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop import checkpoint
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog
+from dpspec.training.measure.observers import ProjectionObserver
 
 STEPS = 20
 DIRECTIONS = SignBlocks(63, 20, seed=0)
@@ -54,7 +55,7 @@ def outcome(job, seen):
     parts = [projections.projections, projections.squares, projections.spread, projections.rounding]
     states = [log.state() for log in logs]
     rows = [state[name] for state in states for name in sorted(state)]
-    return [flat.flatten(job.model).numpy(), *(p.numpy() for p in parts), *rows]
+    return [flat_model.flatten(job.model).numpy(), *(p.numpy() for p in parts), *rows]
 
 
 def equal(first, second):
@@ -107,7 +108,7 @@ def test_adam_goes_on_too(make_job, tmp_path):
             job = make_job(options=options, steps=STEPS, resumable=where, observers=(Counter(deadly),))
             try:
                 NativeTrainer().train(job)
-                finals.append(flat.flatten(job.model))
+                finals.append(flat_model.flatten(job.model))
             except MemoryError:
                 pass
     assert torch.equal(*finals)
@@ -124,7 +125,7 @@ def test_a_run_told_to_stop_loses_nothing(make_job, tmp_path):
     assert done == [1, 2, 3, 4, 5]
     plain = make_job(steps=STEPS)
     NativeTrainer().train(plain)
-    assert torch.equal(flat.flatten(other.model), flat.flatten(plain.model))
+    assert torch.equal(flat_model.flatten(other.model), flat_model.flatten(plain.model))
     assert counter.steps == []
 
 
@@ -235,7 +236,7 @@ def test_a_file_that_cannot_be_believed_counts_as_absent(make_job, tmp_path, spo
     for counter in counters:
         job = make_job(steps=STEPS, resumable=where, observers=(counter,))
         NativeTrainer().train(job)
-        finals.append(flat.flatten(job.model))
+        finals.append(flat_model.flatten(job.model))
         (path,) = tmp_path.glob("*")
         spoil(path)
     assert counters[1].steps == list(range(STEPS + 1))
@@ -260,7 +261,7 @@ def test_a_folder_that_cannot_be_written_to_stops_nothing(make_job, tmp_path):
     NativeTrainer().train(job)
     plain = make_job()
     NativeTrainer().train(plain)
-    assert torch.equal(flat.flatten(job.model), flat.flatten(plain.model))
+    assert torch.equal(flat_model.flatten(job.model), flat_model.flatten(plain.model))
 
 
 def test_files_are_replaced_whole(make_job, tmp_path):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dpspec.contract import FrozenMap
 from dpspec.contract.fragments import CLIPPING
-from dpspec.registry.fragments import flaws
-from dpspec.training.clipping import (
+from dpspec.registry.schema_flaws import flaws
+from dpspec.training.gradients.clipping import (
     Flat,
     PerLayer,
     Truncated,
@@ -24,8 +24,8 @@ from dpspec.training.clipping import (
     layer_of,
     squares_of,
 )
-from dpspec.training.contributions import RecordsAndCanaries
-from dpspec.training.persample import FlatModel, per_example_gradients
+from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 
 NAMES = ("a.weight", "a.bias", "b.weight")
 SHAPES = ((3, 4), (3,), (2, 3))

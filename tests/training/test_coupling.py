@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from dpspec.training.coupling import problems, record_by_record, require_uncoupled
-from dpspec.training.persample import FlatModel
+from dpspec.training.gradients.flat_model import problems, record_by_record, require_uncoupled
+from dpspec.training.gradients.persample import FlatModel
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 from scipy.stats import chi2
 
 from dpspec.contract import Cancelled, FrozenMap, Observer
-from dpspec.training import flat
-from dpspec.training.native import NativeTrainer, parts_of, train_with
-from dpspec.training.persample import FlatModel, per_example_gradients
-from dpspec.training.sampling import Poisson
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
+from dpspec.training.loop.samplers import Poisson
 from dpspec.training.seeds import generator
 
 
@@ -54,7 +54,7 @@ def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, c
     job = make_job(clip_norm=clip_norm, options=options)
     seen = observe(job)
     x, y = torch.tensor(job.x), torch.tensor(job.y)
-    assert torch.equal(seen.states[0], flat.flatten(make_model("mlp")))
+    assert torch.equal(seen.states[0], flat_model.flatten(make_model("mlp")))
     for before, after, drawn, noise, norms in zip(
         seen.states, seen.states[1:], seen.indices, seen.noise, seen.norms, strict=False
     ):
@@ -64,7 +64,7 @@ def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, c
         assert torch.allclose(norms, clipped.norm(dim=1), rtol=1e-5)
         step = 0.3 / divisor * (clipped.sum(0) + noise)
         assert torch.allclose(after.double(), before.double() - step, rtol=1e-5, atol=2e-6 * (1 + clip_norm))
-    assert torch.equal(flat.flatten(job.model), seen.states[-1])
+    assert torch.equal(flat_model.flatten(job.model), seen.states[-1])
 
 
 def test_mean_divides_by_the_public_constant(make_job):
@@ -164,7 +164,7 @@ def test_empty_batches_add_noise_alone(make_job):
 
 def test_progress_and_stopping(make_job):
     told, job = [], make_job(steps=5)
-    before = flat.flatten(job.model)
+    before = flat_model.flatten(job.model)
     seen = Everything()
     stopping = replace(
         job,
@@ -176,7 +176,7 @@ def test_progress_and_stopping(make_job):
         NativeTrainer().train(stopping)
     assert told == [(1, 5), (2, 5)]
     assert seen.events[-1] == ("released", 2)
-    assert torch.equal(flat.flatten(job.model), before)
+    assert torch.equal(flat_model.flatten(job.model), before)
 
 
 def test_rows_may_be_read_only_and_of_other_types(make_job):
@@ -212,7 +212,7 @@ def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, mak
     """Stored trials stand for what this loop computes: sampling, clipping, noise and update in this order."""
     job = make_job(steps=12)
     contributions = parts_of(job).contributions
-    state, sampler = flat.flatten(make_model("mlp")), Poisson(40, 0.25)
+    state, sampler = flat_model.flatten(make_model("mlp")), Poisson(40, 0.25)
     coins, source = generator(job.seed, "sampling"), generator(job.seed, "noise")
     with torch.no_grad():
         for _ in range(12):
@@ -228,7 +228,7 @@ def test_parts_can_be_run_again(make_job):
     parts, finals = parts_of(job), []
     for _ in range(2):
         train_with(job, parts)
-        finals.append(flat.flatten(job.model))
+        finals.append(flat_model.flatten(job.model))
     assert torch.equal(*finals)
 
 

@@ -7,9 +7,9 @@ from itertools import combinations
 import pytest
 import torch
 
-from dpspec.training.expected import Population, expected_update, population
-from dpspec.training.persample import FlatModel, per_example_gradients
-from dpspec.training.sampling import FixedSize, Full, Poisson
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.samplers import FixedSize, Full, Poisson
+from dpspec.training.measure.population import Population, population
 from dpspec.training.seeds import generator
 
 DRAWS = 4000
@@ -45,9 +45,10 @@ def test_expected_update_is_rate_times_the_clipped_sum(make_model, rows):
     model, other = make_model("mlp"), FlatModel(make_model("mlp", seed=3))
     gradients = per_example_gradients(model, x, y)
     by_hand = 0.3 * (gradients * (0.5 / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
-    assert torch.allclose(expected_update(model, x, y, 0.5, 0.3), by_hand, atol=1e-5)
-    moved = expected_update(model, x, y, 0.5, 0.3, state=other.initial())
-    assert torch.allclose(moved, expected_update(other, x, y, 0.5, 0.3), atol=1e-6)
+    flat, sampler = FlatModel(model), Poisson(30, 0.3)
+    assert torch.allclose(population(flat, flat.initial(), x, y, 0.5).mean(sampler), by_hand, atol=1e-5)
+    moved = population(flat, other.initial(), x, y, 0.5).mean(sampler)
+    assert torch.allclose(moved, population(other, other.initial(), x, y, 0.5).mean(sampler), atol=1e-6)
     assert not torch.allclose(moved, by_hand, atol=1e-2)
 
 

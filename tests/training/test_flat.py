@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training.flat import Layout, flatten, load, places, trained
+from dpspec.training.gradients.flat_model import Layout, flatten, load, places, trained
 
 
 def test_order_and_round_trip(kind, make_model):

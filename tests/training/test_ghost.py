@@ -11,11 +11,11 @@ from support.layers import CASES, made
 from torch import nn
 from torch.nn import functional
 
-from dpspec.training.clipping import Flat, PerLayer
-from dpspec.training.flat import load
-from dpspec.training.ghost import PerExample
-from dpspec.training.ghost_gradients import Lookup, Outer, Rows
-from dpspec.training.persample import FlatModel
+from dpspec.training.gradients.clipping import Flat, PerLayer
+from dpspec.training.gradients.flat_model import load
+from dpspec.training.gradients.ghost import PerExample
+from dpspec.training.gradients.ghost_parameters import Lookup, Outer, Rows
+from dpspec.training.gradients.persample import FlatModel
 
 
 def one_by_one(model, x, y):
@@ -40,7 +40,7 @@ def close(a, b, digits=10):
 )
 def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     if vmapped:
-        monkeypatch.setattr("dpspec.training.persample.record_by_record", lambda model: False)
+        monkeypatch.setattr("dpspec.training.gradients.persample.record_by_record", lambda model: False)
     model, x, y, without, together = made(name)
     expected = one_by_one(model, x, y)
     flat = FlatModel(model, budget=None if vmapped else 1000)

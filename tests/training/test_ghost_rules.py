@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from dpspec.training.ghost_calls import Embedding, GroupNorm, LayerNorm, Linear
-from dpspec.training.ghost_convolution import Convolution
-from dpspec.training.ghost_gradients import Lookup, Outer, Rows, gram_pays, gram_squares, squares_of
+from dpspec.training.gradients.ghost_calls import Convolution, Embedding, GroupNorm, LayerNorm, Linear
+from dpspec.training.gradients.ghost_parameters import Lookup, Outer, Rows, gram_pays, gram_squares, squares_of
 
 SIZES = st.integers(1, 5)
 quick = settings(max_examples=40, deadline=None)

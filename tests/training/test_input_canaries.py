@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpspec.training.input_canaries import KINDS, Records, make, plant
+from dpspec.training.canaries import KINDS, Records, make, plant
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(30, 2, 3)).astype(np.float32)

@@ -10,11 +10,11 @@ import torch
 
 from dpspec.contract import FrozenMap, Observer
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.conformance import RunLogs, compared_lags, reported
-from dpspec.training.logs import NoiseLog, NormLog, SamplingLog, spaced
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
-from dpspec.training.schedule import Schedule
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.loop.schedule import Schedule
+from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog, spaced
+from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported
 
 
 class Everything(Observer):
@@ -120,13 +120,21 @@ def test_the_residual_log_measures_noise_alone(make_job):
     noise = np.stack(whole.noise).astype(np.float64)
     log = watcher.log
     assert log.steps == 200
-    assert np.allclose(log.coordinates.numpy(), (noise**2).sum(0) / 1.5**2, rtol=1e-3)
-    assert sum(total for total, _ in log.layers.values()) == pytest.approx((noise**2).sum() / 1.5**2, rel=1e-3)
+    assert np.allclose(log.coordinates, (noise**2).sum(0) / 1.5**2, rtol=1e-3)
+    layers, start = log.by_layer(), 0
+    assert log.seen == 200
+    for name, parameter in job.model.named_parameters():
+        part = (noise[:, start : start + parameter.numel()] ** 2).sum(1) / 1.5**2
+        assert layers[name] == pytest.approx((part.sum(), part.min(), parameter.numel()), rel=1e-2)
+        start += parameter.numel()
     assert np.array(log.variances) == pytest.approx(1.5**2)
     basis = directions.directions(torch.arange(20)).numpy().astype(np.float64)
     free = noise - noise @ basis.T @ basis
     assert np.allclose(np.stack(log.rows), free, atol=1e-3)
-    assert abs(log.drift) < 5 * 1.5 * 200**0.5
+    drift, pull, rounding = np.array(log.along).T
+    assert abs(drift.sum()) < 5 * 1.5 * 200**0.5
+    assert pull.min() > 1.0
+    assert 0.0 < rounding.max() < 1e-3
 
 
 def test_canaries_that_turn_away_count_as_sampled_records(make_job):
@@ -137,7 +145,8 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     watcher = ProjectionObserver(job, directions)
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher,)))
-    assert abs(watcher.log.drift) < 1e-2 * watcher.log.pull
+    drift, pull, _ = np.array(watcher.log.along).sum(0)
+    assert abs(drift) < 1e-2 * pull
 
 
 @pytest.mark.parametrize("stop", [0, 5, 12, 17])
@@ -195,8 +204,9 @@ def test_an_empty_memory_begins_anew(two_phases):
     NativeTrainer().train(replace(two_phases, observers=logs.observers))
     for log in logs.observers:
         log.restore({})
-    for log, fresh in zip(logs.observers, (SamplingLog(40), NoiseLog(21), NormLog()), strict=True):
-        assert getattr(log, "sizes", getattr(log, "squares", getattr(log, "largest", None))) == []
+    for log, fresh in zip(logs.observers, (SamplingLog(40), NoiseLog(21), NormLog(), StateLog()), strict=True):
+        kept = [getattr(log, name) for name in ("sizes", "squares", "largest", "steps") if hasattr(log, name)]
+        assert kept in ([[]], [0])
         assert type(log) is type(fresh)
     NativeTrainer().train(replace(two_phases, observers=logs.observers))
     assert len(logs.sampling.sizes) == 21

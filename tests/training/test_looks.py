@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap
-from dpspec.stats import contributions
+from dpspec.stats.conformance import canary_contributions
+from dpspec.stats.conformance.evidence import json_records
+from dpspec.stats.conformance.evidence.measured import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.conformance import signal
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.run_evidence import signal
 
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 
@@ -60,20 +62,28 @@ def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job)
     assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)
 
 
-@pytest.mark.parametrize("options", [FrozenMap({"learning_rate": 1e-9, "reduction": "sum"}), MOMENTUM])
-def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options):
-    """At a rate of 1e-9 no update changes a float32 parameter: what is measured is not what was added."""
+LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
+
+
+@pytest.mark.parametrize("options", [LOST, MOMENTUM])
+def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):
+    """At a rate of 1e-9 no update changes a float32 parameter: nothing is measured, and the check says so."""
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
     sampling = {"scheme": "poisson", "rate": 0.5}
     job = replace(make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
     seen = ProjectionObserver(job, directions)
     NativeTrainer().train(replace(job, observers=(seen,)))
-    told = FrozenMap(signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"])
-    (check,) = contributions.checks([told])
+
+    def planted():
+        return json_records.read(PlantedSums, signal(seen, job, np.ones(60, dtype=np.int64), coins)["signal"], "signal")
+
+    (check,) = canary_contributions.checks([planted()])
     assert check.p_value > 1e-3
-    (careless,) = contributions.checks([FrozenMap({**told, "rounding": 0.0})])
-    assert (careless.p_value <= 1e-6) == (options is not MOMENTUM)
+    assert ("not tested" in check.note) == (options is LOST) == (check.detectable is None)
+    monkeypatch.setattr("dpspec.training.measure.residuals.BEARABLE", float("inf"))
+    (careless,) = canary_contributions.checks([replace(planted(), rounding=0.0)])
+    assert (careless.p_value <= 1e-6) == (options is LOST)
 
 
 def test_sums_along_directions_vary_as_is_told(make_job):

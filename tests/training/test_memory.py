@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training import memory
+from dpspec.training.gradients import memory
 
 
 def test_free_memory_is_positive_and_below_the_sky():

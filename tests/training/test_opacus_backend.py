@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,11 +17,11 @@ from dpspec.contract import FrozenMap, Observer  # noqa: E402
 from dpspec.errors import UsageError  # noqa: E402
 from dpspec.registry.discover import Candidate  # noqa: E402
 from dpspec.registry.loader import build  # noqa: E402
-from dpspec.stats import sampling  # noqa: E402
+from dpspec.stats.conformance import batch_sampling  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402
 from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
-from dpspec.training.conformance import RunLogs, reported  # noqa: E402
-from dpspec.training.native import NativeTrainer  # noqa: E402
+from dpspec.training.loop.native import NativeTrainer  # noqa: E402
+from dpspec.training.measure.run_evidence import RunLogs, reported  # noqa: E402
 from dpspec.training.providers import BACKENDS  # noqa: E402
 
 
@@ -95,7 +96,7 @@ def test_what_each_loader_samples(make_job, sampler, right):
     trainer().train(job)
     found = reported(logs)["sampling_log"]
     (batch,) = found["batches"]
-    rate = sampling.inclusions(batch["total"], 40 * 200, 0.3)
+    rate = batch_sampling.inclusions(batch["total"], 40 * 200, 0.3)
     assert (rate.p_value > 1e-6) == right
     if sampler != "declared-rate":
         assert rate.measured == pytest.approx(0.25, abs=0.025)
@@ -129,3 +130,69 @@ def test_what_opacus_is_not_made_to_do_is_refused(make_job, changes, message):
     job = make_job(options=job.options, phases=(phase,) * changes.get("phases", 1))
     with pytest.raises(UsageError, match=message):
         trainer().train(job)
+
+
+class Rates(Observer):
+    """Counts what is drawn."""
+
+    def __init__(self):
+        self.drawn = 0
+
+    def sampled(self, step, indices):
+        self.drawn += len(indices)
+
+
+def test_planted_records_do_not_change_the_rate(make_job):
+    """160 public records in batches of 5 are sampled at 1/32; those that were planted beside them, too."""
+    rates = Rates()
+    job = make_job(steps=1500, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=160)
+    grown = {"x": np.concatenate([job.x] * 5)[:172], "y": np.concatenate([job.y] * 5)[:172]}
+    trainer().train(replace(job, observers=(rates,), **grown))
+    assert batch_sampling.inclusions(rates.drawn, 172 * 1500, 1 / 32).p_value > 1e-6
+
+
+def test_canaries_alone_do_not_make_a_pipeline_deviate(tmp_path):
+    """320 records at a rate of 1/8, 32 more of them planted on average: a user's own pipeline samples at 1/8."""
+    from dpspec.engine.running.runner import run
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.language.load import from_document
+    from dpspec.registry.loader import load_catalog
+
+    catalog = load_catalog()
+    document = {
+        "dpspec": 1,
+        "name": "planted",
+        "description": "Opacus as its tutorials call it, where records are a multiple of the batch",
+        "mechanism": {
+            "kind": "group",
+            "noise_multiplier": 1.0,
+            "clip_norm": 1.0,
+            "sampling": {"scheme": "poisson", "rate": 0.125},
+            "steps": 120,
+        },
+        "data": {"kind": "synthetic", "records": 320, "features": 8, "classes": 3},
+        "model": {"kind": "linear"},
+        "training": {"backend": "opacus", "learning_rate": 0.5},
+        "threat_model": {"access": "final-model"},
+        "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 100.0, "delta": 1e-5, "expect": "open"}],
+        "audit": {"method": "one-run", "canary": {"space": "input", "kind": "noise", "count": 64}, "seed": 1},
+    }
+    (audit,) = run([from_document(document, catalog)], catalog, store=Store(tmp_path), device="cpu").audits
+    assert audit.conformance.status == "conforms-within", audit.conformance.reason
+
+
+def test_a_declared_divisor_is_what_opacus_divides_by(make_job):
+    """One step on 40 records and on 39, none of them drawn, ends alike; int(records / 4) is 10 and 9."""
+    changes = {
+        "steps": 1,
+        "noise_multiplier": 1.0,
+        "sampling": {"scheme": "poisson", "rate": 1e-9},
+        "options": options("declared-rate", divisor="declared"),
+        "expected_batch_size": 10.0,
+    }
+    job, other = make_job(**changes), make_job(**changes)
+    fewer = replace(other, x=other.x[:39], y=other.y[:39])
+    trainer().train(job)
+    trainer().train(fewer)
+    for a, b in zip(job.model.parameters(), fewer.model.parameters(), strict=True):
+        assert torch.equal(a, b)

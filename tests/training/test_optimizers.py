@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap
-from dpspec.training.optimizers import Adam, Invertible, Momentum, Sgd, update_of
-from dpspec.training.rates import Rates
+from dpspec.training.loop.learning_rates import Rates
+from dpspec.training.loop.optimizers import Adam, Invertible, Momentum, Sgd, update_of
 
 STEPS, SIZE, DIVISOR = 30, 50, 8.0
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.providers import MODELS
-from dpspec.training.coupling import record_by_record
-from dpspec.training.persample import FlatModel, per_example_gradients, per_example_norms
+from dpspec.training.gradients.flat_model import record_by_record
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 
 #: Tried in this order: kinds say themselves which data they take.
 _FACTS = [(shape, classes) for shape in ((3, 8, 9), (1, 28, 28), (12,)) for classes in (3, 2)]
@@ -69,7 +69,7 @@ def test_to_the_accuracy_of_float32(kind):
     errors = (got - expected).double().norm(dim=1) / norms
     assert int((errors > 1e-5).sum()) <= 1
     assert float(errors.max()) < 0.05
-    found = per_example_norms(flat, x, y)
+    found = flat.norms(flat.initial(), x, y)
     assert torch.allclose(found, got.double().norm(dim=1), rtol=1e-5)
     clip = float(norms.median())
     clipped = flat.clipped_sum(flat.initial(), x, y, clip)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training import flat, persample
-from dpspec.training.ghost import PerExample
-from dpspec.training.persample import FlatModel
+from dpspec.training.gradients import flat_model, persample
+from dpspec.training.gradients.ghost import PerExample
+from dpspec.training.gradients.persample import FlatModel
 
 
 def one_by_one(model, x, y):
@@ -22,6 +22,12 @@ def one_by_one(model, x, y):
         grads = torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
         found.append(torch.cat([g.flatten() for g in grads]))
     return torch.stack(found)
+
+
+def norms_of(model, x, y):
+    """The norms (b,) of the records' gradients at the model's own parameters."""
+    flat = FlatModel(model, device=x.device)
+    return flat.norms(flat.initial(), x, y)
 
 
 def close(a, b):
@@ -35,16 +41,16 @@ def test_equal_to_a_plain_loop(kind, make_model, rows):
     got = persample.per_example_gradients(model, x, y)
     assert got.dtype == torch.float32
     assert close(got, expected)
-    assert close(persample.per_example_norms(model, x, y), expected.double().norm(dim=1))
+    assert close(norms_of(model, x, y), expected.double().norm(dim=1))
 
 
 def test_evaluated_at_another_state(kind, make_model, rows):
     model, other = make_model(kind), make_model(kind, seed=5)
     x, y = rows(kind, 4)
-    before = flat.flatten(model)
-    got = persample.per_example_gradients(model, x, y, state=flat.flatten(other))
+    before = flat_model.flatten(model)
+    got = persample.per_example_gradients(model, x, y, state=flat_model.flatten(other))
     assert close(got, one_by_one(other, x, y))
-    assert torch.equal(flat.flatten(model), before)
+    assert torch.equal(flat_model.flatten(model), before)
 
 
 def test_frozen_parameters_are_constants(make_model, rows):
@@ -69,7 +75,8 @@ def test_buffers_take_part(rows):
     x, y = rows("mlp", 6)
     model = Shifted()
     assert close(persample.per_example_gradients(model, x, y), one_by_one(model, x, y))
-    assert persample.clipped_sum(model, x, y, 0.1).shape == (1,)
+    flat = FlatModel(model)
+    assert flat.clipped_sum(flat.initial(), x, y, 0.1).sum.shape == (1,)
 
 
 @pytest.mark.parametrize("budget", [1, 5_000, 10**9])
@@ -113,10 +120,11 @@ def test_an_empty_batch_gives_zeros(kind, make_model, rows):
     model = FlatModel(make_model(kind))
     x, y = rows(kind, 0)
     assert persample.per_example_gradients(model, x, y).shape == (0, model.size)
-    assert persample.per_example_norms(model, x, y).shape == (0,)
+    assert model.norms(model.initial(), x, y).shape == (0,)
     clipped = model.clipped_sum(model.initial(), x, y, 1.0)
     assert torch.equal(clipped.sum, torch.zeros(model.size))
     assert clipped.norms.shape == (0,)
+    assert model.squares(model.initial(), x, y).shape == (len(model.layout.names), 0)
     layers = model.layer_norms(model.initial(), x, y)
     assert all(norms.shape == (0,) for norms in layers.values())
     assert list(model.gradients(model.initial(), x, y)) == []
@@ -137,23 +145,38 @@ def test_a_broken_record_contributes_nothing(make_model, rows):
 def test_rounding_of_chunks_is_small_against_the_clip_norm(make_model, rows):
     x, y = rows("cnn", 64)
     model = make_model("cnn")
-    sums = [FlatModel(model, budget=b).clipped_sum(flat.flatten(model), x, y, 1.0).sum for b in (1, 20_000, 10**9)]
+    sums = [
+        FlatModel(model, budget=b).clipped_sum(flat_model.flatten(model), x, y, 1.0).sum for b in (1, 20_000, 10**9)
+    ]
     for a, b in pairwise(sums):
         assert float((a - b).norm()) < 1e-5
 
 
-def test_norms_of_layers_are_those_of_their_parameters(make_model, rows):
-    model = make_model("cnn")
+def test_squared_norms_are_those_of_each_parameter(make_model, rows):
+    model = FlatModel(make_model("cnn"))
     x, y = rows("cnn", 6)
-    gradients = one_by_one(model, x, y).double()
-    found = persample.per_layer_norms(model, x, y)
+    gradients = one_by_one(make_model("cnn"), x, y).double()
+    found = dict(zip(model.layout.names, model.squares(model.initial(), x, y), strict=True))
+    assert list(found) == ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "7.weight", "7.bias"]
+    for name, part in (("1.weight", gradients[:, 40:44]), ("4.weight", gradients[:, 48 : 48 + 144])):
+        assert found[name].dtype == torch.float64
+        assert torch.allclose(found[name], part.square().sum(1), rtol=1e-5)
+    total = torch.stack(list(found.values())).sum(0).sqrt()
+    assert torch.allclose(total, model.norms(model.initial(), x, y), rtol=1e-12)
+
+
+def test_norms_of_layers_are_those_of_their_parameters(make_model, rows):
+    model = FlatModel(make_model("cnn"))
+    x, y = rows("cnn", 6)
+    gradients = one_by_one(make_model("cnn"), x, y).double()
+    found = model.layer_norms(model.initial(), x, y)
     assert list(found) == ["0", "1", "4", "7"]
     weights = gradients[:, 40:48], gradients[:, 48 : 48 + 144]
     for name, part in zip(("1", "4"), weights, strict=True):
         assert found[name].dtype == torch.float64
         assert torch.allclose(found[name], part.norm(dim=1), rtol=1e-5)
     total = torch.stack(list(found.values())).norm(dim=0)
-    assert torch.allclose(total, persample.per_example_norms(model, x, y), rtol=1e-12)
+    assert torch.allclose(total, model.norms(model.initial(), x, y), rtol=1e-12)
 
 
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError, "not enough memory: you tried to allocate 9"])
@@ -220,5 +243,5 @@ def test_the_same_on_a_gpu(kind, make_model, rows):
     got = persample.per_example_gradients(model, x.cuda(), y.cuda())
     assert got.is_cuda
     assert torch.allclose(got.cpu(), one_by_one(model, x, y), rtol=1e-4, atol=1e-5)
-    norms = persample.per_example_norms(model, x.cuda(), y.cuda())
+    norms = norms_of(model, x.cuda(), y.cuda())
     assert torch.allclose(norms.cpu(), got.cpu().double().norm(dim=1), rtol=1e-5)

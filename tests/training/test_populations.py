@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpspec.training.batched import train_many
 from dpspec.training.canaries import SignBlocks
-from dpspec.training.native import NativeTrainer
-from dpspec.training.observers import ProjectionObserver
-from dpspec.training.populations import Populations
+from dpspec.training.loop.native import NativeTrainer, train_many
+from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.residuals import Populations
 
 
 class InTurn:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training.persample import FlatModel
-from dpspec.training.precision import full_precision
+from dpspec.training.device import full_precision
+from dpspec.training.gradients.persample import FlatModel
 
 
 def settings():

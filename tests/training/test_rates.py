@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from dpspec.training.rates import Rates, rates_of
+from dpspec.training.loop.learning_rates import Rates, rates_of
 
 
 def series(total=10, **schedule):

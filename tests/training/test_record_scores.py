@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from dpspec.training import flat
-from dpspec.training.input_canaries import Records, plant
-from dpspec.training.native import NativeTrainer
-from dpspec.training.persample import FlatModel
-from dpspec.training.record_scores import RecordScores, margins
-from dpspec.training.residuals import Residuals
+from dpspec.training.canaries import Records, plant
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.observers import RecordScores, margins
+from dpspec.training.measure.residuals import Residuals
 
 
 class Kept(RecordScores):
@@ -137,7 +137,7 @@ def test_margins_are_log_odds(make_job):
     job = make_job()
     model = FlatModel(job.model)
     records = Records(job.x[:5], job.y[:5])
-    found = margins(job.model, flat.flatten(job.model), records, device="cpu")
+    found = margins(job.model, flat_model.flatten(job.model), records, device="cpu")
     p = torch.softmax(model.logits(model.initial(), torch.tensor(records.x)).double(), 1)
     own = p.gather(1, torch.tensor(records.y).unsqueeze(1)).squeeze(1)
     assert np.allclose(found, torch.logit(own).detach().numpy(), atol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from dpspec.training.sampling import FixedSize, Full, Poisson, Shuffled, sampler_of
+from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Shuffled, sampler_of
 from dpspec.training.seeds import derive, generator
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.contributions import RecordsAndCanaries
-from dpspec.training.persample import FlatModel
-from dpspec.training.sparse import SparseCanaries, clipped_sparse_sum
+from dpspec.training.gradients.contributions import RecordsAndCanaries, SparseCanaries, clipped_sparse_sum
+from dpspec.training.gradients.persample import FlatModel
 
 
 class Dense:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpspec.training import flat
-from dpspec.training.clipping import Flat, PerLayer, Truncated, clipper
-from dpspec.training.persample import per_example_gradients
-from dpspec.training.stacked import StackedModel
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated, clipper
+from dpspec.training.gradients.persample import per_example_gradients
+from dpspec.training.gradients.stacked_models import StackedModel
 
 RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
 
@@ -73,12 +73,12 @@ def made(kind):
         x, y = torch.randn(RUNS, RECORDS, FEATURES), torch.randint(0, CLASSES, (RUNS, RECORDS))
     for model in models:  # what is not trained is the same for all
         model.load_state_dict(frozen, strict=False)
-    return models, torch.stack([flat.flatten(model) for model in models]), x, y
+    return models, torch.stack([flat_model.flatten(model) for model in models]), x, y
 
 
 def by_hand(models, x, y, inside, how):
     """Sums (R, P) and norms (R, c), by one backward pass per record."""
-    names = flat.Layout.of(models[0]).names
+    names = flat_model.Layout.of(models[0]).names
     sums, norms = [], torch.zeros(inside.shape, dtype=torch.float64)
     for run, model in enumerate(models):
         own = dict(model.named_parameters())
@@ -154,13 +154,13 @@ def test_a_module_with_a_layer_of_two_names_stays_as_it_was():
 
     torch.manual_seed(4)
     module = Named()
-    before = flat.places(module)
+    before = flat_model.places(module)
     x, y = torch.randn(1, RECORDS, FEATURES), torch.randint(0, CLASSES, (1, RECORDS))
-    states = flat.flatten(module)[None]
+    states = flat_model.flatten(module)[None]
     sums = torch.zeros_like(states)
     inside = torch.ones(1, RECORDS, dtype=torch.bool)
     StackedModel(module, x[0], y[0]).add_clipped(sums, states, x, y, inside, Flat(1e9))
-    after = flat.places(module)
+    after = flat_model.places(module)
     assert all(after[place] is value for place, value in before.items())
     nn.functional.cross_entropy(module(x[0]), y[0], reduction="sum").backward()
     expected = torch.cat([p.grad.flatten() for p in module.parameters()])

@@ -1,17 +1,90 @@
-"""The curves of an audit: what bounds, claims and attacks say of every test of membership, and of every epsilon."""
+"""The curves of an audit: what bounds, claims and attacks say of every test of membership, and of every epsilon.
+
+Claims and what attacks showed are points on the figures that their numbers belong to.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dpspec.contract import Evidence, Json
-from dpspec.engine import numbers
-from dpspec.engine.result import AuditResult
+from dpspec.engine.judging.hypotheses import group_size
+from dpspec.engine.judging.inequalities import implied_points
+from dpspec.engine.judging.proven_curves import polygon, proven_curves
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.language.load import claim_options
 from dpspec.reporters.html.drawing import Drawing, Line
-from dpspec.reporters.html.marks import ATTACKS, curves_claimed, marks
-from dpspec.reporters.proved import group_size, groups, polygon, proved
+from dpspec.reporters.view import words
+
+#: What is said of all marks in a caption.
+CAPTION = "Diamonds are claims, dots what attacks showed."
+
+ATTACKS, CLAIMS = "o", "D"
+
+Claimed = tuple[Verdict, int, tuple[tuple[float, float], ...]]
+
+
+def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
+    """A point for every claim, and every lower bound by an attack, whose numbers are ``x`` and ``y`` and no others.
+
+    sizes: the group sizes whose lines have colours already, in their order, where there is a line for each.
+    lines: how many lines have colours; marks that belong to none of them share the next.
+    """
+
+    def colour(size: int) -> int:
+        return sizes.index(size) if size in sizes else lines
+
+    lines_of_marks = []
+    for verdict, block in _stated(audit):
+        numbers = _numbers({**claim_options(block), verdict.quantity: verdict.claimed}, x, y)
+        if numbers is not None and block.get("record") is None:
+            size = _size(block)
+            lines_of_marks.append(Line(f"claim {verdict.claim}", *numbers, colour(size), marker=CLAIMS))
+    for finding in audit.findings:
+        if finding.bound == "lower" and finding.rigor == "statistical":
+            at = {key: value for key, value in finding.at.items() if key != "group_size"}
+            numbers = _numbers({**at, finding.quantity: finding.value}, x, y)
+            if numbers is not None:
+                size = group_size(finding)
+                lines_of_marks.append(Line(f"attack{words.groups(size)}", *numbers, colour(size), marker=ATTACKS))
+    return lines_of_marks
+
+
+def curves_claimed(audit: AuditResult) -> Iterator[Claimed]:
+    """Every claim about a whole curve, with its group size and the (epsilon, delta) pairs that it implies."""
+    for verdict, block in _stated(audit):
+        try:
+            points = implied_points(verdict.kind, claim_options(block))
+        except (KeyError, TypeError, ValueError):  # a document that was edited since
+            continue
+        if points and block.get("record") is None:
+            yield verdict, _size(block), points
+
+
+def _stated(audit: AuditResult) -> Iterator[tuple[Verdict, Mapping[str, Json]]]:
+    blocks = {str(block.get("id")): block for block in audit.document.get("claims", ()) if isinstance(block, Mapping)}
+    for verdict in audit.verdicts:
+        if verdict.claim in blocks:
+            yield verdict, blocks[verdict.claim]
+
+
+def _size(block: Mapping[str, Json]) -> int:
+    return int(block.get("group_size") or 1)
+
+
+def _numbers(known: Mapping[str, Any], x: str, y: str) -> tuple[tuple[float], tuple[float]] | None:
+    """The place of what is known; None where it is not of these two numbers, or of more."""
+    if set(known) != {x, y}:
+        return None
+    values = [known[x], known[y]]
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return None
+    return (float(values[0]),), (float(values[1]),)
+
 
 #: False-positive rates at which curves are drawn: from 1e-6 to 1, and their share of a decade.
 _RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
@@ -33,9 +106,9 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
     None without a proved bound for both directions, and where neither bound nor claim nor attack says anything.
     """
-    bounds = proved(audit)
+    bounds = proven_curves(audit)
     sizes = [bound.group_size for bound in bounds]
-    curves = [(f"bound{bound.label}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
+    curves = [(f"bound{words.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
     dashes: dict[int, int] = {}
     for verdict, size, points in curves_claimed(audit):
         dashes[size] = dashes.get(size, 0) + 1
@@ -46,7 +119,7 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
         for name, colour, dash, curve in curves
     ]
     for evidence in audit.evidence:
-        size = group_size(evidence.at)
+        size = group_size(evidence)
         sizes += [] if size in sizes else [size]
         lines.extend(_attacked(evidence, sizes.index(size)))
     if not bounds or all(min(line.y) > _NOTHING for line in lines):
@@ -61,7 +134,9 @@ def power(audit: AuditResult) -> tuple[Drawing, Table] | None:
         identity=True,
         limits=((1e-6, 1.0), (1e-6, 1.3)),
     )
-    rows = [(numbers.exact(rate), *(numbers.upper(float(curve.tpr(rate))) for *_, curve in curves)) for rate in _SHOWN]
+    rows = [
+        (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for *_, curve in curves)) for rate in _SHOWN
+    ]
     return drawing, (("false-positive rate", *(name for name, *_ in curves)), tuple(rows))
 
 
@@ -70,14 +145,14 @@ def profile(audit: AuditResult) -> tuple[Drawing, Table] | None:
 
     None where no bound holds at two deltas or more: one point is no curve.
     """
-    bounds = [bound for bound in proved(audit) if len(bound.pairs) > 1]
+    bounds = [bound for bound in proven_curves(audit) if len(bound.pairs) > 1]
     if not bounds:
         return None
     lines, rows = [], []
     for i, bound in enumerate(bounds):
-        label = f"bound{bound.label}"
+        label = f"bound{words.curve(bound)}"
         lines.append(Line(label, [e for e, _ in bound.pairs], [d for _, d in bound.pairs], colour=i))
-        rows += [(label, numbers.upper(e), numbers.exact(d)) for e, d in bound.pairs]
+        rows += [(label, decimals.upper(e), decimals.exact(d)) for e, d in bound.pairs]
     lines += marks(audit, "epsilon", "delta", [bound.group_size for bound in bounds], len(bounds))
     shown = [x for line in lines for x in line.x if x > 0.0]
     far = max(shown, default=1.0) > _FAR * min(shown, default=1.0)
@@ -104,7 +179,7 @@ def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
         pairs = [((g - c) / canaries, c / canaries) for g, c in zip(guessed, right, strict=True)]
     if pairs:
         rates = [max(fpr, _RATES[0]) for fpr, _ in pairs]
-        label = f"attack{groups(group_size(evidence.at))}"
+        label = f"attack{words.groups(group_size(evidence))}"
         yield Line(label, rates, [tpr for _, tpr in pairs], colour, marker=ATTACKS)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpspec.engine import numbers
-from dpspec.reporters.escape import plain
+from dpspec.engine.results import decimals
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,16 +85,29 @@ class Drawing:
     names: tuple[str, ...] = ()
 
 
+def _matplotlib() -> Any:
+    """matplotlib, whatever backend the environment asks for: notebooks ask for one that other programs do not have."""
+    asked = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib as mpl
+    finally:
+        if asked is not None:
+            os.environ["MPLBACKEND"] = asked
+    return mpl
+
+
 def svg(drawing: Drawing, name: str) -> str:
     """The drawing as an SVG element with a title for screen readers; ``name`` makes its ids unique on the page."""
-    import matplotlib as mpl
+    mpl = _matplotlib()
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     columns = _legend_columns(drawing)
     rows = math.ceil(len(drawing.lines) / columns) if len(drawing.lines) > 1 else 0
     height = 0.9 + _NAME_ROW * len(drawing.names) if drawing.names else _HEIGHT
-    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # what the user has set would draw the same result in another way
+        mpl.rcParams.update(_SETTINGS)
         # The reader's fonts draw the text, not those that measure it here.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(_WIDTH, height + _LEGEND_ROW * rows), layout="constrained")
@@ -151,7 +165,7 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
             low, high = axis.get_view_interval()
             if high < _FEW_DECADES * low:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: numbers.nearest(value)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: decimals.nearest(value)))
             axis.set_minor_formatter(NullFormatter())
     if drawing.limits is not None:
         axes.set_xlim(*drawing.limits[0])

@@ -1,20 +1,85 @@
-"""The figures of an audit, each with the table behind it: the curves, and every series."""
+"""The figures of an audit, each with the table behind it: the curves, and every series.
+
+And the bar of a claim: the interval from the best lower to the best upper bound, and the claimed value as a tick.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dpspec.contract import Json, Series
-from dpspec.engine import numbers
-from dpspec.engine.result import AuditResult
-from dpspec.reporters import words
-from dpspec.reporters.grid import pictures as picture_columns
-from dpspec.reporters.html import curves, pictures
-from dpspec.reporters.html import series as of_series
+from dpspec.contract import Series
+from dpspec.engine.judging.proven_curves import is_profile
+from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.reporters.html import curves
+from dpspec.reporters.html import series_plots as of_series
+from dpspec.reporters.html import series_plots as pictures
+from dpspec.reporters.html.curves import CAPTION
 from dpspec.reporters.html.drawing import svg
-from dpspec.reporters.html.marks import CAPTION
-from dpspec.reporters.proved import is_profile
+from dpspec.reporters.view import words
+from dpspec.reporters.view.number_tables import cell, rounding
+from dpspec.reporters.view.number_tables import pictures as picture_columns
+
+#: The bar's scale ends this much beyond the largest number on it.
+_ROOM = 1.12
+
+#: Numbers further apart than this are shown on a logarithmic scale.
+_SPREAD = 40.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Places on a bar in percent of its width.
+
+    open_below, open_above: whether nothing bounds the value on that side. crossed: the bounds contradict each other.
+    scale: ``linear`` or ``log``.
+    """
+
+    low: float
+    high: float
+    claimed: float | None
+    open_below: bool
+    open_above: bool
+    crossed: bool
+    scale: str
+
+    @property
+    def width(self) -> float:
+        """Of the interval."""
+        return max(self.high - self.low, 0.6)
+
+
+def bar(verdict: Verdict) -> Bar | None:
+    """The bar of a verdict; None where there is no number to draw."""
+    ends = [x for x in (verdict.lower, verdict.upper, verdict.claimed) if x is not None and math.isfinite(x) and x >= 0]
+    largest = max(ends, default=0.0)
+    if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
+        return None
+    positive = [x for x in ends if x > 0.0]
+    logarithmic = largest / min(positive) > _SPREAD
+    least = min(positive) / _ROOM**4 if logarithmic else 0.0
+
+    def at(value: float) -> float:
+        if logarithmic:
+            share = math.log(max(value, least) / least) / math.log(largest * _ROOM / least)
+        else:
+            share = value / (largest * _ROOM)
+        return 100.0 * min(1.0, max(0.0, share))
+
+    lower = verdict.lower if verdict.lower is not None and math.isfinite(verdict.lower) else None
+    upper = verdict.upper if verdict.upper is not None and math.isfinite(verdict.upper) else None
+    low, high = 0.0 if lower is None else at(lower), 100.0 if upper is None else at(upper)
+    return Bar(
+        low=min(low, high),
+        high=max(low, high),
+        claimed=None if verdict.claimed is None or not math.isfinite(verdict.claimed) else at(verdict.claimed),
+        open_below=lower is None,
+        open_above=upper is None,
+        crossed=low > high,
+        scale="log" if logarithmic else "linear",
+    )
+
 
 #: A table behind a figure is cut here; the JSON in the page has the whole.
 _MOST_ROWS = 500
@@ -51,14 +116,14 @@ class Figure:
 
 def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
     """Every figure of an audit; ``name`` is unique to the audit on its page."""
-    found = curves.power(audit)
-    if found is not None:
-        drawing, (head, rows) = found
+    plot = curves.power(audit)
+    if plot is not None:
+        drawing, (head, rows) = plot
         caption = _CAPTION + (_POINTS if any(line.marker for line in drawing.lines) else "")
         yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
-    found = curves.profile(audit)
-    if found is not None and not any(is_profile(series) for series in audit.series):
-        drawing, (head, rows) = found
+    plot = curves.profile(audit)
+    if plot is not None and not any(is_profile(series) for series in audit.series):
+        drawing, (head, rows) = plot
         yield Figure(drawing.title, CAPTION, svg(drawing, f"{name}-profile"), head, rows)
     for i, series in enumerate(audit.series):
         yield _of_series(series, f"{name}-series{i}", audit)
@@ -69,7 +134,8 @@ def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
     head = tuple(column for column in series.columns if column not in shown)
     rows = list(zip(*(series.columns[column] for column in head), strict=True))
     drawing = of_series.drawing(series, audit)
-    caption = "; ".join(part for part in (words.value(series.rigor), series.source) if part)
+    rounded = rounding(series) if series.bounds else ""
+    caption = "; ".join(part for part in (words.value(series.rigor), series.source, rounded) if part)
     if drawing is not None and any(line.marker for line in drawing.lines) and not drawing.names:
         caption += f". {CAPTION}"
     return Figure(
@@ -77,12 +143,6 @@ def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
         caption=caption,
         svg=pictures.svg(series, name) if drawing is None else svg(drawing, name),
         head=head,
-        rows=tuple(tuple(_cell(item) for item in row) for row in rows[:_MOST_ROWS]),
+        rows=tuple(tuple(map(cell, [series] * len(head), head, row)) for row in rows[:_MOST_ROWS]),
         cut=max(0, len(rows) - _MOST_ROWS),
     )
-
-
-def _cell(item: Json) -> str:
-    if item is None:
-        return "-"
-    return numbers.nearest(item) if isinstance(item, float) else words.value(item)

@@ -6,24 +6,22 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import Assumption, Check, Finding
-from dpspec.engine import numbers
-from dpspec.engine.codec import dump
-from dpspec.engine.joined import sources
+from dpspec.contract import Check, Finding
 from dpspec.engine.redact import redact
-from dpspec.engine.result import AuditResult, Result, Verdict
-from dpspec.reporters import checks, words
-from dpspec.reporters.escape import plain
-from dpspec.reporters.html.bars import Bar, bar
-from dpspec.reporters.html.embed import ELEMENT, embedded
-from dpspec.reporters.html.figures import Figure, figures
-from dpspec.reporters.limits import limits
-from dpspec.reporters.reproduce import recipes
+from dpspec.engine.results import decimals
+from dpspec.engine.results.codec import dump, reread
+from dpspec.engine.results.joined import sources
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.storage.origins import version_of
+from dpspec.reporters.html.figures import Bar, Figure, bar, figures
+from dpspec.reporters.read_results import ELEMENT, embedded
+from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view.limits import limits, recipes
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,9 +30,8 @@ if TYPE_CHECKING:
 #: What a page says that leaves nothing out.
 INTERNAL_MARK = "Internal: this page holds values that speak of the data itself. It must not leave the house."
 
-_EXPONENT = re.compile(r"([0-9.]+e-[0-9]+)")
-
-_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+#: Looked for once in each run of digits: from every digit of a long one it would take quadratic time.
+_EXPONENT = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -97,10 +94,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     """The page as text; data-dependent and per-record values only where ``internal`` asks for them.
 
     It asks nothing of any server, runs without scripts (they only sort and filter), prints, and holds the result's
-    JSON, from which ``dpspec verify`` and ``dpspec report`` work.
+    JSON, from which ``dpspec verify`` and ``dpspec report`` work. The text follows from that JSON to the last
+    character, for what :func:`generator` names.
     """
-    if not internal:
-        result = redact(result)
+    result = reread(result if internal else redact(result))
     origins = sources(result)
     audits = tuple(_audit(audit, f"a{i}", origins[i]) for i, audit in enumerate(result.audits))
     text: str = (
@@ -133,10 +130,10 @@ def _digest(script: str) -> str:
 
 
 def generator() -> str:
-    """What a page names as its writer: its text follows from its result for this version."""
-    from dpspec import __version__
+    """What a page names as its writer: its text follows from its result for these versions of dpspec and matplotlib."""
+    from dpspec.version import VERSION
 
-    return f"dpspec {__version__}"
+    return f"dpspec {VERSION}, matplotlib {version_of('matplotlib')}"
 
 
 @cache
@@ -176,7 +173,6 @@ def _asset(name: str) -> str:
 
 
 def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
-    held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
     return AuditView(
         audit=audit,
         name=name,
@@ -187,17 +183,14 @@ def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
         tests=words.count(len(audit.checks), "test"),
         checks=tuple(_check(check) for check in audit.checks),
         power=tuple(
-            f"{power.method}: epsilon {numbers.lower(power.epsilon)} at {words.conditions(power.at)}"
+            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
             + (f"; {power.note}" if power.note else "")
             for power in audit.power
         ),
         figures=tuple(figures(audit, name)),
         numbers=words.count(len(audit.findings), "number"),
         findings=tuple(_finding(finding) for finding in audit.findings),
-        assumptions=tuple(
-            (one.status, one.name, checks.assumption(one))
-            for one in _distinct(assumption for assumptions in held for assumption in assumptions)
-        ),
+        assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
     )
 
@@ -207,19 +200,19 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
         verdict=verdict,
         interval=words.interval(audit, verdict),
         claimed=words.claimed(verdict),
-        value="" if verdict.claimed is None else numbers.exact(verdict.claimed),
+        value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
         outcome=words.outcome(audit, verdict),
         bar=bar(verdict),
     )
 
 
 def _check(check: Check) -> tuple[str, ...]:
-    """A row of the table of tests: what, how, p, declared, found, and the deviation that would have been seen."""
-    declared = "" if check.declared is None else numbers.exact(check.declared)
-    found = "" if check.measured is None else numbers.nearest(check.measured)
+    """A row of the table of tests: what, how, p, declared, found, and the deviations that it detects."""
+    declared = "" if check.declared is None else decimals.exact(check.declared)
+    found = "" if check.measured is None else decimals.nearest(check.measured)
     what = f"{check.assumption}, {check.note}" if check.note else check.assumption
-    seen = "" if check.detectable is None else checks.detectable(check.detectable).removeprefix("would have seen ")
-    return what, check.test, numbers.upper(check.p_value, digits=2), declared, found, check.observed, seen
+    seen = "" if check.detectable is None else sentences.detectable(check.detectable).removeprefix("detects ")
+    return what, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, seen
 
 
 def _finding(finding: Finding) -> FindingView:
@@ -230,7 +223,7 @@ def _finding(finding: Finding) -> FindingView:
         printed = f"the formula as printed, {state}. {finding.printed.reason}"
     return FindingView(
         number=words.statement(finding),
-        tight="" if finding.lower is None else f"true value at least {numbers.lower(finding.lower)}",
+        tight="" if finding.lower is None else f"true value at least {decimals.lower(finding.lower)}",
         at=words.conditions(finding.at),
         of=words.scope(finding),
         rigor=words.rigor(finding),
@@ -239,7 +232,3 @@ def _finding(finding: Finding) -> FindingView:
         printed=printed,
         refuted=refuted,
     )
-
-
-def _distinct(assumptions: Iterable[Assumption]) -> list[Assumption]:
-    return sorted(dict.fromkeys(assumptions), key=lambda a: _STATUS_ORDER.index(a.status))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from support.attacks import attacked
 
-from dpspec.contract import Catalog, Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.contract import Diagnostic
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.preparing.prepare import check
 from dpspec.registry.loader import load_catalog
 
 INPUT = "audit.canary={space: input, kind: noise, count: 40}"
@@ -89,5 +90,8 @@ def test_the_help_names_what_a_backend_need_not_have(tmp_path: Path) -> None:
     catalog = replace(installed, backends={**installed.backends, "native": bare})
     lacking = diagnostics(tmp_path, catalog=catalog)
     assert [d.code for d in lacking] == ["missing-capability"] * 2
-    assert {d.help for d in lacking} == {"access: final-model needs none", "canaries in space: input need none"}
+    assert {d.help for d in lacking} == {
+        "access: final-model needs no such backend",
+        "canaries in space: input need no such backend",
+    }
     assert diagnostics(tmp_path, INPUT, FINAL, catalog=catalog) == []

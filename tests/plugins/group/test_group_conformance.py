@@ -9,11 +9,11 @@ from typing import TypeAlias
 import pytest
 
 from dpspec.contract import Check
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_group.audit import GroupAudit
+from dpspec_group.mechanism import GroupAudit
 
 #: Assumption, observer and note.
 Name: TypeAlias = tuple[str, str, str]
@@ -61,7 +61,9 @@ def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: P
         if name[0] == "update" or name[2] == "at every lag":
             continue  # seen only afterwards: the gradients, and which lag is the worst
         seen = made[name].detectable
-        assert check.detectable == (None if seen is None else pytest.approx(seen, rel=0.1)), name
+        # How long the gradients are at the worst step is known only afterwards.
+        near = 0.2 if name[2] == "at each step" else 0.1
+        assert check.detectable == (None if seen is None else pytest.approx(seen, rel=near)), name
 
 
 def test_the_plan_foresees_what_all_steps_see_where_all_are_seen(tmp_path: Path) -> None:
@@ -70,7 +72,9 @@ def test_the_plan_foresees_what_all_steps_see_where_all_are_seen(tmp_path: Path)
     assert planned[name].detectable == pytest.approx(made[name].detectable, rel=0.1)
 
 
-def test_nothing_measured_is_foreseen_where_updates_cannot_be_undone(tmp_path: Path) -> None:
+def test_where_updates_cannot_be_undone_released_states_are_counted_and_nothing_else_is_measured(
+    tmp_path: Path,
+) -> None:
     planned, made = planned_and_made(tmp_path, "training.optimizer={kind: adam}", "mechanism.steps=3")
     assert set(planned) == set(made)
-    assert {check.observed for check in planned.values()} == {"reported"}
+    assert {check.assumption for check in planned.values() if check.observed == "measured"} == {"steps"}

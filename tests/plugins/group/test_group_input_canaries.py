@@ -10,7 +10,7 @@ from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding
 from dpspec.contract.canonical import canonical_json
-from dpspec_group import plans, scores
+from dpspec_group import design, scores
 
 KINDS = ("mislabelled", "noise", "duplicate")
 
@@ -72,9 +72,9 @@ def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
 
 def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
     spec = attacked(tmp_path, canary("noise", 200))
-    power = plans.power(spec, 60)
+    power = design.power(spec, 60)
     assert all("cannot be said" in p.note for p in power)
-    assert plans.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
+    assert design.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
 
 
 def test_loss_scores_by_hand() -> None:

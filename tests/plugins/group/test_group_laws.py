@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from dpspec.accounting.mixture import Mixture
-from dpspec.stats import ladder, manyrun, onerun
+from dpspec.accounting import Mixture
+from dpspec.stats.attacks import guess_counts, many_run, one_run
 from dpspec_group.design import blind, design, threshold
-from dpspec_group.laws import ScoreLaw, end_to_end, score_law
+from dpspec_group.scores import ScoreLaw, end_to_end, score_law
 
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,9 +92,9 @@ def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show()
     assert few.expected_epsilon < few.largest_epsilon
     assert few.expected_epsilon < many.expected_epsilon
     for rung in ((200, 200), (4, 4), (100, 0)):
-        alone = onerun.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
+        alone = one_run.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
         assert alone <= 1.1 * few.expected_epsilon
-    assert few.largest_epsilon == ladder.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
+    assert few.largest_epsilon == guess_counts.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
 
 
 def test_without_a_law_counts_rise_to_all_canaries() -> None:
@@ -116,11 +116,11 @@ def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
     scores = [x / 4 for x in range(-48, 49)]
     found = threshold(law, scores, 500, 500, 1e-5, 0.95)
     tpr, fpr = law.rates(found.score)
-    assert found.expected_epsilon == manyrun.epsilon_lower(
+    assert found.expected_epsilon == many_run.epsilon_lower(
         500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95
     )
     assert found.expected_epsilon > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95).expected_epsilon
-    assert 0.0 < found.expected_epsilon < manyrun.largest(500, 500, 1e-5, 0.95)
+    assert 0.0 < found.expected_epsilon < many_run.largest(500, 500, 1e-5, 0.95)
 
 
 def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:

@@ -10,10 +10,11 @@ from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, Trial
 from dpspec.contract.canonical import canonical_json
-from dpspec.stats import manyrun, nulls, thresholds
-from dpspec_group import manyruns, plans
-from dpspec_group.laws import ScoreLaw
-from dpspec_group.options import EDGES
+from dpspec.stats.attacks import evidence_tests, many_run, thresholds
+from dpspec_group import design
+from dpspec_group.evidence import counts, many_run_bounds, runs_of
+from dpspec_group.options import EDGES, Attack
+from dpspec_group.scores import ScoreLaw
 
 MANY = "audit={method: many-run, canary: {space: gradient}, runs: 200, seed: 3}"
 RECORDS = "audit={method: many-run, canary: {space: input, kind: noise}, runs: 200, seed: 3}"
@@ -25,13 +26,13 @@ def reached(score: float) -> int:
 
 def told(coins: list[int], scores: list[float], size: int = 1) -> list[Trial]:
     return [
-        Trial(index=i, evidence=FrozenMap({"records": 60, "outcomes": [[size, coin, reached(score)]]}))
+        Trial(index=i, evidence=FrozenMap({"records": 60, "outcomes": [[size, int(coin), reached(score)]]}))
         for i, (coin, score) in enumerate(zip(coins, scores, strict=True))
     ]
 
 
 def found(spec: Spec, trials: list[Trial]) -> tuple[Evidence, Finding]:
-    evidence, finding = manyruns.lower_bounds(spec, trials)
+    evidence, finding = many_run_bounds(spec, trials)
     assert isinstance(evidence, Evidence)
     assert isinstance(finding, Finding)
     return evidence, finding
@@ -39,20 +40,20 @@ def found(spec: Spec, trials: list[Trial]) -> tuple[Evidence, Finding]:
 
 def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
     spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
-    design = plans.many_run_design(spec, 60, 200, 1)
-    assert design is not None
+    planned = design.many_run_design(spec, 60, 200, 1)
+    assert planned is not None
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 200)
     scores = rng.normal(size=200) * 2 + 2 * coins
     evidence, finding = found(spec, told(list(coins), list(scores)))
-    says = scores >= design.score
+    says = scores >= planned.score
     assert dict(evidence.statistics) == {
         "present": coins.sum(),
         "absent": 200 - coins.sum(),
         "true_positives": says[coins == 1].sum(),
         "false_positives": says[coins == 0].sum(),
     }
-    assert finding.value == manyrun.epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
+    assert finding.value == many_run.epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
     assert (evidence.scope.adversary, evidence.scope.access) == ("gradient", "all-iterates")
 
 
@@ -64,12 +65,10 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
     evidence, finding = found(spec, told(list(coins), list(scores)))
     assert evidence.kind == "many-run-ranked"
     assert evidence.statistics["outcomes"] == thresholds.outcomes(np.floor(64 * scores), coins)
-    assert finding.value == nulls.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
+    assert finding.value == evidence_tests.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
+    runs = runs_of(Attack.of(spec), told(list(coins), list(scores)))[1]
     best = max(
-        manyrun.epsilon_lower(
-            **manyruns.counts(manyruns.runs_of(told(list(coins), list(scores)), 1), edge), delta=1e-5, confidence=0.95
-        )
-        for edge in range(0, len(EDGES), 16)
+        many_run.epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95) for edge in range(0, len(EDGES), 16)
     )
     assert finding.value < best
     assert evidence.scope.adversary == "record"
@@ -77,9 +76,9 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
 
 def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
     spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
-    assert list(manyruns.lower_bounds(spec, told([1] * 20, [0.5] * 20))) == []
+    assert list(many_run_bounds(spec, told([1] * 20, [0.5] * 20))) == []
     records = attacked(tmp_path, RECORDS, "threat_model.group_size=1", "claims.four.group_size=1")
-    assert list(manyruns.lower_bounds(records, told([1] * 20, [0.5] * 20))) == []
+    assert list(many_run_bounds(records, told([1] * 20, [0.5] * 20))) == []
 
 
 @pytest.mark.parametrize("law", [True, False])
@@ -91,7 +90,7 @@ def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bo
     for _ in range(200):
         coins = rng.integers(0, 2, 200)
         answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
-        evidence_finding = list(manyruns.lower_bounds(spec, told(list(coins), list(8.0 * answers - 4.0))))
+        evidence_finding = list(many_run_bounds(spec, told(list(coins), list(8.0 * answers - 4.0))))
         above += evidence_finding[1].value > 2.0
     assert above <= 21
 
@@ -126,10 +125,10 @@ def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
     spec = attacked(tmp_path, *overrides)
     trials = trials_of(spec, *range(60))
-    law = plans.law_of(spec, 20, 4)
+    law = design.law_of(spec, 20, 4)
     assert isinstance(law, ScoreLaw)
-    runs = manyruns.runs_of(trials, 4)
+    runs = runs_of(Attack.of(spec), trials)[4]
     edge = reached(0.0) - 1
-    present, absent, true, false = manyruns.counts(runs, edge).values()
+    present, absent, true, false = counts(runs, edge).values()
     for hits, of, rate in zip((true, false), (present, absent), law.rates(EDGES[edge]), strict=True):
         assert abs(hits - of * rate) < 4.5 * (of * rate * (1 - rate)) ** 0.5 + 0.5

@@ -10,9 +10,9 @@ from scipy.stats import binom
 from support.attacks import attacked, outcomes_of, spec_at, trials_of
 
 from dpspec.contract import Finding, Spec
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
-from dpspec_group import plans, theory
+from dpspec_group import design, theory
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
 
@@ -28,7 +28,7 @@ def lower(spec: Spec, *indices: int) -> dict[int, float]:
 
 def truth(spec: Spec, size: int = 1) -> float:
     """The epsilon of the mechanism as declared, from below: some adversary reaches it."""
-    delta = plans.attack_delta(spec, size)
+    delta = design.attack_delta(spec, size)
     records = prepare(spec, load_catalog()).facts.records
     return max(theory.group_epsilons(spec.phases, size, records, [delta], side)[0].lower for side in ("remove", "add"))
 
@@ -37,7 +37,7 @@ def expected(spec: Spec, size: int = 1) -> float:
     """What ``plan`` says can be expected of one run."""
     assert spec.audit is not None
     count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
-    return plans.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
+    return design.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
 
 @pytest.mark.parametrize("path", sorted(ATTACKS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -81,7 +81,7 @@ def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
 def test_more_runs_show_more(tmp_path: Path) -> None:
     spec = attacked(tmp_path, "mechanism.noise_multiplier=4.0", "threat_model.group_size=[4]", "audit.runs=4")
     assert lower(spec, 0, 1, 2, 3)[4] > lower(spec, 0)[4]
-    one, four = (plans.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
+    one, four = (design.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
     assert one < four
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Series
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 BOUNDS_ONLY = Path(__file__).parents[3] / "specs" / "bounds-only.yaml"
 

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from dpspec.contract import FrozenMap
+from dpspec.contract import Phase
 from dpspec_group import theory
 
 
-def phase(sampling: dict[str, object], sigma: float, steps: int) -> FrozenMap:
-    return FrozenMap({"sampling": sampling, "noise_multiplier": sigma, "clip_norm": 1.0, "steps": steps})
+def phase(sampling: dict[str, object], sigma: float, steps: int) -> Phase:
+    return Phase({"sampling": sampling, "noise_multiplier": sigma, "clip_norm": 1.0, "steps": steps})
 
 
 POISSON = {"scheme": "poisson", "rate": 0.01}
@@ -76,8 +76,25 @@ def test_with_hardly_any_noise_the_bound_is_the_one_without_sampling(sampling: d
     assert epsilon.upper == pytest.approx(0.5 * effect * effect, rel=0.1)
 
 
-def test_without_noise_epsilon_is_infinite() -> None:
+def test_without_noise_nothing_bounds_epsilon() -> None:
     for sigma in (0.0, 1e-320):
-        (epsilon,) = theory.group_epsilons([phase(POISSON, sigma, 10)], 1, 100, [1e-6], "add")
-        assert math.isinf(epsilon.upper)
-    assert math.isinf(epsilon.lower)
+        for direction in ("remove", "add"):
+            (epsilon,) = theory.group_epsilons([phase(POISSON, sigma, 10)], 1, 100, [1e-6], direction)
+            assert math.isinf(epsilon.upper)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "direction", "delta", "lower"),
+    [
+        (POISSON, "remove", 0.0956, math.inf),  # a record is drawn in 1 - 0.99^10 = 0.09562 of all runs
+        (POISSON, "remove", 0.0957, 0.0),
+        (POISSON, "add", 1e-6, 0.0),  # -10 ln 0.99 at most: a run without the record may be one that never drew it
+        ({"scheme": "fixed", "batch_size": 50}, "remove", 0.99, math.inf),
+        ({"scheme": "full"}, "add", 0.9, math.inf),
+    ],
+)
+def test_without_noise_epsilon_is_infinite_where_an_outcome_tells(
+    sampling: dict[str, object], direction: str, delta: float, lower: float
+) -> None:
+    (epsilon,) = theory.group_epsilons([phase(sampling, 0.0, 10)], 1, 100, [delta], direction)
+    assert epsilon.lower == lower

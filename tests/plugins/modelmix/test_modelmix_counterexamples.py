@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from dpspec.accounting.pld import PrivacyLoss
-from dpspec_modelmix import density, printed, theory, truth
-from dpspec_modelmix.theory import Segment
+from dpspec.accounting import PrivacyLoss
+from dpspec_modelmix import density, theory
+from dpspec_modelmix.options import Segment
+from dpspec_modelmix.printed import formulas, pair
 
 
 def test_a_zero_gap_has_no_uniform_noise() -> None:
@@ -22,10 +23,10 @@ def test_a_zero_gap_has_no_uniform_noise() -> None:
     ("effect", "delta", "claimed", "true"), [(3.0, 1e-3, 6.9133322, 13.0881792), (1.0, 1e-2, 1.1165174, 2.3177890)]
 )
 def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true: float) -> None:
-    assert theory.epsilon([Segment(1, 1.0, effect, 1e6)], delta).epsilon == pytest.approx(claimed, rel=6e-8)
+    assert theory.mixed_epsilon([Segment(1, 1.0, effect, 1e6)], delta).epsilon == pytest.approx(claimed, rel=6e-8)
     exact = PrivacyLoss.gaussian(1.0 / effect).epsilon(delta, width=1e-8)
     assert exact.lower == pytest.approx(true, rel=1e-7)
-    assert truth.epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
+    assert pair.epsilon([Segment(1, 1.0, effect, 0.0)], delta) == pytest.approx(true, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,8 @@ def test_a_zero_gap_in_epsilon(effect: float, delta: float, claimed: float, true
 def test_a_spread_gradient_has_the_larger_delta(
     rate: float, effect: float, gap: float, epsilon: float, one_hot: float, spread: float
 ) -> None:
-    narrow = truth.deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
-    wide = truth.deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
+    narrow = pair.deltas([Segment(1, rate, effect, gap)], [epsilon])[0]
+    wide = pair.deltas([Segment(1, rate, effect, gap, 100)], [epsilon])[0]
     assert narrow == pytest.approx(one_hot, abs=5.1e-6)
     assert wide == pytest.approx(spread, abs=1.2e-5)
     assert wide > narrow
@@ -48,23 +49,23 @@ def test_a_spread_gradient_has_the_larger_delta(
 
 
 def test_even_wider_spreads() -> None:
-    assert truth.deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
-    assert truth.deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
-    assert truth.deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
+    assert pair.deltas([Segment(1, 1.0, 1.0, 100.0, 400)], [0.1])[0] == pytest.approx(0.01849, abs=1e-5)
+    assert pair.deltas([Segment(1, 0.02, 2.72, 20.0)], [0.01])[0] == pytest.approx(0.002173, abs=1e-6)
+    assert pair.deltas([Segment(1, 0.02, 2.72, 20.0, 100)], [0.01])[0] > 0.0030
 
 
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
-    far = printed.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
+    far = formulas.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))
     assert far.applies
-    one_hot, spread = (truth.deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
+    one_hot, spread = (pair.deltas([Segment(1, 1.0, 1.0, 1000.0, p)], [far.epsilon])[0] for p in (1, 10_000))
     assert one_hot == pytest.approx(0.000999, abs=1e-6)
     assert spread == pytest.approx(0.016737, rel=5e-3)
     assert one_hot < far.delta < spread
 
 
 def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
-    far = printed.asymptotic(Segment(5000, 0.02, 2.72, 40.8))
+    far = formulas.asymptotic(Segment(5000, 0.02, 2.72, 40.8))
     assert not far.applies
     assert far.total == pytest.approx(1.4e3, rel=0.02)
     assert far.vacuous
@@ -72,13 +73,15 @@ def test_the_asymptotic_theorem_is_vacuous_at_its_own_scale() -> None:
 
 def test_the_corollary_misses_the_number_of_steps() -> None:
     segment = Segment(5000, 0.02, 1.0 / 0.3675, 40.816327, 100)
-    repaired = theory.epsilon([segment], 1e-5).epsilon
-    without = printed.corollary_without_steps(segment, 1e-5)
+    repaired = theory.mixed_epsilon([segment], 1e-5).epsilon
+    without = formulas.corollary_without_steps(segment, 1e-5)
     assert without == pytest.approx(1.46453, abs=1e-4)
     assert repaired == pytest.approx(4.8208127, rel=1e-6)
-    assert without == printed.corollary_without_steps(Segment(1, 0.02, 1.0 / 0.3675, 40.816327, 100), 1e-5)
-    assert printed.corollary_as_printed(segment, 1e-5) < 0.0
-    assert without < truth.epsilon([segment], 1e-5)
+    assert without == formulas.corollary_without_steps(Segment(1, 0.02, 1.0 / 0.3675, 40.816327, 100), 1e-5)
+    # As printed, with the denominator 1 - a: below zero.
+    below = np.asarray(theory.INTEGER_ORDERS) - 1.0
+    assert np.max(theory.step_rdp(theory.INTEGER_ORDERS, segment) - np.log(1e-5) / below) > 0.0
+    assert without < pair.epsilon([segment], 1e-5)
 
 
 def test_plain_noise_of_the_same_variance_always_has_the_smaller_epsilon() -> None:

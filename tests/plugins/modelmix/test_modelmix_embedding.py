@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from dpspec.contract import Finding
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import check, prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import check, prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec.training.clipping import Flat, Truncated
-from dpspec.training.persample import FlatModel
-from dpspec_modelmix import declared, density, theory, truth
-from dpspec_modelmix.audit import ModelMixAudit
-from dpspec_modelmix.clips import Anchors, TwoParts, WrittenOut
-from dpspec_modelmix.options import Embedding, embedding_of
-from dpspec_modelmix.theory import Segment
+from dpspec.training.gradients.clipping import Flat, Truncated
+from dpspec.training.gradients.persample import FlatModel
+from dpspec_modelmix import density, theory
+from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
+from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_modelmix.options import Embedding, Segment, declared_segments, embedding_of
+from dpspec_modelmix.printed import formulas, pair
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from dpspec_modelmix.theory import Segment
 def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, floor: float, residual: float) -> None:
     # q = 2000 / 50000, 5000 steps, clip norms 5 and 2, p = 25, either part's noise sqrt(2) * noise times its clip norm.
     each = math.sqrt(2.0) * noise
-    gap = theory.gap(ratio, 2000, each, 2.0)
+    gap = ratio * 2000 / (each * 2.0)
     whole = Segment(5000, 0.04, math.hypot(5.0, 2.0) / (each * 2.0), gap, 25)
     apart = Segment(5000, 0.04, 1.0 / each, gap, 25, embedded=1.0 / each)
-    assert theory.epsilon([whole], 1e-5).epsilon == pytest.approx(floor, rel=1e-3)
-    assert theory.epsilon([apart], 1e-5).epsilon == pytest.approx(residual, rel=5e-3)
+    assert theory.mixed_epsilon([whole], 1e-5).epsilon == pytest.approx(floor, rel=1e-3)
+    assert theory.mixed_epsilon([apart], 1e-5).epsilon == pytest.approx(residual, rel=5e-3)
 
 
 @pytest.mark.parametrize(("rate", "effect", "gap", "embedded"), [(0.3, 1.5, 4.0, 0.8), (1.0, 0.7, 10.0, 1.2)])
@@ -53,14 +53,16 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
         for p in (1, 9):
             for embedded in (0.2, 1.0):
                 segments = [Segment(20, rate, 0.8, 6.0, p, embedded=embedded)]
-                assert truth.epsilon(segments, 1e-5) <= theory.epsilon(segments, 1e-5, "improved").epsilon
+                assert pair.epsilon(segments, 1e-5) <= theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
     # What is embedded alone is a Gaussian.
     alone, gaussian = Segment(5, 0.2, 1e-9, 5.0, 4, embedded=0.7), Segment(5, 0.2, 0.7, 0.0)
-    assert truth.epsilon([alone], 1e-5) == pytest.approx(truth.epsilon([gaussian], 1e-5), rel=1e-4)
-    assert theory.epsilon([alone], 1e-5).epsilon == pytest.approx(theory.epsilon([gaussian], 1e-5).epsilon, rel=1e-6)
+    assert pair.epsilon([alone], 1e-5) == pytest.approx(pair.epsilon([gaussian], 1e-5), rel=1e-4)
+    assert theory.mixed_epsilon([alone], 1e-5).epsilon == pytest.approx(
+        theory.mixed_epsilon([gaussian], 1e-5).epsilon, rel=1e-6
+    )
     assert theory.without_mixing([Segment(1, 1.0, 3.0, 2.0, embedded=4.0)])[0].effect == 5.0
     with pytest.raises(ValueError, match="p = 1"):
-        theory.real_step_rdp([1.5], alone)
+        formulas.real_step_rdp([1.5], alone)
 
 
 def rule(*, floor: bool, clip: float = 0.7, dimension: int = 6) -> Embedding:
@@ -156,7 +158,7 @@ def specs_of(tmp_path: Path, form: str, *overrides: str):  # type: ignore[no-unt
 def test_a_trial(tmp_path: Path, form: str) -> None:
     (spec,) = specs_of(tmp_path, form).specs
     prepared = prepare(spec, load_catalog())
-    (segment,) = declared.segments_of(spec, prepared.facts) or ()
+    (segment,) = declared_segments(spec, prepared.facts) or ()
     embedding = embedding_of(spec.phases[0])
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)

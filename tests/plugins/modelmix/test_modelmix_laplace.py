@@ -11,24 +11,23 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate
+from support.modelmix_densities import log_density_of_sum
 
-from dpspec.accounting.pld import PrivacyLoss
+from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
-from dpspec.engine.prepare import check
-from dpspec.engine.result import AuditResult
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec.training import flat
-from dpspec_modelmix import laplace, theory, truth
-from dpspec_modelmix.canaries import Owned, Planted
-from dpspec_modelmix.clips import Absolute
-from dpspec_modelmix.mixing import rules_of
-from dpspec_modelmix.options import Attack
-from dpspec_modelmix.reading import Reader, log_laplace_density
-from dpspec_modelmix.running import train
-from dpspec_modelmix.theory import Segment
+from dpspec.training.gradients import flat_model
+from dpspec_modelmix import theory
+from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_laplace_density
+from dpspec_modelmix.clipping import Absolute
+from dpspec_modelmix.options import Attack, Segment
+from dpspec_modelmix.printed import formulas, pair
+from dpspec_modelmix.training import rules_of, train
 
 ROOT_2 = math.sqrt(2.0)
 
@@ -42,10 +41,10 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
     """The pair's privacy loss, by another accountant."""
 
     def absent(o: np.ndarray) -> np.ndarray:
-        return laplace.log_density(o, 1.0, width)
+        return log_density_of_sum(o, 1.0, width)
 
     def present(o: np.ndarray) -> np.ndarray:
-        shifted = laplace.log_density(o - loss, 1.0, width)
+        shifted = log_density_of_sum(o - loss, 1.0, width)
         return shifted if rate == 1.0 else np.logaddexp(math.log1p(-rate) + absent(o), math.log(rate) + shifted)
 
     knots = sorted({-45.0, 0.0, loss, width, width + loss, width + loss + 45.0})
@@ -53,17 +52,17 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
 
 
 def test_laplace() -> None:
-    one, as_printed = laplace.moments(1.0, 0.05, 200.0), laplace.moments(1.0, 0.05, 200.0, printed=True)
+    one, as_printed = formulas.lemma_moments(1.0, 0.05, 200.0), formulas.lemma_moments(1.0, 0.05, 200.0, printed=True)
     assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
     assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
     assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
-    assert laplace.total_epsilon([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
-    assert laplace.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large = laplace.moments(1.0, 1.0, 100.0)
+    assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
+    assert formulas.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large = formulas.lemma_moments(1.0, 1.0, 100.0)
     assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
-    assert laplace.moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
+    assert formulas.lemma_moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
     with pytest.raises(ValueError, match="the lemma needs"):
-        laplace.moments(1.0, 1.0, 3.0)
+        formulas.lemma_moments(1.0, 1.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_laplace() -> None:
 )
 def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: float, mean: float, second: float) -> None:
     def loss(o: float) -> tuple[float, float]:
-        there, here = (float(laplace.log_density(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
+        there, here = (float(log_density_of_sum(np.array([x]), 1.0, width)[0]) for x in (o, o - shift))
         return math.exp(there), there - here
 
     knots = [-40.0, -5.0, 0.0, shift, 8.0, width - 8.0, width, width + shift, width + 8.0, width + 40.0]
@@ -82,7 +81,7 @@ def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: floa
             for a, b in itertools.pairwise(knots)
         ]
         assert math.fsum(parts) == pytest.approx(value, rel=1e-6)
-        assert math.fsum(parts) <= laplace.moments(1.0, shift, width)[power - 1]
+        assert math.fsum(parts) <= formulas.lemma_moments(1.0, shift, width)[power - 1]
 
 
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
@@ -90,12 +89,12 @@ def test_the_moments_of_laplace_lie_below_their_bounds(shift: float, width: floa
 def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
     if 2.0 * cut + loss >= width:
         with pytest.raises(ValueError, match="below the width"):
-            laplace.cut_moments(loss, width, cut)
+            theory.cut_moments(loss, width, cut)
         return
-    bound = laplace.cut_moments(loss, width, cut)
+    bound = theory.cut_moments(loss, width, cut)
 
     def density(o: float) -> float:
-        return float(laplace.log_density(np.array([o]), 1.0, width)[0])
+        return float(log_density_of_sum(np.array([o]), 1.0, width)[0])
 
     knots = [-40.0, 0.0, loss, 8.0, width - 8.0, width, width + loss, width + 40.0]
     for power in (1, 2):
@@ -109,14 +108,14 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
 
 
 def test_the_lemma_has_one_of_the_cuts() -> None:
-    own = laplace.moments(2.0, 0.5, 30.0)
-    assert laplace.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
+    own = formulas.lemma_moments(2.0, 0.5, 30.0)
+    assert theory.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
 
 
 def test_bounds_rise_relative_to_the_shift() -> None:
     """So that a gradient of l1 norm c has no larger sum of them than the one-hot one: what the total rests on."""
     for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
-        rows = [laplace.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
+        rows = [theory.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
         for which in (0, 1):
             relative = [row[which] / row.largest for row in rows]
             assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(relative))
@@ -127,38 +126,38 @@ def test_bounds_rise_relative_to_the_shift() -> None:
     [(1000, 0.05, 200.0), (100, 0.3, 40.0), (20, 1.0, 100.0), (500, 0.5, 1e4), (3, 2.0, 5.0)],
 )
 def test_the_total_lies_above_what_is_certified_of_the_pair(steps: int, loss: float, width: float) -> None:
-    bound = laplace.epsilon([segment(steps, loss, width)], 1e-5)
+    bound = theory.freedman_epsilon([segment(steps, loss, width)], 1e-5)
     exact = certified(steps, loss, width).epsilon(1e-5)
     assert exact.upper <= bound
     assert bound <= steps * loss * (1 + 1e-12)
-    assert truth.epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
+    assert pair.epsilon([segment(steps, loss, width)], 1e-5) == pytest.approx(exact.upper, rel=2e-3)
 
 
 def test_the_truth_of_the_reference() -> None:
-    assert truth.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
+    assert pair.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(0.4838, abs=5e-5)
     sampled = segment(200, 0.5, 20.0, rate=0.1)
     exact = certified(200, 0.5, 20.0, 0.1).epsilon(1e-5)
-    assert truth.epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
-    assert exact.upper <= laplace.epsilon([sampled], 1e-5)
+    assert pair.epsilon([sampled], 1e-5) == pytest.approx(exact.upper, rel=5e-3)
+    assert exact.upper <= theory.freedman_epsilon([sampled], 1e-5)
 
 
 def test_a_better_cut_and_the_printed_total() -> None:
-    one = laplace.moments(1.0, 0.05, 200.0)
-    assert laplace.epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
-    assert laplace.total_epsilon([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
+    one = formulas.lemma_moments(1.0, 0.05, 200.0)
+    assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
+    assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
     # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
-    assert laplace.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
+    assert formulas.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
     assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
 
 
 def test_segments_add_up_and_units_do_not_matter() -> None:
     halves = [segment(500, 0.05, 200.0), segment(500, 0.05, 200.0)]
-    whole = laplace.epsilon([segment(1000, 0.05, 200.0)], 1e-5)
-    assert laplace.epsilon(halves, 1e-5) == pytest.approx(whole, rel=1e-12)
+    whole = theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5)
+    assert theory.freedman_epsilon(halves, 1e-5) == pytest.approx(whole, rel=1e-12)
     wider = [segment(500, 0.05, 200.0), segment(500, 0.05, 400.0)]
-    assert laplace.epsilon(wider, 1e-5) < whole
+    assert theory.freedman_epsilon(wider, 1e-5) < whole
     # No cut: what is left is epsilon_0 of every step.
-    assert laplace.epsilon([segment(10, 0.5, 0.4)], 1e-5) == pytest.approx(5.0)
+    assert theory.freedman_epsilon([segment(10, 0.5, 0.4)], 1e-5) == pytest.approx(5.0)
 
 
 def test_gaussian_moments_refuse_laplace_noise() -> None:
@@ -170,7 +169,7 @@ def test_the_density_that_scores() -> None:
     o = np.linspace(-30.0, 30.0, 301)
     for width in (0.5, 7.0, 20.0):
         ours = log_laplace_density(torch.tensor(o), torch.full((301,), width, dtype=torch.float64)).numpy()
-        assert ours == pytest.approx(laplace.log_density(o + width / 2.0, 1.0, width), rel=1e-9, abs=1e-9)
+        assert ours == pytest.approx(log_density_of_sum(o + width / 2.0, 1.0, width), rel=1e-9, abs=1e-9)
     plain = log_laplace_density(torch.tensor(o), torch.zeros(301, dtype=torch.float64)).numpy()
     assert plain == pytest.approx(-np.abs(o) - math.log(2.0), rel=1e-12)
 
@@ -215,12 +214,12 @@ def test_scores_are_likelihood_ratios(kind: str) -> None:
             device="cpu",
             seed=seed,
         )
-        rules = rules_of(job.phases, options, 1.0, flat.Layout.of(model), "cpu")
-        owned = Owned(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
+        rules = rules_of(job.phases, options, 1.0, flat_model.Layout.of(model), "cpu")
+        owned = CanaryCoordinates(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        everyone = Planted(owned, torch.ones(100, dtype=torch.bool), 600, 10.0)
+        everyone = PlantedCanaries(owned, torch.ones(100, dtype=torch.bool), 600, 10.0)
         reader = Reader(job, rules, owned, everyone, Absolute())
-        planted = Planted(owned, torch.from_numpy(coin == 1), 600, 10.0)
+        planted = PlantedCanaries(owned, torch.from_numpy(coin == 1), 600, 10.0)
         train(replace(job, canaries=planted, observers=(reader,)), Absolute(), rules)
         scores.append(reader.scores.numpy())
         coins.append(coin)
@@ -246,7 +245,9 @@ data: {kind: synthetic, records: 60, features: 10, classes: 4, seed: 2, split: {
 model: {kind: linear}
 training: {learning_rate: 0.5}
 claims:
-  - {id: mixed, kind: approx-dp, epsilon: 1.5, delta: 1e-5}
+  - {id: mixed, kind: approx-dp, epsilon: 1.5, delta: 1e-5, min_records: 48}
+  - {id: any-size, kind: approx-dp, epsilon: 1.5, delta: 1e-5, expect: supported}
+  - {id: this, kind: approx-dp, epsilon: 1.5, delta: 1e-5, over: this}
 audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 40}, twins: {}, seed: 3}
 """
 
@@ -266,10 +267,13 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     uppers = {f.method: f for f in findings if f.quantity == "epsilon" and f.bound == "upper" and f.at["delta"] == 1e-5}
     mixed = uppers["Freedman, corrected Lemma D.2, any cut"]
     # 48 records at 2.0 learning rates: a gap of 96 scales, which are 1; epsilon_0 is 0.1.
-    assert mixed.value == pytest.approx(laplace.epsilon([segment(20, 0.1, 96.0)], 1e-5), rel=1e-12)
+    assert mixed.value == pytest.approx(theory.freedman_epsilon([segment(20, 0.1, 96.0)], 1e-5), rel=1e-12)
     assert not {a.status for a in mixed.assumptions} & {"unchecked", "false"}
     assert uppers["without mixing, pld/connect-the-dots"].value > mixed.value
-    assert audit.verdicts[0].verdict == "proved"
+    # A data set of 24 records has half the divisor, and so half the gap.
+    assert [v.verdict for v in audit.verdicts] == ["proved", "supported", "proved"]
+    scopes = {(f.scope.data, f.scope.min_records) for f in findings if f.method == mixed.method}
+    assert scopes == {("all", 48), ("this", 0)}
     (lower,) = [f for f in findings if f.quantity == "epsilon" and f.bound == "lower"]
     assert lower.value <= mixed.value
     assert {f.quantity for f in findings} >= {"amplification", "epsilon-without-mixing", "epsilon-of-the-pair"}
@@ -325,10 +329,10 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     for effect in (10.0, 250.0, 1e6):
         segments = [Segment(3, 1.0, effect, 4.0 * effect, noise="laplace")]
         total = 3 * math.sqrt(2.0) * effect
-        assert laplace.epsilon(segments, 1e-5) == pytest.approx(total)
-        (interval,) = laplace.plain(segments, [1e-5])
+        assert theory.freedman_epsilon(segments, 1e-5) == pytest.approx(total)
+        (interval,) = theory.plain_epsilons(segments, [1e-5])
         assert 0.9 * total <= interval.upper <= 1.01 * total
     # The printed formula has a value where the corrected exponent is out of range.
-    printed, corrected = (laplace.moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
+    printed, corrected = (formulas.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0

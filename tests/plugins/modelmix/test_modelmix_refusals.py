@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.engine.preparing.prepare import check
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 BASE = """\
 dpspec: 1
@@ -111,3 +111,9 @@ def test_phases_may_change_the_threshold_but_not_the_rule(tmp_path: Path) -> Non
     assert diagnostics(tmp_path, *plain) == []
     other = ["mechanism.steps=null", phases % ", enforcement: literal"]
     assert [d.code for d in diagnostics(tmp_path, *other)] == ["unsupported"]
+
+
+@pytest.mark.parametrize(("clip", "code"), [("5e-324", "out-of-range"), ("1e300", "bad-value")])
+def test_a_clip_norm_whose_noise_rounds_to_another_is_refused(tmp_path: Path, clip: str, code: str) -> None:
+    errors = [d for d in diagnostics(tmp_path, f"mechanism.clip_norm={clip}") if d.severity == "error"]
+    assert [(d.code, d.path) for d in errors] == [(code, ("mechanism", "clip_norm"))]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from dpspec.contract import Resumable, Trial
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 TEXT = """\
 dpspec: 1

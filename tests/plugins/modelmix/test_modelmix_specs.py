@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Finding, Series, Spec
-from dpspec.engine.result import AuditResult
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 SPECS = Path(__file__).parents[3] / "specs"
 FIGURE = SPECS / "papers" / "modelmix-figure-3.yaml"

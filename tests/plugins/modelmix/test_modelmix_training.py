@@ -12,21 +12,20 @@ import torch
 from scipy import stats
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
-from dpspec.engine.context import RunContext
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec.training import flat
-from dpspec.training.clipping import Truncated, add_clipped
-from dpspec.training.dpsgd import run
-from dpspec.training.native import parts_of
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Truncated, add_clipped
+from dpspec.training.loop.dpsgd import run
+from dpspec.training.loop.native import parts_of
 from dpspec.training.seeds import generator
-from dpspec_modelmix import declared, density, evidence, theory
-from dpspec_modelmix.audit import ModelMixAudit
-from dpspec_modelmix.canaries import Owned, Planted
-from dpspec_modelmix.mixing import MixingUpdate, Rules, enforce, rules_of
-from dpspec_modelmix.options import Attack
-from dpspec_modelmix.reading import Reader, log_density
+from dpspec_modelmix import density, evidence, theory
+from dpspec_modelmix.attack import CanaryCoordinates, PlantedCanaries, Reader, log_density
+from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_modelmix.options import Attack, declared_segments
+from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of
 
 TEXT = """\
 dpspec: 1
@@ -197,13 +196,13 @@ def test_scores_of_absent_canaries_are_a_martingale_and_present_ones_rise(kind: 
         device="cpu",
         seed=8,
     )
-    rule = rules_of(job.phases, options, 1.0, flat.Layout.of(model), "cpu")
+    rule = rules_of(job.phases, options, 1.0, flat_model.Layout.of(model), "cpu")
     scores, coins = [], []
     for seed in range(6):
-        owned = Owned(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
+        owned = CanaryCoordinates(Attack(kind=kind, count=100), 1, torch.arange(600), seed, "cpu")
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        reader = Reader(job, rule, owned, Planted(owned, torch.ones(100, dtype=torch.bool), 600, 10.0))
-        planted = replace(job, canaries=Planted(owned, torch.from_numpy(coin == 1), 600, 10.0), seed=seed)
+        reader = Reader(job, rule, owned, PlantedCanaries(owned, torch.ones(100, dtype=torch.bool), 600, 10.0))
+        planted = replace(job, canaries=PlantedCanaries(owned, torch.from_numpy(coin == 1), 600, 10.0), seed=seed)
         run(replace(parts_of(planted), update=MixingUpdate(rule, seed, "cpu")), seed, observers=(reader,))
         scores.append(reader.scores.numpy())
         coins.append(coin)
@@ -230,7 +229,7 @@ def test_a_run_goes_on_where_it_was_stopped() -> None:
 
 
 def test_unmixed_parameters_are_found_by_name_or_refused() -> None:
-    layout = flat.Layout(names=("0.weight", "0.bias", "2.weight"), shapes=((2, 3), (2,), (4,)))
+    layout = flat_model.Layout(names=("0.weight", "0.bias", "2.weight"), shapes=((2, 3), (2,), (4,)))
     phase = {"steps": 1, "mixing": {"threshold": 1.0, "unmixed": ["0"]}}
     rule = rules_of([FrozenMap(phase)], {"learning_rate": 0.1}, 1.0, layout, "cpu")
     assert rule.mixed is not None
@@ -243,7 +242,7 @@ def test_unmixed_parameters_are_found_by_name_or_refused() -> None:
 
 
 def test_thresholds_follow_the_learning_rate_and_phases() -> None:
-    layout = flat.Layout(names=("w",), shapes=((2,),))
+    layout = flat_model.Layout(names=("w",), shapes=((2,),))
     training = {"learning_rate": 0.4, "schedule": {"kind": "linear", "warmup": 0, "final": 0.0}}
     rule = rules_of([FrozenMap({"steps": 4, "mixing": {"threshold": 2.0}})], training, 1.0, layout, "cpu")
     assert [rule.threshold(step) / rule.rate(step) for step in (1, 2, 4)] == pytest.approx([2.0] * 3)
@@ -273,10 +272,10 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     (trial,) = trials_of(spec, 0)
     prepared = prepare(spec, load_catalog())
-    segments = declared.segments_of(spec, prepared.facts)
+    segments = declared_segments(spec, prepared.facts)
     assert segments is not None
     about = trial.evidence["twins"]
-    assert about["epsilon"] == pytest.approx(theory.epsilon(segments, 1e-5, "improved").epsilon)
+    assert about["epsilon"] == pytest.approx(theory.mixed_epsilon(segments, 1e-5, "improved").epsilon)
     louder = [replace(s, effect=s.effect / about["noise_factor"]) for s in segments]
     plain = theory.gaussian_epsilon(louder, 1e-5, conversion="improved").epsilon
     assert plain == pytest.approx(about["epsilon"], rel=1e-3)
@@ -284,9 +283,9 @@ def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:
 
 
 def upper_of(spec: Spec) -> float:
-    segments = declared.segments_of(spec, prepare(spec, load_catalog()).facts)
+    segments = declared_segments(spec, prepare(spec, load_catalog()).facts)
     assert segments is not None
-    return theory.epsilon(segments, 1e-5, "improved").epsilon
+    return theory.mixed_epsilon(segments, 1e-5, "improved").epsilon
 
 
 def lower_of(spec: Spec) -> float:

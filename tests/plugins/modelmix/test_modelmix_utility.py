@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic, Finding
-from dpspec.engine.prepare import check
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_modelmix import utility
+from dpspec_modelmix.printed import utility
 
 
 def test_utility_constants() -> None:

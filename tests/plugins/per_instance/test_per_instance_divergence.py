@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 from support import per_instance_brute as brute
+from support.per_instance_brute import integer_divergence, largest_mean_change, rounded_divergence
 
-from dpspec_per_instance.divergence import integer_divergence, largest_mean_change, step_divergence
+from dpspec_per_instance.theory import step_divergence
 
 EIGHT, ELEVEN = 6e-8, 6e-11
 MNIST = 128 / 60000
@@ -50,18 +51,17 @@ def test_tiny_and_huge_values_keep_their_digits(order, q, size, sigma, value):
 
 def test_orders_between_whole_ones():
     """R6: the closer the bound follows the order, the smaller it is."""
-    found = {r: step_divergence([1.5, 2.5], 0.1, 0.8, rounding=r) for r in ("real", "interpolated", "ceiling")}
-    assert found["real"] == pytest.approx([6.4045367381e-3, 0.011701545743], rel=ELEVEN)
+    found = {r: rounded_divergence([1.5, 2.5], 0.1, 0.8, r) for r in ("interpolated", "ceiling")}
+    assert step_divergence([1.5, 2.5], 0.1, 0.8) == pytest.approx([6.4045367381e-3, 0.011701545743], rel=ELEVEN)
     assert found["interpolated"] == pytest.approx([8.9248635e-3, 0.012836284], rel=6e-8)
     assert found["ceiling"] == pytest.approx([8.9248635e-3, 0.014791994], rel=6e-8)
 
 
 def test_rounding_orders_up_is_ordered_and_exact_at_whole_orders():
     orders = np.array([1.2, 1.9, 2.0, 2.3, 3.0, 7.7])
-    real, between, above = (
-        step_divergence(orders[:, None], 0.02, [[0.3, 1.0, 2.0]], rounding=r)
-        for r in ("real", "interpolated", "ceiling")
-    )
+    ratios = [[0.3, 1.0, 2.0]]
+    real = step_divergence(orders[:, None], 0.02, ratios)
+    between, above = (rounded_divergence(orders[:, None], 0.02, ratios, r) for r in ("interpolated", "ceiling"))
     assert np.all(real <= between * (1 + 1e-12))
     assert np.all(between <= above * (1 + 1e-12))
     assert np.allclose(real[[2, 4]], above[[2, 4]], rtol=1e-12)
@@ -88,8 +88,6 @@ def test_arguments_that_make_no_sense_are_refused():
     for wrong in ((1.0, 0.1, 1.0), (2.0, -0.1, 1.0), (2.0, 1.1, 1.0), (2.0, 0.1, -1.0), (2.0, 0.1, math.nan)):
         with pytest.raises(ValueError, match="must be"):
             step_divergence(*wrong)
-    with pytest.raises(ValueError, match="rounding"):
-        step_divergence(2.0, 0.1, 1.0, rounding="floor")
 
 
 def _random(rng):

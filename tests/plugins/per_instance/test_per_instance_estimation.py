@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from support.per_instance_brute import rounded_divergence
 
-from dpspec.accounting.convert import epsilon_at_orders
-from dpspec_per_instance import derived, estimation
-from dpspec_per_instance.composition import entropic_mean, exponents
-from dpspec_per_instance.divergence import step_divergence
+from dpspec.accounting import epsilon_at_orders
+from dpspec_per_instance import analysis, findings, theory
+from dpspec_per_instance.printed import one_step, statements
+from dpspec_per_instance.theory import entropic_mean, exponents, step_divergence
 
 NORMS = np.array([(1.0, 0.8, 0.5, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.7, 0.6, 0.2)])
 NEAR = 6e-8
@@ -18,13 +20,14 @@ NEAR = 6e-8
 
 def _totals(order, p, rounding="real", failure=None):
     e = exponents(order, 4, p)
-    d = [step_divergence(a, 0.1, NORMS[:, t], rounding=rounding) for t, a in enumerate(e.orders)]
-    parts = [float(d[0][0]), *(float(estimation.plug_in(d[t], float(e.weights[t]))) for t in (1, 2, 3))]
+    step = step_divergence if rounding == "real" else partial(rounded_divergence, rounding=rounding)
+    d = [step(a, 0.1, NORMS[:, t]) for t, a in enumerate(e.orders)]
+    parts = [float(d[0][0]), *(float(entropic_mean(d[t], float(e.weights[t]))) for t in (1, 2, 3))]
     if failure is None:
         return parts
     for t in (1, 2, 3):
         top = float(step_divergence(e.orders[t], 0.1, 1.0))
-        parts[t] = float(estimation.certified(parts[t], float(e.weights[t]), top, 3, estimation.log_terms(3, failure)))
+        parts[t] = float(theory.certified_mean(parts[t], float(e.weights[t]), top, 3, theory.log_terms(3, failure)))
     return parts
 
 
@@ -60,11 +63,11 @@ def test_counts_of_fact_3_5():
         ((2, 0.2, 0.41, 0.1, 0.05), 24.837606, 3613.2354, 84691.249),
         ((8, 0.05, 0.11, 0.1, 0.05), 17.32861, 5178.9566, 443799.66),
     ):
-        found = estimation.fact_3_5(*given)
+        found = statements.fact_3_5(*given)
         assert found.printed == pytest.approx(printed, rel=2e-6)
         assert found.sign_repaired == pytest.approx(repaired, rel=NEAR)
         assert found.hoeffding == pytest.approx(right, rel=NEAR)
-    assert estimation.FACT_PRINTED.refuted
+    assert statements.FACT_PRINTED.refuted
 
 
 @pytest.mark.parametrize(
@@ -79,15 +82,14 @@ def test_conversion(d, order, delta, mironov, improved):
 
 def test_unlearning_without_retraining():
     """R17: the proof's constant; the printed one is undefined at 2."""
-    assert derived.unlearning_step(2, 0.3, 0.4) == pytest.approx(0.85)
-    assert derived.unlearning_step(3, 0.3, 0.4) == pytest.approx(0.775)
-    assert derived.printed_constant(2) == math.inf
-    assert derived.printed_constant(3) * 0.3 + 0.4 == pytest.approx(1.0)
-    assert derived.NPIU_PRINTED.refuted
-    assert derived.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
-    assert derived.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
+    assert statements.unlearned(2, 2, [0.4, 0.3]) == pytest.approx(0.85)
+    assert statements.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
+    assert statements.printed_constant(2) == math.inf
+    assert statements.printed_constant(3) * 0.3 + 0.4 == pytest.approx(1.0)
+    assert statements.NPIU_PRINTED.refuted
+    assert statements.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
     with pytest.raises(ValueError, match="one divergence for each"):
-        derived.unlearned(3, 2, [0.4])
+        statements.unlearned(3, 2, [0.4])
 
 
 def test_the_weak_triangle_inequality_holds_for_gaussians():
@@ -96,7 +98,8 @@ def test_the_weak_triangle_inequality_holds_for_gaussians():
         x, y, z = rng.normal(size=3)
         order = float(rng.uniform(1.1, 9))
         whole = order * (x - y) ** 2 / 2
-        steps = derived.unlearning_step(order, 2 * order * (x - z) ** 2 / 2, (2 * order - 1) * (z - y) ** 2 / 2)
+        terms = [(2 * order - 1) * (z - y) ** 2 / 2, 2 * order * (x - z) ** 2 / 2]
+        steps = float(statements.unlearned(order, 2, terms))
         assert whole <= steps * (1 + 1e-12)
 
 
@@ -105,11 +108,11 @@ def test_what_an_attack_can_reach():
 
     fpr, mu = np.array([1e-6, 1e-3, 0.1, 0.5]), 1.3
     for order in (1.5, 4.0, 20.0):
-        assert np.all(ndtr(mu + ndtri(fpr)) <= derived.true_positive_rate(fpr, order, order * mu**2 / 2) + 1e-12)
-    assert derived.advantage(0.0, 0.0) == 0.0
-    assert derived.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))
-    assert derived.advantage(1e3, 1e-5) == 1.0
-    assert derived.advantage(0.5, 0.1) == pytest.approx((math.exp(0.5) - 1 + 0.2) / (math.exp(0.5) + 1))
+        assert np.all(ndtr(mu + ndtri(fpr)) <= one_step.true_positive_rate(fpr, order, order * mu**2 / 2) + 1e-12)
+    assert analysis.advantage(0.0, 0.0) == 0.0
+    assert analysis.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))
+    assert analysis.advantage(1e3, 1e-5) == 1.0
+    assert analysis.advantage(0.5, 0.1) == pytest.approx((math.exp(0.5) - 1 + 0.2) / (math.exp(0.5) + 1))
 
 
 def test_certified_values_hold_as_often_as_they_say():
@@ -118,31 +121,30 @@ def test_certified_values_hold_as_often_as_they_say():
     masses, levels = np.array([0.9, 0.1]), np.array([0.05, 0.9])
     truth = float(entropic_mean(levels, weight, np.log(masses)))
     drawn = rng.choice(levels, p=masses, size=(20, 2000))
-    found = estimation.certified(estimation.plug_in(drawn, weight), weight, top, 20, estimation.log_terms(1, failure))
+    found = theory.certified_mean(entropic_mean(drawn, weight), weight, top, 20, theory.log_terms(1, failure))
     assert np.mean(found < truth) <= failure + 3 * math.sqrt(failure * (1 - failure) / 2000)
-    assert np.mean(estimation.plug_in(drawn, weight) < truth) > 0.3
+    assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
-    assert estimation.certified([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
+    assert theory.certified_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
 
 
 def test_plug_ins_sit_at_the_largest_run_where_kappa_is_large():
     d = np.random.default_rng(4).uniform(0, 1, (10, 6))
     weight = 1e5
-    found = estimation.plug_in(d, weight)
+    found = entropic_mean(d, weight)
     assert np.all(found <= d.max(0))
     assert np.all(found >= d.max(0) - math.log(10) / weight)
-    assert float(estimation.estimability(weight, 1.0)) == weight
 
 
 def test_runs_needed_are_enough_and_fewer_are_not():
     means, weights, tops = [0.1, 0.2], [4.0, 5.0], [1.0, 1.0]
-    logs = estimation.log_terms(2, 0.05)
+    logs = theory.log_terms(2, 0.05)
 
     def total(runs):
         some = zip(means, weights, tops, strict=True)
-        return 0.05 + sum(float(estimation.certified(m, w, d, runs, logs)) for m, w, d in some)
+        return 0.05 + sum(float(theory.certified_mean(m, w, d, runs, logs)) for m, w, d in some)
 
-    runs = estimation.runs_needed(means, weights, tops, 0.05, 0.5, logs)
+    runs = findings.runs_needed(means, weights, tops, 0.05, 0.5, logs)
     assert total(runs * 1.001) <= 0.5 < total(runs * 0.99)
-    assert estimation.runs_needed(means, weights, tops, 0.05, 0.3, logs) == math.inf
-    assert estimation.runs_needed(means, weights, tops, 0.05, 3.0, logs) == 1.0
+    assert findings.runs_needed(means, weights, tops, 0.05, 0.3, logs) == math.inf
+    assert findings.runs_needed(means, weights, tops, 0.05, 3.0, logs) == 1.0

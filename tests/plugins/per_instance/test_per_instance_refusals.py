@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.engine.preparing.prepare import check
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 BASE = """\
 dpspec: 1
@@ -65,7 +65,7 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
             "keeps a state beside the model",
         ),
         (["training.optimizer={kind: adam}"], "training.optimizer", "keeps a state beside the model"),
-        (["audit.use=modify-training"], "audit.use", "another mechanism"),
+        (["audit.use=modify-training"], "audit.use", "not a choice for use"),
         (["threat_model.points=[3, 80]"], "threat_model.points.1", "outside the data"),
         (["threat_model.points={count: 81}"], "threat_model.points.count", "more than the 80"),
         (["threat_model.points=some"], "threat_model.points", "must be all"),
@@ -97,7 +97,7 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         ),
         (["claims.one.record=null", FRACTION % "train"], "claims.0.fraction", "chosen records"),
         (["audit.method=one-run"], "audit.method", "independent runs"),
-        (["audit.canary={count: 5}"], "audit.canary", "nothing is planted"),
+        (["audit.canary={count: 5}"], "audit.canary", "plant no records"),
         (["data={kind: declared, records: 80, features: 16}"], "audit", "only declared"),
         (["model=null"], "audit", "names none"),
         (["threat_model.population=test", "data.split=null"], "threat_model.population", "no test records"),

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from support import per_instance_brute as brute
 
 from dpspec.contract import Finding, Series, Spec, Trial
 from dpspec.engine.redact import redact
-from dpspec.engine.result import AuditResult, Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.engine.results.codec import dump, load, reread
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_per_instance import mean_rule, tuples
+from dpspec.reporters.formats.terminal import render
 
 TEXT = """\
 dpspec: 1
@@ -95,7 +94,7 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
     tight = next(
         f.value
         for f in audit.findings
-        if f.rigor == "theorem" and f.at.get("delta") == 1e-4 and f.scope.direction == "both" and "pld" in f.method
+        if (f.bound, f.rigor, f.scope.direction) == ("upper", "certified", "both") and f.at.get("delta") == 1e-4
     )
     assert set(records["data_independent"]) == {tight}
     for estimate, epsilon, source in zip(
@@ -121,7 +120,7 @@ def test_a_record_that_is_saturated_throughout_is_told_what_holds_for_all(tmp_pa
     bounds = {
         f.scope.direction: f.value
         for f in audit.findings
-        if f.rigor == "theorem" and f.method.startswith("pld") and f.at == {"delta": 1e-4}
+        if (f.bound, f.rigor) == ("upper", "certified") and f.at == {"delta": 1e-4}
     }
     assert len(told) == 6
     assert sorted(set(told)) == sorted(set(bounds.values()))
@@ -150,38 +149,6 @@ def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:
     assert first.arrays["ratios"].max() <= 1.0
 
 
-def test_an_observer_measures_what_autograd_does() -> None:
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec_per_instance.observe import NormObserver
-
-    torch.manual_seed(0)
-    model, x, y = torch.nn.Linear(3, 2), torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
-    phase = FrozenMap(
-        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], options=FrozenMap({}), expected_batch_size=1.0,
-        device="cpu", seed=0,
-    )  # fmt: skip
-    watcher = NormObserver(job, x, y, (1, 3))
-    state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    for step in range(3):
-        watcher.released(step, state)
-    for place in range(5):
-        loss = torch.nn.functional.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
-        parts = torch.autograd.grad(loss, list(model.parameters()))
-        norm = float(torch.sqrt(sum(part.square().sum() for part in parts)))
-        assert watcher.ratios[0, place] == pytest.approx(min(1.0, norm / 0.7), rel=1e-4)
-        assert watcher.right[1, place] == int(model(x[place : place + 1]).argmax() == y[place])
-    again = NormObserver(job, x, y, (1, 3))
-    again.restore(watcher.state())
-    assert np.array_equal(again.ratios, watcher.ratios)
-    again.restore({})
-    assert not again.ratios.any()
-    watcher.released(0, state * float("nan"))
-    assert np.all(watcher.ratios[0] == 1.0)
-
-
 def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
     """Redacting takes tables of records and numbers about them; what is left verifies without the arrays."""
     audit, store, result = both
@@ -204,10 +171,18 @@ def test_reports_without_internal_hold_no_record(both, tmp_path: Path) -> None:
     assert "the array 'ratios' of trial 0" in missing.recomputed
 
 
+def test_a_result_that_names_records_by_why_they_were_chosen_is_read_back(both) -> None:
+    audit, _, result = both
+    assert any(str(finding.scope.record).startswith("most exposed") for finding in audit.findings)
+    read = load(dump(result))
+    assert read == reread(result)
+    assert "the record 'most exposed 1'" in " ".join(render(read, internal=True).split())
+
+
 def test_quantiles_of_few_records_are_as_sensitive_as_records(both, tmp_path: Path) -> None:
     """Four records by name: nothing about them is an aggregate, even where the data is public. Of ten it is."""
     audit, store, _ = both
-    assert {f.privacy for f in audit.findings if "population" in f.at and f.rigor != "theorem"} == {"per-record"}
+    assert {f.privacy for f in audit.findings if "population" in f.at and f.rigor != "certified"} == {"per-record"}
     assert {f.at["population"] for f in audit.findings if "population" in f.at} == {"chosen"}
     public, only = ["data.public=true"], ["audit.attack=null", "audit.mean_rule=null", "mechanism.steps=3"]
     only += ["threat_model.direction=remove", "audit.runs=2"]
@@ -239,11 +214,11 @@ def test_the_table_of_records_is_a_file_of_its_own(both) -> None:
     import csv
     import io
 
-    from dpspec_per_instance.table_file import LEFT_OUT, render
+    from dpspec_per_instance.mechanism import LEFT_OUT, render_records
 
     audit, _, result = both
-    assert render(result) == LEFT_OUT
-    rows = list(csv.DictReader(io.StringIO(render(result, internal=True))))
+    assert render_records(result) == LEFT_OUT
+    rows = list(csv.DictReader(io.StringIO(render_records(result, internal=True))))
     assert [int(row["record"]) for row in rows] == [1, 5, 9, 30]
     assert tuple(float(row["epsilon"]) for row in rows) == table(audit, "records").columns["epsilon"]
     assert {row["audit"] for row in rows} == {"small"}
@@ -297,58 +272,6 @@ def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     assert {"estimate_add"} == {n for n in table(audit, "records").columns if n.startswith("estimate")}
 
 
-def _slow(gradients, point, batches, beta, order, sigma, present, divided=True):
-    """Theorem 3.6's exponents for one record, batch by batch. beta: the record's coins, or None where it is inside."""
-    place, coins = beta
-
-    def mean(mask, coin, with_record):
-        mask = mask.astype(bool).copy()
-        if place is not None:
-            mask[place] = mask[place] and with_record
-            rows = gradients[mask]
-        else:
-            rows = gradients[mask] if not (with_record and coin) else np.vstack([gradients[mask], point])
-        if not divided:
-            return rows.sum(axis=0)
-        return rows.mean(axis=0) if len(rows) else np.zeros(len(point))
-
-    found = np.zeros(batches.inner.shape[:2])
-    for o, outer in enumerate(batches.outer):
-        base = mean(outer, coins[0][o] if coins else 0, not present)
-        for i in range(found.shape[1]):
-            v = [mean(batches.inner[o, i, a], coins[1][o, i, a] if coins else 0, present) - base for a in range(order)]
-            found[o, i] = sum(v[a] @ v[b] for a in range(order) for b in range(a)) / sigma**2
-    return float(tuples.plug_in(found, order).value)
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_the_mean_rule_by_one_product_is_the_slow_one(inside: bool) -> None:
-    rng = np.random.default_rng(0)
-    gradients = rng.normal(size=(9, 4)).astype(np.float32) / 3
-    where = np.array([2, 7]) if inside else None
-    points = gradients[where] if inside else rng.normal(size=(2, 4)).astype(np.float32) / 3
-    batches = mean_rule.draw(rng, 9, 0.3, 5, 4, 3)
-    coins = None if inside else mean_rule.draw(rng, 2, 0.3, 5, 4, 3)
-    found = mean_rule.estimates(gradients, points, where, batches, coins, 0.4)
-    for m in range(2):
-        own = None if coins is None else (coins.outer[:, m], coins.inner[..., m])
-        for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
-            beta = (None if where is None else where[m], own)
-            slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present, divided)
-            assert found[kind].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
-
-
-def test_the_mean_rule_estimates_the_theorem() -> None:
-    """Three scalar gradients: 4000 outer batches come within 5% of the exact sum over all tuples."""
-    rng, sigma = np.random.default_rng(1), 1.5
-    rows, record, q = np.array([[0.7], [-0.4], [0.2]], dtype=np.float32), np.array([[0.9]], dtype=np.float32), 0.5
-    batches, coins = (mean_rule.draw(rng, count, q, 3000, 60, 2) for count in (3, 1))
-    found = mean_rule.estimates(rows, record, None, batches, coins, sigma)
-    present, absent = brute.pair(rows[:, 0], 0.9, q, "mean")
-    assert found[0].value[0] == pytest.approx(tuples.exact(2, present, absent, sigma), rel=0.05)
-    assert found[1].value[0] == pytest.approx(tuples.exact(2, absent, present, sigma), rel=0.05)
-
-
 def test_conclusions_need_the_arrays(both, tmp_path: Path) -> None:
     from dpspec_per_instance.analysis import Analysis
 
@@ -362,69 +285,3 @@ def _spec(folder: Path) -> Spec:
     path = folder / "small.yaml"
     path.write_text(TEXT, encoding="utf-8")
     return load_specs([path], load_catalog()).specs[0]
-
-
-def test_an_attack_scores_as_the_formula_says() -> None:
-    """One step of one record against inner products of gradients written out."""
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec_per_instance.record_attack import RecordAttack, Target
-
-    torch.manual_seed(1)
-    model, x, y = torch.nn.Linear(3, 2), torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
-    phase = FrozenMap(
-        {"steps": 1, "noise_multiplier": 0.8, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.3}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=2.0, device="cpu", seed=0,
-        options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
-    )  # fmt: skip
-    watcher = RecordAttack(job, Target(model, (x[:5], y[:5]), (x[5:], y[5:])), None)
-    state = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    noisy = torch.randn(len(state))
-    with torch.no_grad():
-        watcher.released(0, state)
-        watcher.released(1, state - 0.1 / 2.0 * noisy)
-    rows = []
-    for place in range(6):
-        loss = torch.nn.functional.cross_entropy(model(x[place : place + 1]), y[place : place + 1])
-        row = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))]).double()
-        rows.append(row * min(1.0, 0.5 / float(row.norm())))
-    g, others = rows[5], torch.stack(rows[:5])
-    products, square = others @ g, float(g @ g)
-    variance = 0.4**2 * square + 0.3 * 0.7 * float((products**2).sum())
-    shift = (float(g @ noisy.double()) - 0.3 * float(products.sum())) * square / variance - square**2 / (2 * variance)
-    assert watcher.score == pytest.approx(np.log(0.7 + 0.3 * np.exp(shift)), rel=1e-3, abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["dense", "convolution"])
-def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
-    from dataclasses import replace
-
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.batched import run_batched
-    from dpspec_per_instance.record_attack import RecordAttack, Target
-
-    torch.manual_seed(3)
-    layers: list[torch.nn.Module] = [torch.nn.Linear(16, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)]
-    if kind == "convolution":
-        layers = [torch.nn.Unflatten(1, (1, 4, 4)), torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten()]
-        layers += [torch.nn.Linear(8, 3)]
-    model, x, y = torch.nn.Sequential(*layers), torch.randn(9, 16), torch.randint(0, 3, (9,))
-    phase = FrozenMap(
-        {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    )
-    job = TrainingJob(
-        x=x.numpy(), y=y.numpy(), model=model, phases=[phase], expected_batch_size=4.5, device="cpu", seed=1,
-        options=FrozenMap({"learning_rate": 0.3, "reduction": "mean"}),
-    )  # fmt: skip
-
-    def scores(seeds: list[int], looks: int | None) -> list[float]:
-        target = Target(model, (x[:8], y[:8]), (x[8:], y[8:]))
-        watchers = [RecordAttack(job, target, looks) for _ in seeds]
-        run_batched([replace(job, seed=s, observers=(w,)) for s, w in zip(seeds, watchers, strict=True)])
-        return [watcher.score for watcher in watchers]
-
-    for looks in (None, 2):
-        assert scores([1, 2, 3], looks) == pytest.approx(
-            [*scores([1], looks), *scores([2], looks), *scores([3], looks)], rel=1e-4, abs=1e-6
-        )

@@ -9,23 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpspec.contract import Event, Finding, FrozenMap, Plan, Spec, Trial, TrialFinished
-from dpspec.engine import codec
-from dpspec.engine.context import RunContext
-from dpspec.engine.keys import trial_key
-from dpspec.engine.means import Means
-from dpspec.engine.prepare import prepare
+from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
+from dpspec.contract.events import Event, TrialFinished
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.redact import redact
-from dpspec.engine.result import AuditResult, Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.engine.results import codec
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_per_instance import plans
-from dpspec_per_instance.evidence import lower_bounds
-from dpspec_per_instance.joined import told_once, whole_runs
-from dpspec_per_instance.shards import MOST, Shards, shards_of
+from dpspec_per_instance import audit as planning
+from dpspec_per_instance.analysis import first_shards, whole_runs
+from dpspec_per_instance.findings import lower_bounds
+from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
 
 #: 80 training records, 6 looks; three runs, since two of them keep logs.
 TEXT = """\
@@ -70,7 +71,9 @@ def loaded(folder: Path, *overrides: str) -> Spec:
     return found.specs[0]
 
 
-def audited(folder: Path, *overrides: str, store: str = "store", means: Means | None = None) -> tuple[Result, int]:
+def audited(
+    folder: Path, *overrides: str, store: str = "store", options: RunOptions | None = None
+) -> tuple[Result, int]:
     """The result, and how many trials were made for it."""
     made: list[Event] = []
     result = run(
@@ -78,7 +81,7 @@ def audited(folder: Path, *overrides: str, store: str = "store", means: Means | 
         load_catalog(),
         store=Store(folder / store),
         listeners=[lambda event: made.append(event) if isinstance(event, TrialFinished) else None],
-        means=means or Means(device="cpu"),
+        options=options or RunOptions(device="cpu"),
     )
     return result, len(made)
 
@@ -103,7 +106,7 @@ def shared(folder: Path) -> AuditResult:
 def whole(folder: Path) -> AuditResult:
     """The same without shards, each run trained by itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plans, "_TOGETHER", 1)
+        patch.setattr(planning, "_TOGETHER", 1)
         result, made = audited(folder, store="whole")
     assert (result.complete, made) == (True, 3)
     return result.audits[0]
@@ -122,13 +125,14 @@ def trials(folder: Path, audit: AuditResult, store: str = "store") -> list[Trial
 def test_shards_are_disjoint_and_cover_everything() -> None:
     for records in (1, 2, 7, 80, 1001):
         for most in (1, 2, 19, 80, 5000):
-            shards = shards_of({"shard_records": most}, records)
-            parts = [range(records)[shards.part(k)] for k in range(shards.count)]
+            shards = AuditBlock.of({"shard_records": most}).shards(records)
+            parts = [range(records)[shards.places(k)] for k in range(shards.count)]
             assert [place for part in parts for place in part] == list(range(records))
             assert max(map(len, parts)) == shards.largest <= most
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
-            assert len({shards.place(index) for index in range(3 * shards.count)}) == 3 * shards.count
-    assert shards_of({}, 1000) == Shards(records=1000, count=1) == shards_of({"shard_records": None}, 1000)
+            assert len({shards.run_and_shard(index) for index in range(3 * shards.count)}) == 3 * shards.count
+    whole = Shards(records=1000, count=1)
+    assert AuditBlock.of({}).shards(1000) == whole == AuditBlock.of({"shard_records": None}).shards(1000)
 
 
 def test_shards_find_what_one_trial_finds(folder: Path, shared: AuditResult, whole: AuditResult) -> None:
@@ -165,7 +169,7 @@ def same(ours: AuditResult, theirs: AuditResult, rel: float = 1e-3) -> None:
                 assert column == other.columns[name]
 
 
-def test_what_there_is_once_for_a_run_is_told_once(folder: Path, shared: AuditResult) -> None:
+def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: AuditResult) -> None:
     told = trials(folder, shared)
     for trial in told:
         run_number, shard = divmod(trial.index, 5)
@@ -184,7 +188,7 @@ def test_what_there_is_once_for_a_run_is_told_once(folder: Path, shared: AuditRe
 def test_a_bound_of_runs_against_several_records_is_told_of_none(folder: Path, shared: AuditResult) -> None:
     """Where pilot runs on different devices chose different records."""
     spec = loaded(folder, SHARED)
-    told = told_once(spec, trials(folder, shared))
+    told = first_shards(spec, trials(folder, shared))
 
     def records(trials: Sequence[Trial]) -> set[object]:
         found = lower_bounds(spec, trials)
@@ -240,14 +244,14 @@ def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: Audit
 
 def test_runs_that_are_not_whole_wait(folder: Path) -> None:
     """Values of records are over the runs that looked at all of them; what a first shard told counts at once."""
-    result, made = audited(folder, SHARED, store="part", means=Means(device="cpu", max_trials=3))
+    result, made = audited(folder, SHARED, store="part", options=RunOptions(device="cpu", max_trials=3))
     none = result.audits[0]
     assert (result.complete, made) == (False, 3)
     assert not [f for f in none.findings if f.rigor in ("approximate", "statistical") and f.scope.record == 5
                 and f.bound != "lower"]  # fmt: skip
     assert not any(s.name == "records" for s in none.series)
     assert {f.method for f in none.findings if f.quantity == "accuracy"} == {"run on the declared data, 1 run"}
-    result, made = audited(folder, SHARED, store="part", means=Means(device="cpu", max_trials=4))
+    result, made = audited(folder, SHARED, store="part", options=RunOptions(device="cpu", max_trials=4))
     one = result.audits[0]
     assert (len(one.trials), made) == (7, 4)
     assert any(f.method.startswith("certified over 1 runs") for f in one.findings)
@@ -271,8 +275,8 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
 
 
 def test_two_workers_find_what_one_does(folder: Path, shared: AuditResult) -> None:
-    means = Means(executor="local", workers=2, device="cpu")
-    result, made = audited(folder, SHARED, store="workers", means=means)
+    options = RunOptions(executor="local", workers=2, device="cpu")
+    result, made = audited(folder, SHARED, store="workers", options=options)
     assert made == 15
     assert concluded(result.audits[0]) == concluded(shared)
     assert [t.arrays for t in result.audits[0].trials] == [t.arrays for t in shared.trials]
@@ -327,7 +331,8 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
         ("many", "whole number"),
         (
             "1",
-            f"1 of 2000 records in each trial make 2000 trials of every run, and each trains anew: at most {MOST}",
+            "1 of 2000 records in each trial make 2000 trials of every run, and each trains anew: "
+            f"at most {MOST_SHARDS}",
         ),
     ],
 )

@@ -11,14 +11,15 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from dpspec.contract import Finding, FrozenMap, Series, Spec
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_per_instance import composition, derived, mean_rule
-from dpspec_per_instance import corollary as cor
-from dpspec_per_instance.divergence import step_divergence
-from dpspec_per_instance.estimation import fact_3_5
-from dpspec_per_instance.statements import NORMS, OneStep, one_step, statements
-from dpspec_per_instance.totals import Composer
+from dpspec_per_instance import theory
+from dpspec_per_instance.bounds import Composer
+from dpspec_per_instance.printed import mean_rule
+from dpspec_per_instance.printed import one_step as cor
+from dpspec_per_instance.printed.one_step import NORMS, OneStep, one_step
+from dpspec_per_instance.printed.statements import deletion_orders, fact_3_5, printed_constant, statements, unlearned
+from dpspec_per_instance.theory import step_divergence
 
 MNIST = 128 / 60000
 
@@ -140,7 +141,7 @@ def test_counts_orders_and_unlearning_are_those_of_the_formulas(tmp_path: Path) 
     assert printed.printed is not None
     assert printed.printed.refuted
     first, misprint = findings["first_order"]
-    assert first.value == pytest.approx(composition.exponents(order, 100, 300.0).orders[0])
+    assert first.value == pytest.approx(theory.exponents(order, 100, 300.0).orders[0])
     assert misprint.value > first.value
     assert misprint.printed is not None
     assert not misprint.printed.refuted
@@ -165,18 +166,18 @@ def test_counts_beyond_floats_are_infinite() -> None:
 
 
 def test_deletions_of_many_records_at_once() -> None:
-    assert derived.deletion_orders(3, 3) == pytest.approx([5, 11, 23])
-    found = derived.unlearned(3, 2, [[0.4, 0.1], [0.3, 0.0]])
+    assert deletion_orders(3, 3) == pytest.approx([5, 11, 23])
+    found = unlearned(3, 2, [[0.4, 0.1], [0.3, 0.0]])
     assert found == pytest.approx([2.5 / 2 * 0.3 + 0.4, 0.1])
-    assert derived.unlearned(2, 2, [0.4, 0.3], derived.printed_constant) == math.inf
+    assert unlearned(2, 2, [0.4, 0.3], printed_constant) == math.inf
 
 
 def test_a_list_of_exponents_is_a_schedule() -> None:
     """Spread over the turns from the last step to the first, in the composition as in the theorem."""
-    assert composition.recursion(3.0, 4, (6.0, 6.0)).orders == pytest.approx(composition.exponents(3.0, 4, 6.0).orders)
-    assert composition.recursion(3.0, 4, 6.0).orders == pytest.approx(composition.exponents(3.0, 4, 6.0).orders)
-    turns = composition.schedule(3.0, [5.0, math.sqrt(5.0 * 45.0), 45.0])
-    found = composition.recursion(3.0, 4, (5.0, 45.0))
+    assert theory.recursion(3.0, 4, (6.0, 6.0)).orders == pytest.approx(theory.exponents(3.0, 4, 6.0).orders)
+    assert theory.recursion(3.0, 4, 6.0).orders == pytest.approx(theory.exponents(3.0, 4, 6.0).orders)
+    turns = theory.exponent_schedule(3.0, [5.0, math.sqrt(5.0 * 45.0), 45.0])
+    found = theory.recursion(3.0, 4, (5.0, 45.0))
     assert found.orders == pytest.approx(turns.orders)
     assert found.weights[1:] == pytest.approx(turns.weights[1:])
     mechanism = {
@@ -190,9 +191,7 @@ def test_a_list_of_exponents_is_a_schedule() -> None:
         run[0] = 1.0
     total = composer.total(3.0, composer.places(runs), 3.0)
     parts = [
-        composition.entropic_mean(
-            step_divergence(a, 0.05, np.stack([run[t] for run in runs]).astype(float) / 0.9), float(w)
-        )
+        theory.entropic_mean(step_divergence(a, 0.05, np.stack([run[t] for run in runs]).astype(float) / 0.9), float(w))
         for t, (a, w) in enumerate(zip(turns.orders, turns.weights, strict=True))
     ]
     assert total.plug_in == pytest.approx(np.sum(parts, axis=0), rel=0.03)
@@ -211,7 +210,7 @@ def test_changes_of_means_are_those_of_random_batches(inside: bool) -> None:
     where = np.array([1, 6]) if inside else None
     points = gradients[where] if where is not None else rng.normal(size=(2, 3)).astype(np.float32)
     sizes = range(1, 7 if inside else 8)
-    found = mean_rule.changes(rng, gradients, points, where, sizes, 3000)
+    found = mean_rule.mean_changes(rng, gradients, points, where, sizes, 3000)
     for m, point in enumerate(points):
         others = np.delete(gradients, where[m], axis=0) if where is not None else gradients
         for k, size in enumerate(sizes):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap
-from dpspec_per_instance import estimation
-from dpspec_per_instance.composition import entropic_mean, exponents
-from dpspec_per_instance.divergence import step_divergence
-from dpspec_per_instance.step_table import StepTable
-from dpspec_per_instance.totals import Composer, quantile_place
+from dpspec_per_instance import theory
+from dpspec_per_instance.bounds import Composer
+from dpspec_per_instance.findings import quantile_place
+from dpspec_per_instance.theory import StepTable, entropic_mean, exponents, step_divergence
 
 MECHANISM = {
     "noise_multiplier": 0.9,
@@ -22,7 +21,7 @@ MECHANISM = {
     "orders": [1.5, 2.0, 4.0, 16.0],
     "composition": {"exponent": "auto", "observe_every": 1, "unobserved": "nearest"},
 }
-LOGS = estimation.log_terms(1000, 0.05)
+LOGS = theory.log_terms(1000, 0.05)
 
 
 def mechanism(**changes):
@@ -64,7 +63,7 @@ def test_the_composition_is_that_of_its_parts():
             part = entropic_mean(d, float(e.weights[t]))
             top = float(step_divergence(e.orders[t], 0.05, 1 / 0.9))
             plug_in += part
-            certain += part if t == 0 else estimation.certified(part, float(e.weights[t]), top, 6, LOGS)
+            certain += part if t == 0 else theory.certified_mean(part, float(e.weights[t]), top, 6, LOGS)
         assert np.all(total.plug_in >= plug_in * (1 - 1e-9))
         assert total.plug_in == pytest.approx(plug_in, rel=0.03)
         assert np.all(total.certified >= certain * (1 - 1e-9))

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 from support import per_instance_brute as brute
+from support.per_instance_brute import Law, exact, merged, sampled
 
-from dpspec_per_instance.divergence import step_divergence
-from dpspec_per_instance.tuples import Law, exact, merged, plug_in, sampled
+from dpspec_per_instance.printed.mean_rule import plug_in
+from dpspec_per_instance.theory import step_divergence
 
 TWO_D = ((0.6, 0.2), (-0.3, 0.5))
 

@@ -11,19 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpspec.contract import FrozenMap, Trial
-from dpspec.engine.prepare import prepare
-from dpspec.engine.result import AuditResult
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.contract import FrozenMap, Section, Trial
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_preprocessing import conformance, ptr, steps
 from dpspec_preprocessing.attack import distance_inside, window_count
-from dpspec_preprocessing.execute import Executable, Tally, score
-from dpspec_preprocessing.options import build
-from dpspec_preprocessing.private import Private
+from dpspec_preprocessing.conclusions import check_trials
+from dpspec_preprocessing.execution import steps
+from dpspec_preprocessing.execution.engines import LinearEngine, NoiseTally, score_output
+from dpspec_preprocessing.options import Declaration
+from dpspec_preprocessing.theory.private import Private, PrivateMechanism
+from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -126,15 +128,15 @@ def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kin
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_noise_of_another_scale_is_seen(kind: str) -> None:
     """What ran has 1.2 times the declared noise: the test says so, and by how much."""
-    m = Private(kind=kind, noise=0.5, records=50)
-    louder = Executable(private=replace(m, noise=0.5 / 1.2), radius=1.0)
+    m = PrivateMechanism(kind=kind, noise=0.5, records=50)
+    louder = LinearEngine(private=replace(m, noise=0.5 / 1.2), radius=1.0)
     exact = np.zeros((50, 1))
-    tally = Tally()
-    list(louder.released([exact], np.ones(50), [0] * 4000, np.random.default_rng(3), tally))
+    tally = NoiseTally()
+    list(louder.execute([exact], np.ones(50), [0] * 4000, np.random.default_rng(3), tally))
     scale = (1.2**2) if kind == "gaussian" else 1.2
     evidence = FrozenMap({"noise": {"count": tally.count, "squares": tally.squares * scale}})
-    block = FrozenMap({"private": {"kind": kind}})
-    (check,) = conformance.checks(SimpleNamespace(mechanism=block), [Trial(index=0, evidence=evidence)])  # type: ignore[arg-type, list-item]
+    block = Section("preprocessing", FrozenMap({"private": {"kind": kind}}))
+    (check,) = check_trials(SimpleNamespace(mechanism=block), [Trial(index=0, evidence=evidence)])  # type: ignore[arg-type, list-item]
     assert check.p_value < 1e-6
     assert check.measured == pytest.approx(1.2, rel=0.05)
 
@@ -162,7 +164,9 @@ def test_a_conditional_bound_proves_no_claim_about_all_data(tmp_path: Path) -> N
     step = ["mechanism.private.eps_noise=0.02"]
     assert [v.verdict for v in audited(tmp_path, claim, *step, "audit=null").verdicts] == ["supported"]
     tested = "mechanism.ptr={epsilon: 0.5, delta: 1e-5}"
-    audit = audited(tmp_path, claim.replace(", expect: supported", ""), *step, tested)
+    # Noise and directions are those of 500 records: of fewer nothing is proved.
+    assert [v.verdict for v in audited(tmp_path, claim, *step, tested, "audit=null").verdicts] == ["open"]
+    audit = audited(tmp_path, claim.replace(", expect: supported", ", min_records: 500"), *step, tested)
     assert [v.verdict for v in audit.verdicts] == ["proved"]
     uppers = [f for f in audit.findings if f.bound == "upper"]
     # The test is released as well: no bound that leaves its cost out may stand.
@@ -183,13 +187,15 @@ def test_only_certified_bounds_prove(tmp_path: Path, mode: str, verdict: str) ->
 
 def test_printed_bounds_that_hold_support_at_most(tmp_path: Path) -> None:
     same = ["mechanism.pipeline=[{impute: mean, mask: same}]", STEP["impute"][1], "mechanism.accounting=printed"]
+    assert [v.verdict for v in audited(tmp_path, *same, "audit=null").verdicts] == ["open"]
+    same.append("threat_model.neighbours=same-missing-values")
     assert [v.verdict for v in audited(tmp_path, *same, "audit=null").verdicts] == ["supported"]
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "exponential"])
 def test_queries_keep_their_declared_constants(kind: str) -> None:
-    m = Private(kind=kind, noise=0.7, records=50, lipschitz=0.6, sensitivity=1.0)
-    engine = Executable(private=m, radius=1.0)
+    m = PrivateMechanism(kind=kind, noise=0.7, records=50, lipschitz=0.6, sensitivity=1.0)
+    engine = LinearEngine(private=m, radius=1.0)
     random = np.random.default_rng(5)
     x = random.normal(size=(50, 3))
     x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None]
@@ -199,8 +205,8 @@ def test_queries_keep_their_declared_constants(kind: str) -> None:
     moved = x + 0.01 * random.normal(size=x.shape)
     distance = float(np.linalg.norm(x - moved, axis=1).sum())
     assert np.linalg.norm(engine.query(x) - engine.query(moved)) <= 0.6 * distance
-    tally = Tally()
-    outputs = np.array(list(engine.released([x, other], np.ones(50), [0] * 4000, random, tally)))
+    tally = NoiseTally()
+    outputs = np.array(list(engine.execute([x, other], np.ones(50), [0] * 4000, random, tally)))
     exact = engine.query(x)
     if kind == "exponential":
         weights = np.exp(exact * 0.7 / 2.0)
@@ -214,12 +220,10 @@ def test_queries_keep_their_declared_constants(kind: str) -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_gradients_keep_their_declared_constants(loss: str) -> None:
-    from dpspec_preprocessing.options import constants
-
     radius = 2.0
-    lipschitz, smooth = constants({"kind": "dp-gd", "loss": loss, "theta_radius": radius})
-    m = Private(kind="dp-gd", noise=1.0, records=1, lipschitz=lipschitz, smooth=smooth)
-    engine = Executable(private=m, radius=1.0, loss=loss, theta_radius=radius)
+    lipschitz, smooth = Private.of({"kind": "dp-gd", "loss": loss, "theta_radius": radius}).constants()
+    m = PrivateMechanism(kind="dp-gd", noise=1.0, records=1, lipschitz=lipschitz, smooth=smooth)
+    engine = LinearEngine(private=m, radius=1.0, loss=loss, theta_radius=radius)
     random = np.random.default_rng(6)
     for _ in range(300):
         x, theta = random.normal(size=(2, 4)), random.normal(size=4)
@@ -241,8 +245,8 @@ def test_gradients_keep_their_declared_constants(loss: str) -> None:
 
 
 def test_training_is_dp_gd_as_published() -> None:
-    m = Private(kind="dp-gd", noise=0.5, records=20, steps=6)
-    engine = Executable(private=m, radius=1.0, learning_rate=0.4, theta_radius=0.3)
+    m = PrivateMechanism(kind="dp-gd", noise=0.5, records=20, steps=6)
+    engine = LinearEngine(private=m, radius=1.0, learning_rate=0.4, theta_radius=0.3)
     random = np.random.default_rng(8)
     x, y = random.normal(size=(20, 3)) * 0.3, random.choice([-1.0, 1.0], size=20)
     noise = np.random.default_rng(4)
@@ -259,11 +263,11 @@ def test_training_is_dp_gd_as_published() -> None:
 
 def test_scores_are_likelihood_ratios() -> None:
     one, other = np.array([1.0]), np.array([0.0])
-    laplace = Private(kind="laplace", noise=0.5)
-    assert score(laplace, np.array([0.3]), one, other) == pytest.approx((0.3 - 0.7) * 0.5)
-    gaussian = Private(kind="gaussian", noise=0.5)
-    assert score(gaussian, np.array([0.5]), one, other) == 0.0
-    assert score(gaussian, one, one, one) == 0.0
+    laplace = PrivateMechanism(kind="laplace", noise=0.5)
+    assert score_output(laplace, np.array([0.3]), one, other) == pytest.approx((0.3 - 0.7) * 0.5)
+    gaussian = PrivateMechanism(kind="gaussian", noise=0.5)
+    assert score_output(gaussian, np.array([0.5]), one, other) == 0.0
+    assert score_output(gaussian, one, one, one) == 0.0
 
 
 def test_distances_inside_never_move_by_more_than_one() -> None:
@@ -276,14 +280,14 @@ def test_distances_inside_never_move_by_more_than_one() -> None:
     for step, collection in declared:
         block = {"pipeline": (step,), "private": {"kind": "gaussian", "eps_noise": 1.0}, "collection": collection}
         mechanism = {**block, "ptr": {"epsilon": 0.5, "delta": 1e-6}}
-        found = build(mechanism, 60, 3)
+        found = Declaration.of(mechanism).pipeline(60, 3)
         for _ in range(60):
             x = random.uniform(-0.5, 0.5, size=(60, 3)) * [1.0, 1.0, 0.1]
             if "impute" in step:
                 x[random.random(60) < 0.3, 0] = math.nan
             z = x.copy()
             z[0] = random.uniform(-0.5, 0.5, size=3)
-            assert abs(distance_inside(x, found, mechanism) - distance_inside(z, found, mechanism)) <= 1.0 + 1e-9
+            assert abs(distance_inside(x, found) - distance_inside(z, found)) <= 1.0 + 1e-9
     assert window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
 
 
@@ -291,10 +295,10 @@ def test_refusals_are_as_likely_as_said() -> None:
     random = np.random.default_rng(12)
     epsilon, delta, distance = 0.5, 1e-2, 9.0
     noisy = distance + random.laplace(0.0, 1.0 / epsilon, 40_000)
-    share = float(np.mean(noisy <= ptr.threshold(epsilon, delta)))
-    assert share == pytest.approx(ptr.refusal(distance, epsilon, delta), abs=0.012)
-    far = ptr.threshold(epsilon, delta) + 4.0
-    assert ptr.refusal(far, epsilon, delta) == pytest.approx(math.exp(-epsilon * far) / delta)
+    share = float(np.mean(noisy <= threshold(epsilon, delta)))
+    assert share == pytest.approx(refusal_probability(distance, epsilon, delta), abs=0.012)
+    far = threshold(epsilon, delta) + 4.0
+    assert refusal_probability(far, epsilon, delta) == pytest.approx(math.exp(-epsilon * far) / delta)
 
 
 def test_the_side_channel_of_deduplicated_digits(tmp_path: Path) -> None:
@@ -366,4 +370,4 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 def test_processing_is_deterministic() -> None:
     x = np.random.default_rng(2).normal(size=(50, 4)) * 0.3
     for step in ({"pca": 2}, {"quantise": 0.2}, {"scale": "standard", "clip": 1.0}):
-        assert np.array_equal(steps.run(x, [step])[0], steps.run(x, [step])[0])
+        assert np.array_equal(steps.run_steps(x, [step])[0], steps.run_steps(x, [step])[0])

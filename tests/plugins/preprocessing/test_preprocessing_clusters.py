@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing import clusters, neighbours, steps
-from dpspec_preprocessing.neighbours import Finder, Products, Tree
+from dpspec_preprocessing.execution import finders, steps
+from dpspec_preprocessing.execution.finders import Finder, Products, Tree
 
 Rows = npt.NDArray[np.float64]
 
@@ -47,15 +48,15 @@ def test_good_clusters_are_those_of_the_definition(
     monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float
 ) -> None:
     if way != "chosen":
-        monkeypatch.setattr(clusters, "finder", lambda x, weight, radius, device: WAYS[way](x, weight))
+        monkeypatch.setattr(finders, "choose_finder", lambda x, weight, radius, device: WAYS[way](x, weight))
     x = blobs(features)
-    found = clusters.good_clusters(x, eta)
+    found = finders.find_good_clusters(x, eta)
     centres, representative, largest = by_definition(x, eta)
     assert found.centres.tolist() == centres
     assert found.representative.tolist() == representative
     assert found.largest == largest
     distances = np.sqrt(np.square(x[:, None] - x[None]).sum(axis=2))
-    assert clusters.ball_counts(x, 8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
+    assert count_in_balls(x, 8.0 * eta).tolist() == (distances <= 8.0 * eta).sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e20, 1e30])
@@ -74,8 +75,8 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, way: str, 
     x, weight = blobs(features), np.random.default_rng(1).integers(1, 4, size=300)
     whole = WAYS[way](x, weight)
     expected = whole.weights_within(0.3), [row.tolist() for row in whole.within(np.arange(5, 90), 0.3)]
-    monkeypatch.setattr(neighbours, "_DIFFERENCES", 700)
-    monkeypatch.setattr(neighbours, "_PRODUCTS", 2000)
+    monkeypatch.setattr(finders, "_DIFFERENCES", 700)
+    monkeypatch.setattr(finders, "_PRODUCTS", 2000)
     parts = WAYS[way](x, weight)
     assert parts.weights_within(0.3).tolist() == expected[0].tolist()
     assert [row.tolist() for row in parts.within(np.arange(5, 90), 0.3)] == expected[1]
@@ -104,16 +105,16 @@ def test_coarser_products_are_not_trusted() -> None:
 
 def test_the_way_follows_features_density_and_device() -> None:
     sparse, weight = np.random.default_rng(1).normal(size=(3000, 20)), np.ones(3000, dtype=np.int64)
-    assert isinstance(neighbours.finder(sparse[:, :3], weight, 0.1, "cuda"), Tree)
-    assert isinstance(neighbours.finder(sparse, weight, 0.1, "cpu"), Tree)
-    assert isinstance(neighbours.finder(sparse, weight, 10.0, "cpu"), Products)
-    assert isinstance(neighbours.finder(sparse, weight, 0.1, "meta"), Products)
+    assert isinstance(finders.choose_finder(sparse[:, :3], weight, 0.1, "cuda"), Tree)
+    assert isinstance(finders.choose_finder(sparse, weight, 0.1, "cpu"), Tree)
+    assert isinstance(finders.choose_finder(sparse, weight, 10.0, "cpu"), Products)
+    assert isinstance(finders.choose_finder(sparse, weight, 0.1, "meta"), Products)
 
 
 def test_a_row_that_occurs_often_is_searched_for_once() -> None:
     """Half of all records are one row; listing its copies pair by pair would take 4e8 places."""
     x = np.random.default_rng(5).normal(size=(40_000, 6))
     x[::2] = x[0]
-    found = clusters.good_clusters(x, 1e-6)
+    found = finders.find_good_clusters(x, 1e-6)
     assert found.largest == 20_000
     assert np.count_nonzero(steps.deduplicate(x, 1e-6).any(axis=1)) == 20_001

@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing import clusters, measure, sensitivity, steps
+from dpspec_preprocessing.execution import collection, finders, steps
+from dpspec_preprocessing.printed.formulas import clusters_printed, mean_printed, pca_printed
+from dpspec_preprocessing.theory import sensitivity
 
 NAN = math.nan
 ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
@@ -38,16 +41,16 @@ THREE = np.array(
 
 
 def test_clusters_of_nine_points() -> None:
-    found = clusters.good_clusters(ONE, 0.1)
+    found = finders.find_good_clusters(ONE, 0.1)
     assert np.flatnonzero(found.centres).tolist() == [0, 1, 2, 5, 6]
     assert found.largest == 3
     kept = np.flatnonzero(steps.deduplicate(ONE, 0.1)[:, 0]).tolist()
     assert [*kept, 3] == [0, 4, 5, 8, 3]  # record 3 is kept too: it is the zero vector already
     expected = [-0.82, -0.82, -0.82, 0.0, 0.25, 0.6, 0.6, 0.6, 0.95]
     assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
-    measured = measure.measured(ONE, {"quantise": 0.1})
+    measured = collection.measure_limits(ONE, {"quantise": 0.1})
     assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
-    assert sensitivity.clusters_printed(3) == 6
+    assert clusters_printed(3) == 6
     assert sensitivity.clusters(7) == 14
     assert sensitivity.clusters(7) * 2 * 0.1 == pytest.approx(2.8)
 
@@ -58,23 +61,23 @@ def test_both_ways_to_count_neighbours_agree() -> None:
     x = np.concatenate([base, base[:20] + 0.01 * random.normal(size=(20, 20))])
     padded = np.pad(x[:, :10], ((0, 0), (0, 10)))
     for radius in (0.05, 0.3, 0.6):
-        tree = clusters.ball_counts(padded[:, :10], radius)
-        assert tree.tolist() == clusters.ball_counts(padded, radius).tolist()
+        tree = count_in_balls(padded[:, :10], radius)
+        assert tree.tolist() == count_in_balls(padded, radius).tolist()
         distances = np.linalg.norm(x[:, None] - x[None], axis=2)
-        assert clusters.ball_counts(x, radius).tolist() == (distances <= radius).sum(1).tolist()
-        near, far = clusters.good_clusters(padded[:, :10], radius), clusters.good_clusters(padded, radius)
+        assert count_in_balls(x, radius).tolist() == (distances <= radius).sum(1).tolist()
+        near, far = finders.find_good_clusters(padded[:, :10], radius), finders.find_good_clusters(padded, radius)
         assert near.representative.tolist() == far.representative.tolist()
 
 
 def test_missing_values() -> None:
-    measured = measure.measured(TWO, {"impute": "mean"})
+    measured = collection.measure_limits(TWO, {"impute": "mean"})
     assert int(np.isnan(TWO).sum()) == 4
     assert measured["max_missing_rows"] == 4
     assert measured["min_observed"] == 6
     assert measured["max_missing_in_row"] == 1
     mean = np.nanmean(TWO, axis=0)
     assert mean == pytest.approx([0.1857142857, 0.1142857143, 0.1666666667], abs=1e-10)
-    printed, same = sensitivity.mean_printed(8, 4), sensitivity.mean_same_mask(6)
+    printed, same = mean_printed(8, 4), sensitivity.mean_same_mask(6)
     # M = min(sqrt(d), ||mean|| + 2 sqrt(d) / N)
     any_mask = sensitivity.mean_any_mask(6, 3, measured["max_mean_norm"])
     bound = measured["max_mean_norm"] + 2.0 * math.sqrt(3.0) / 6.0
@@ -82,17 +85,17 @@ def test_missing_values() -> None:
     assert (printed, same) == (0.5, pytest.approx(0.3333333333, rel=1e-8))
     assert any_mask == pytest.approx(0.3891288209, rel=1e-8)
     assert [4 * v for v in (printed, same, any_mask)] == pytest.approx([2.0, 1.3333333333, 1.5565152837], rel=1e-8)
-    imputed = steps.imputation(TWO, "mean")(TWO)
+    imputed = steps.fit_imputation(TWO, "mean")(TWO)
     assert imputed[0, 1] == pytest.approx(mean[1], rel=1e-12)
     assert not np.isnan(imputed).any()
 
 
 def test_spectrum_of_eight_points() -> None:
-    values = measure.spectrum(THREE)
+    values = collection.covariance_spectrum(THREE)
     assert values == pytest.approx([0.6437214031, 0.0536284490, 0.0039394336], rel=1e-8)
-    gaps = [measure.measured(THREE, {"pca": k})["min_eigengap"] for k in (1, 2)]
+    gaps = [collection.measure_limits(THREE, {"pca": k})["min_eigengap"] for k in (1, 2)]
     assert gaps == pytest.approx([0.5900929541, 0.0496890154], rel=1e-8)
-    taus = [sensitivity.pca_printed(gap, 8).tau for gap in gaps]
+    taus = [pca_printed(gap, 8).tau for gap in gaps]
     assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
     assert [sensitivity.pca(gap, 8).tau for gap in gaps] == [8.0, 8.0]
     assert values[1:].sum() == pytest.approx(0.0575678826, rel=1e-8)
@@ -100,9 +103,11 @@ def test_spectrum_of_eight_points() -> None:
 
 def test_projections_turn_with_the_data() -> None:
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
-    assert measure.spectrum(THREE @ turn) == pytest.approx(measure.spectrum(THREE), rel=1e-10)
-    assert steps.projection(THREE @ turn, 1)(THREE @ turn) == pytest.approx(
-        steps.projection(THREE, 1)(THREE) @ turn, abs=1e-12
+    assert collection.covariance_spectrum(THREE @ turn) == pytest.approx(
+        collection.covariance_spectrum(THREE), rel=1e-10
+    )
+    assert steps.fit_projection(THREE @ turn, 1)(THREE @ turn) == pytest.approx(
+        steps.fit_projection(THREE, 1)(THREE) @ turn, abs=1e-12
     )
 
 
@@ -114,19 +119,19 @@ def test_duplicates_do_not_depend_on_the_order_of_rows() -> None:
 
 def test_test_rows_are_mapped_by_what_training_rows_gave() -> None:
     test = np.array([[NAN, 0.1, 0.2]])
-    rows, others = steps.run(TWO, [{"impute": "mean"}], test=test)
+    rows, others = steps.run_steps(TWO, [{"impute": "mean"}], test=test)
     assert others[0, 0] == pytest.approx(np.nanmean(TWO[:, 0]))
     assert np.linalg.norm(rows, axis=1).max() <= 1.0
     for by, trim in (("median", 0), ("trimmed", 1), ("regression", 0)):
-        processed, _ = steps.run(TWO, [{"impute": by, "trim": trim}])
+        processed, _ = steps.run_steps(TWO, [{"impute": by, "trim": trim}])
         assert np.isfinite(processed).all()
     with pytest.raises(ValueError, match="missing or infinite"):
-        steps.run(TWO, [])
+        steps.run_steps(TWO, [])
 
 
 def test_trimmed_means_and_medians_are_those_of_other_libraries() -> None:
     from scipy.stats import trim_mean
 
-    filled = steps.imputation(TWO, "trimmed", 1)(TWO)
+    filled = steps.fit_imputation(TWO, "trimmed", 1)(TWO)
     assert filled[0, 1] == pytest.approx(trim_mean(TWO[1:, 1], 1.0 / 7.0))
-    assert steps.imputation(TWO, "median")(TWO)[0, 1] == np.nanmedian(TWO[:, 1])
+    assert steps.fit_imputation(TWO, "median")(TWO)[0, 1] == np.nanmedian(TWO[:, 1])

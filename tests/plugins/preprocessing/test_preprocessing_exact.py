@@ -12,10 +12,14 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing import clusters, measure, sensitivity, steps, totals
-from dpspec_preprocessing.private import Private, certified_rdp
-from dpspec_preprocessing.sensitivity import Sensitivity
+from dpspec_preprocessing.execution import collection, finders, steps
+from dpspec_preprocessing.printed.formulas import clusters_printed, table_2_divergence
+from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.divergence import certified_rdp, group_divergence, least_divergence, smooth_divergence
+from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.theory.sensitivity import Sensitivity
 
 Rows = npt.NDArray[np.float64]
 Pair = tuple[Rows, Rows]
@@ -56,7 +60,7 @@ def line(copies: int, eta: float, ends: int = 2) -> Pair:
 
 
 def rows_summed(pair: Pair, step: dict[str, object], what: Callable[[Rows], Rows]) -> float:
-    one, other = (float(what(steps.apply(x, step)[:, 0]).sum()) for x in pair)
+    one, other = (float(what(apply_step(x, step)[:, 0]).sum()) for x in pair)
     return abs(one - other)
 
 
@@ -72,16 +76,16 @@ def whole(x: Rows) -> Rows:
     return x
 
 
-def gaussian(noise: float, n: int) -> Private:
-    return Private(kind="gaussian", noise=noise, records=n)
+def gaussian(noise: float, n: int) -> PrivateMechanism:
+    return PrivateMechanism(kind="gaussian", noise=noise, records=n)
 
 
-def laplace(noise: float, n: int) -> Private:
-    return Private(kind="laplace", noise=noise, records=n)
+def laplace(noise: float, n: int) -> PrivateMechanism:
+    return PrivateMechanism(kind="laplace", noise=noise, records=n)
 
 
-def full(noise: float, n: int) -> Private:
-    return Private(kind="dp-gd", noise=noise, records=n)
+def full(noise: float, n: int) -> PrivateMechanism:
+    return PrivateMechanism(kind="dp-gd", noise=noise, records=n)
 
 
 #: name: pair, step, query or gradient, mechanism, order, exact divergence, printed (0 where that is not exceeded).
@@ -107,15 +111,15 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     m = kind(noise, len(pair[0]))
     shift = rows_summed(pair, step, what)
     # A query moves by 1 for one record, a sum of gradients by 2.
-    divergence = certified_rdp(m.louder(shift / (2.0 if m.kind == "dp-gd" else 1.0)), order)
+    divergence = certified_rdp(m.with_noise_times(shift / (2.0 if m.kind == "dp-gd" else 1.0)), order)
     assert divergence == near(exact)
     ((by, eta),) = step.items()
-    ball = max(int(clusters.ball_counts(x, 8.0 * eta).max()) for x in pair)
+    ball = max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
     changed = min(float(m.records), sensitivity.clusters(ball))
     moved = 1.0 if by == "deduplicate" else 2.0 * eta
-    assert divergence <= totals.least(m, order, Sensitivity(changed, moved).tau, changed)
-    cluster = max(clusters.good_clusters(x, eta).largest for x in pair)
-    printed = totals.printed(m, order, sensitivity.clusters_printed(cluster) * (moved if by == "deduplicate" else eta))
+    assert divergence <= least_divergence(m, order, Sensitivity(changed, moved).tau, changed)
+    cluster = max(finders.find_good_clusters(x, eta).largest for x in pair)
+    printed = table_2_divergence(m, order, clusters_printed(cluster) * (moved if by == "deduplicate" else eta), 0.0)
     if exceeded:
         assert printed == near(exceeded)
         assert divergence > printed
@@ -138,8 +142,8 @@ def test_imputation_attains_what_is_certified(
     pair = imputed(n, missing)
     m = gaussian(noise, n) if name == "R03" else full(noise, n)
     shift = rows_summed(pair, {"impute": "mean"}, cut if name == "R03" else whole)
-    divergence = certified_rdp(m.louder(shift / (1.0 if name == "R03" else 2.0)), order)
-    certified = totals.certified(m, order, missing * sensitivity.mean_same_mask(n - missing))
+    divergence = certified_rdp(m.with_noise_times(shift / (1.0 if name == "R03" else 2.0)), order)
+    certified = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
     assert divergence == near(exact)
     assert certified == pytest.approx(divergence, rel=1e-12)
 
@@ -147,12 +151,12 @@ def test_imputation_attains_what_is_certified(
 def test_r11_two_choices_after_imputation() -> None:
     """Qualities f and -f: the logit moves by the whole shift, the divergence by less."""
     pair = imputed(250, 25)
-    one, other = (float(cut(steps.apply(x, {"impute": "mean"})).sum()) for x in pair)
+    one, other = (float(cut(apply_step(x, {"impute": "mean"})).sum()) for x in pair)
     p, q = (1.0 / (1.0 + math.exp(-value)) for value in (one, other))  # noise 1, sensitivity 1: e^(f / 2) to e^(-f / 2)
     exact = math.log(p**15 * q**-14 + (1 - p) ** 15 * (1 - q) ** -14) / 14
     assert exact == near(0.58014219)
-    m = Private(kind="exponential", noise=1.0, records=250)
-    assert exact <= totals.certified(m, 15.0, 25 * sensitivity.mean_same_mask(225))
+    m = PrivateMechanism(kind="exponential", noise=1.0, records=250)
+    assert exact <= smooth_divergence(m, 15.0, 25 * sensitivity.mean_same_mask(225))
 
 
 def leaning(n: int, gap: float) -> Pair:
@@ -172,30 +176,30 @@ def leaning(n: int, gap: float) -> Pair:
     ],
 )
 def test_projections_stay_far_below_what_is_certified(
-    name: str, m: Private, order: float, gap: float, reference: float
+    name: str, m: PrivateMechanism, order: float, gap: float, reference: float
 ) -> None:
     """Every record counted with the sign of its first coordinate: the projection's turn adds up over all of them."""
     pair = leaning(m.records, gap)
     signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
-    one, other = (float((steps.projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)
+    one, other = (float((steps.fit_projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)
     shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
-    divergence = certified_rdp(m.louder(shift), order)
+    divergence = certified_rdp(m.with_noise_times(shift), order)
     assert divergence <= 1.05 * reference
-    least = min(measure.measured(x, {"pca": 1})["min_eigengap"] for x in pair)
+    least = min(collection.measure_limits(x, {"pca": 1})["min_eigengap"] for x in pair)
     tau = sensitivity.pca(least, m.records).tau
-    assert max(divergence, reference) <= totals.certified(m, order, tau)
-    assert divergence >= 0.05 * totals.certified(m, order, 0.0)
+    assert max(divergence, reference) <= smooth_divergence(m, order, tau)
+    assert divergence >= 0.05 * smooth_divergence(m, order, 0.0)
 
 
 def test_r13_sampled_records_after_projection() -> None:
     """One step of a thousand records drawn one at a time, by quadrature in the plane; 20000 steps of it."""
-    m = Private(kind="sgd-sampled", noise=0.05, records=1000, steps=20_000)
+    m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20_000)
     pair = leaning(1000, 0.5)
     line = np.linspace(-9.0 * m.sigma, 9.0 * m.sigma, 601)
     x, y = np.meshgrid(line, line, indexing="ij")
     laws = []
     for rows in pair:
-        places, counts = np.unique(np.round(steps.projection(rows, 1)(rows), 13), axis=0, return_counts=True)
+        places, counts = np.unique(np.round(steps.fit_projection(rows, 1)(rows), 13), axis=0, return_counts=True)
         law = sum(
             k * np.exp(-0.5 * ((x - u) ** 2 + (y - v) ** 2) / m.sigma**2)
             for (u, v), k in zip(places, counts, strict=True)
@@ -204,10 +208,10 @@ def test_r13_sampled_records_after_projection() -> None:
     ratio = laws[0] / laws[1]
     exact = 20_000 * math.log1p(float(((ratio**11 - 1.0 - 11.0 * (ratio - 1.0)) * laws[1]).sum())) / 10.0
     assert exact == pytest.approx(0.0016209, rel=0.005)
-    assert exact <= totals.certified(m, 11.0, sensitivity.pca(0.4999, 1000).tau)
+    assert exact <= smooth_divergence(m, 11.0, sensitivity.pca(0.4999, 1000).tau)
 
 
-def iterated(pair: Pair, m: Private, order: float, last: int) -> float:
+def iterated(pair: Pair, m: PrivateMechanism, order: float, last: int) -> float:
     """The divergence of the iterate at a random step among the first ``last`` ones, gradients being the rows."""
     spread = m.sigma * np.sqrt(np.arange(1, last + 1))
     x = np.linspace(-8.0 * spread[-1], 8.0 * spread[-1], 4001)
@@ -235,7 +239,7 @@ def test_hidden_iterates_after_every_step(name: str, reference: object) -> None:
     """The record first, what it changes next; of R16 the reference's own pair, which stops among n - p + 1 steps."""
     if name == "R14":
         m, order, last, step = (
-            Private(kind="sgd-iterated", noise=0.001, records=10_000),
+            PrivateMechanism(kind="sgd-iterated", noise=0.001, records=10_000),
             11.0,
             9_991,
             {"deduplicate": 0.01},
@@ -243,25 +247,35 @@ def test_hidden_iterates_after_every_step(name: str, reference: object) -> None:
         pair = tuple(np.concatenate([x, np.zeros((10_000 - len(x), 2))]) for x in one_cluster(5, 0.9, 0.875))
         tau = 2.0 * 5
     elif name == "R15":
-        m, order, last, step = Private(kind="sgd-iterated", noise=0.002, records=5_000), 12.0, 4_961, {"quantise": 0.01}
+        m, order, last, step = (
+            PrivateMechanism(kind="sgd-iterated", noise=0.002, records=5_000),
+            12.0,
+            4_961,
+            {"quantise": 0.01},
+        )
         members = np.full((20, 1), 0.95 - 0.02)
         members[0] -= 0.0095
         common = np.concatenate([members, np.zeros((5_000 - 21, 1))])
         pair = both(common, [0.95], [-0.95])
         tau = 2.0 * 21 * 2.0 * 0.01
     else:
-        m, order, last, step = Private(kind="sgd-iterated", noise=0.005, records=2_000), 11.0, 1_801, {"impute": "mean"}
+        m, order, last, step = (
+            PrivateMechanism(kind="sgd-iterated", noise=0.005, records=2_000),
+            11.0,
+            1_801,
+            {"impute": "mean"},
+        )
         pair, tau = imputed(2_000, 200), 200 * sensitivity.mean_same_mask(1800)
-    exact = iterated(tuple(steps.apply(x, step) for x in pair), m, order, last)
+    exact = iterated(tuple(apply_step(x, step) for x in pair), m, order, last)
     assert exact == reference
-    assert exact <= totals.certified(m, order, tau)
+    assert exact <= smooth_divergence(m, order, tau)
 
 
 @pytest.mark.parametrize("replaced", [1, 4, 20])
 def test_groups_of_records_before_hidden_iterates(replaced: int) -> None:
     """So many records at one end or at the other, first of all: what group privacy takes of the iterated mechanism."""
-    m = Private(kind="sgd-iterated", noise=0.01, records=400)
+    m = PrivateMechanism(kind="sgd-iterated", noise=0.01, records=400)
     rows = np.zeros((400, 1))
     rows[:replaced] = 1.0
     exact = iterated((rows, -rows), m, 4.0, 400)
-    assert exact <= totals.group(m, 4.0, replaced - 1) < math.inf
+    assert exact <= group_divergence(m, 4.0, replaced - 1) < math.inf

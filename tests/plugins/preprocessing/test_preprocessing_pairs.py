@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing import canaries, clusters, measure, sensitivity, steps
+from dpspec_preprocessing.execution import collection, planting, steps
+from dpspec_preprocessing.theory import sensitivity
 
 Rows = npt.NDArray[np.float64]
 Pair = tuple[Rows, Rows]
@@ -45,12 +47,12 @@ def holed(random: np.random.Generator, pair: Pair, same: bool) -> Pair:
 
 
 def moved(pair: Pair, step: dict[str, Any]) -> tuple[int, float, float]:
-    processed = [steps.apply(x, step)[1:] for x in pair]
-    return steps.distance(*processed)
+    processed = [apply_step(x, step)[1:] for x in pair]
+    return steps.moved_distance(*processed)
 
 
 def extremes(pair: Pair, step: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    found = [measure.measured(x, step) for x in pair]
+    found = [collection.measure_limits(x, step) for x in pair]
     return {key: (min(f[key] for f in found), max(f[key] for f in found)) for key in found[0]}
 
 
@@ -100,7 +102,7 @@ def clustered(random: np.random.Generator, name: str) -> tuple[float, float]:
             z[0] = x[int(random.integers(len(x)))] + random.normal(size=d) * eta
             z[0] /= max(1.0, float(np.linalg.norm(z[0])))
     changed, by_how_much, total = moved(pair, {name: eta})
-    ball = max(int(clusters.ball_counts(z, 8.0 * eta).max()) for z in pair)
+    ball = max(int(count_in_balls(z, 8.0 * eta).max()) for z in pair)
     bound = 1.0 if name == "deduplicate" else 2.0 * eta
     assert by_how_much <= bound * (1.0 + 1e-9)
     assert total <= sensitivity.clusters(ball) * bound * (1.0 + 1e-9)
@@ -174,7 +176,7 @@ def test_ten_thousand_neighbours_keep_the_certified_bound(name: str) -> None:
 )
 def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed: int) -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = canaries.neighbours(x, step, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = planting.plant_neighbours(x, step, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
     assert np.array_equal(planted.present[1:], planted.absent[1:], equal_nan=True)
     found = moved(planted, step)
     assert changed - 2 <= found[0] <= changed
@@ -183,14 +185,14 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
 
 def test_imputation_s_canary_attains_the_bound() -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = canaries.neighbours(x, {"impute": "mean"}, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = planting.plant_neighbours(x, {"impute": "mean"}, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
     assert moved(planted, {"impute": "mean"})[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
 
 
 def test_directions_stand_apart() -> None:
     for count, features in ((5, 2), (4, 2), (12, 6), (2, 1)):
-        around = canaries.directions(count, features)
+        around = planting.directions(count, features)
         cosines = around @ around.T - 2.0 * np.eye(count)
         assert cosines.max() <= math.cos(math.radians(72.0)) + 1e-12
     with pytest.raises(ValueError, match="do not fit"):
-        canaries.directions(3, 1)
+        planting.directions(3, 1)

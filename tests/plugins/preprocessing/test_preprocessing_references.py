@@ -6,18 +6,31 @@ import math
 
 import numpy as np
 import pytest
+from support import preprocessing_paper as paper
 
-from dpspec.accounting.rdp import group_rdp, sampled_gaussian_integer_rdp
-from dpspec_preprocessing import convert, lemmas, ptr, sensitivity, theorem2, totals
-from dpspec_preprocessing.private import (
-    Private,
-    certified_rdp,
+from dpspec.accounting import group_rdp, sampled_gaussian_integer_rdp
+from dpspec_preprocessing.printed.formulas import (
+    largest_sampled_order,
+    pca_printed,
     printed_rdp,
+    table_2_divergence,
+    theorem_2_divergence,
+)
+from dpspec_preprocessing.theory import conversion, sensitivity
+from dpspec_preprocessing.theory.divergence import (
+    certified_rdp,
+    compose,
+    composed_slope,
+    group_divergence,
+    least_divergence,
     rdp_slope,
     sampled_curve,
-    sampled_limit,
+    smooth_divergence,
     srdp_slope,
 )
+from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.theory.sampled import compose_sampled
+from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 
@@ -28,11 +41,11 @@ def near(value: float) -> object:
 
 
 def projected(records: int, gap: float) -> float:
-    return sensitivity.pca_printed(gap, records).tau
+    return pca_printed(gap, records).tau
 
 
-def setting(kind: str, noise: float, n: int = 1000, *, steps: int = 1, changed: float = 0.0) -> Private:
-    return Private(kind=kind, noise=noise, records=n, steps=steps, changed=changed)
+def setting(kind: str, noise: float, n: int = 1000, *, steps: int = 1) -> PrivateMechanism:
+    return PrivateMechanism(kind=kind, noise=noise, records=n, steps=steps)
 
 
 #: name: mechanism, order, tau of Table 2, tau of Theorem 2, changed; base, printed, theorem2 at p = q = 2, its
@@ -64,21 +77,21 @@ SETTINGS = {
         (0.15125, 17.82627, 17.2387918, 12.8212063, 9.36500134e9),
     ),
     "R14": (
-        setting("sgd-iterated", 0.001, 10000, changed=10), 11, 10, 10, 10,
+        setting("sgd-iterated", 0.001, 10000), 11, 10, 10, 10,
         (5.5e-6, 0.00122317964, 0.00116643998, 6.65992363e-4, 0.007128),
     ),
     "R15": (
-        setting("sgd-iterated", 0.002, 5000, changed=40), 12, 0.4, 0.4, 40,
+        setting("sgd-iterated", 0.002, 5000), 12, 0.4, 0.4, 40,
         (2.4e-5, 6.13080979e-5, 5.75930332e-5, 4.71334072e-5, 1.119744),
     ),
     "R16": (
-        setting("sgd-iterated", 0.005, 2000, changed=200), 11, 2 / 9, 2 / 9, 200,
+        setting("sgd-iterated", 0.005, 2000), 11, 2 / 9, 2 / 9, 200,
         (1.375e-4, 3.18868004e-4, 3.02947856e-4, 2.08892698e-4, 230.9472),
     ),
 }  # fmt: skip
 
 
-def by_groups(m: Private, order: float, changed: int) -> float:
+def by_groups(m: PrivateMechanism, order: float, changed: int) -> float:
     """The reference's baseline: the mechanism's own, and for one-record steps the general one of the paper's curves."""
     if m.kind == "sgd-sampled":
         return float(group_rdp(lambda a: 0.5 * np.square(a * m.noise), order, changed))
@@ -86,16 +99,17 @@ def by_groups(m: Private, order: float, changed: int) -> float:
         return float(group_rdp(lambda a: 0.5 * a * m.noise**2, order, changed + 1))
     if m.kind == "laplace":
         return m.noise * min(m.records, changed + 1)
-    return totals.group(m, order, changed)
+    return group_divergence(m, order, changed)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(name: str) -> None:
     m, order, tabulated, tau, changed, (base, printed, theorem, best, group) = SETTINGS[name]
-    assert totals.base(m, order) == near(base)
-    assert totals.printed(m, order, tabulated) == near(printed)
-    assert totals.theorem(m, order, tau) == near(theorem)
-    assert totals.optimised(m, order, tau) == near(best)
+    kappa = changed if m.kind == "sgd-iterated" else 0
+    assert printed_rdp(m, order) == near(base)
+    assert table_2_divergence(m, order, tabulated, kappa) == near(printed)
+    assert paper.theorem_2_at(m, order, tau, kappa) == near(theorem)
+    assert theorem_2_divergence(m, order, tau, kappa) == near(best)
     assert by_groups(m, order, changed) == near(group)
     assert base <= best <= theorem * (1 + 1e-12) <= printed * (1 + 1e-12)
 
@@ -103,50 +117,50 @@ def test_settings(name: str) -> None:
 @pytest.mark.parametrize(("name", "exact"), [("R09", 0.835337284), ("R10", 0.782549528), ("R12", 0.149695656)])
 def test_laplace_pipelines_are_converted_exactly(name: str, exact: float) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
-    assert totals.certified(m, order, tau) == near(exact)
+    assert smooth_divergence(m, order, tau) == near(exact)
 
 
 def test_e1_certified_projection() -> None:
     assert sensitivity.pca(0.4, 500).tau == near(10.2040816327)
-    assert totals.certified(SETTINGS["R04"][0], 11, sensitivity.pca(0.4, 500).tau) == near(1.72605737)
+    assert smooth_divergence(SETTINGS["R04"][0], 11, sensitivity.pca(0.4, 500).tau) == near(1.72605737)
     assert sensitivity.pca(0.25, 2000).tau == near(16.129032258)
-    assert totals.certified(SETTINGS["R08"][0], 25, sensitivity.pca(0.25, 2000).tau) == near(1.643309053)
+    assert smooth_divergence(SETTINGS["R08"][0], 25, sensitivity.pca(0.25, 2000).tau) == near(1.643309053)
     tau = sensitivity.pca(0.6, 101).tau
     assert tau == near(7.13780919)
-    assert convert.pure(SETTINGS["R12"][0], tau, 101) == near(0.0813780919)
-    assert totals.certified(SETTINGS["R12"][0], 11, tau) == near(0.031952958)
+    assert conversion.pure_epsilon(SETTINGS["R12"][0], tau, 101) == near(0.0813780919)
+    assert smooth_divergence(SETTINGS["R12"][0], 11, tau) == near(0.031952958)
     assert sensitivity.pca(0.5, 1000).tau == near(8.06451613)
 
 
 def test_e2_sampled_gradients() -> None:
     """The reference takes one fixed pair for the worst; what is certified exceeds it by a factor below two."""
-    m = Private(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
+    m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
     tau = sensitivity.pca(0.5, 1000).tau
     assert m.sigma == near(5.656854249)
     orders = np.arange(2, 257)
     fixed = m.steps * sampled_gaussian_integer_rdp(orders, 1e-3, m.sigma / 2.0)
     assert fixed[11 - 2] == near(0.01466466970)
     assert srdp_slope(m, tau) == near(0.02032388137)
-    reference = totals.of_samples([math.nan, math.nan, *fixed.tolist()], srdp_slope(m, tau), 11)
+    reference = compose_sampled([math.nan, math.nan, *fixed.tolist()], srdp_slope(m, tau), 11)
     assert reference == near(0.3531364136)
-    assert reference < totals.certified(m, 11, tau) < 1.2 * reference
+    assert reference < smooth_divergence(m, 11, tau) < 1.2 * reference
     assert fixed[11 - 2] < sampled_curve(m)[11] < 1.41 * fixed[11 - 2]
-    assert sampled_limit(SETTINGS["R13"][0]) == near(46.9442761)
+    assert largest_sampled_order(SETTINGS["R13"][0]) == near(46.9442761)
 
 
 @pytest.mark.parametrize(("name", "value"), [("R14", 1.31506133e-5), ("R15", 2.30640995e-6), ("R16", 1.14156118e-5)])
 def test_e3_certified_iterated_gradients(name: str, value: float) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
-    assert totals.certified(m, order, tau) == near(value)
+    assert smooth_divergence(m, order, tau) == near(value)
 
 
-def table_2(m: Private, tau: float) -> float:
-    curve = lambda order: totals.printed(m, order, tau)  # noqa: E731
-    return convert.from_curve(curve, 1e-5, lowest=11.0, conversion="mironov")
+def table_2(m: PrivateMechanism, tau: float) -> float:
+    curve = lambda order: table_2_divergence(m, order, tau, 0.0)  # noqa: E731
+    return conversion.convert_curve(curve, 1e-5, lowest=11.0, conversion="mironov")
 
 
 def line(value: float) -> float:
-    return convert.from_line(value, 1e-5)
+    return paper.epsilon_of_line(value, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -161,29 +175,29 @@ def test_e4_to_e6_conversions(name: str, base: float, printed: float, best: floa
     m, _, tabulated, tau, changed, _ = SETTINGS[name]
     assert line(rdp_slope(m)) == near(base)
     assert table_2(m, tabulated) == near(printed)
-    assert line(totals.optimised(m, 2.0, tau) / 2.0) == near(best)
-    assert line(totals.group(m, 2.0, changed) / 2.0) == near(group)
+    assert line(theorem_2_divergence(m, 2.0, tau, 0.0) / 2.0) == near(best)
+    assert line(group_divergence(m, 2.0, changed) / 2.0) == near(group)
 
 
 def test_e4_exact_conversions() -> None:
     m, _, _, tau, *_ = SETTINGS["R03"]
-    assert convert.gaussian_epsilon(convert.mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
-    assert convert.gaussian_epsilon(convert.mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
+    assert conversion.gaussian_epsilon(conversion.pipeline_mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
+    assert conversion.gaussian_epsilon(conversion.pipeline_mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
 
 
 def test_e7_and_e8_propose_test_release() -> None:
-    m = Private(kind="dp-gd", noise=0.005, records=20000)  # deviation 2 L sqrt(T) / (0.01 n)
-    seventh = ptr.theorem7(m, 0.5, 0.01, 1e-6)
+    m = PrivateMechanism(kind="dp-gd", noise=0.005, records=20000)  # deviation 2 L sqrt(T) / (0.01 n)
+    seventh = paper.theorem_7(m, 0.5, 0.01, 1e-6)
     assert seventh.total == near(2.800317526)
     assert seventh.order == near(15.85369722)
     assert seventh.largest_delta == near(0.9393024065)
-    assert ptr.certified(m, 24.4, 20000, 0.01, 1e-6) == near(0.7125728736)
-    assert ptr.certified_gap(m, 0.5, 0.01, 1e-6) == near(0.2741610269)
-    distance = ptr.distance_gap(0.6, 0.5, 200_000, printed=True)
+    assert paper.tested_total(m, 24.4, 20000, 0.01, 1e-6) == near(0.7125728736)
+    assert paper.tested_gap_total(m, 0.5, 0.01, 1e-6) == near(0.2741610269)
+    distance = paper.printed_gap_distance(0.6, 0.5, 200_000)
     assert distance == near(1639.344262)
-    assert ptr.threshold(0.01, 1e-6) == near(1450.865774)
-    assert ptr.refusal(distance, 0.01, 1e-6) == near(0.07593086187)
-    assert ptr.refusal_printed(distance, 1e-6, 0.01) == near(0.03796543093)
+    assert threshold(0.01, 1e-6) == near(1450.865774)
+    assert refusal_probability(distance, 0.01, 1e-6) == near(0.07593086187)
+    assert paper.printed_refusal(distance, 1e-6, 0.01) == near(0.03796543093)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +213,9 @@ def test_e9_sampled_gaussians(rate: float, sigma: float, order: int, value: floa
 
 
 def test_e10_to_e12() -> None:
-    assert lemmas.subsampled(0.01, 10_000, 1) == (near(7.936351166e-5), 27)
-    assert lemmas.subsampled(0.01, 10_000, 50, printed=True) == (near(0.01087896159), 2)
-    assert sensitivity.regression_printed(2.0, 10.0) == near(2.772727273)
+    assert paper.subsampled(0.01, 10_000, 1) == (near(7.936351166e-5), 27)
+    assert paper.subsampled(0.01, 10_000, 50, printed=True) == (near(0.01087896159), 2)
+    assert sensitivity.one_record_of_regression(2.0, 10.0) == near(2.772727273)
     assert sensitivity.trimmed_mean(1.5, 95, 10) == near(0.02)
     for name, sigma in (("R14", 343.3545642), ("R15", 233.4738453), ("R16", 139.4930475)):
         assert SETTINGS[name][0].sigma == near(sigma)
@@ -209,21 +223,27 @@ def test_e10_to_e12() -> None:
 
 def test_the_paper_s_figure_2() -> None:
     """Recomputed beforehand: optimal Renyi bound and exact conversion at epsilon 1 and delta 1e-3."""
-    m = Private(kind="gaussian", noise=1.0, records=1000)
+    m = PrivateMechanism(kind="gaussian", noise=1.0, records=1000)
     for tau, best, exact in ((0.1, 4.6936, 3.5328), (1.0, 9.4338, 7.5813), (20 / 990, 4.3124, 3.2173)):
-        assert convert.from_line(totals.optimised(m, 2.0, tau) / 2.0, 1e-3) == pytest.approx(best, abs=5e-5)
-        assert convert.gaussian_epsilon(convert.mu(m, tau) or 0.0, 1e-3) == pytest.approx(exact, abs=5e-5)
-    large = Private(kind="gaussian", noise=1.0, records=10_000)
+        assert paper.epsilon_of_line(theorem_2_divergence(m, 2.0, tau, 0.0) / 2.0, 1e-3) == pytest.approx(
+            best, abs=5e-5
+        )
+        assert conversion.gaussian_epsilon(conversion.pipeline_mu(m, tau) or 0.0, 1e-3) == pytest.approx(
+            exact, abs=5e-5
+        )
+    large = PrivateMechanism(kind="gaussian", noise=1.0, records=10_000)
     tau = sensitivity.pca(0.5, 10_000).tau
-    assert convert.gaussian_epsilon(convert.mu(large, tau) or 0.0, 1e-3) == pytest.approx(67.532, abs=5e-4)
+    assert conversion.gaussian_epsilon(conversion.pipeline_mu(large, tau) or 0.0, 1e-3) == pytest.approx(
+        67.532, abs=5e-4
+    )
 
 
 def test_the_optimum_of_two_lines_is_the_closed_form() -> None:
     random = np.random.default_rng(7)
     for _ in range(40):
         x, y, order = float(random.lognormal()), float(random.lognormal(-1.0, 2.0)), 1.0 + float(random.lognormal(1.0))
-        best = theorem2.optimum(lambda a, x=x: x * a, lambda a, y=y: y * a, order)  # type: ignore[misc]
-        assert best.value == pytest.approx(order * theorem2.closed_form(x, y), rel=1e-12)
+        best = compose(lambda a, x=x: x * a, lambda a, y=y: y * a, order)  # type: ignore[misc]
+        assert best == pytest.approx(order * composed_slope(x, y), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["R03", "R07"])
@@ -239,23 +259,23 @@ def test_the_optimum_is_attained_by_an_explicit_pair(name: str) -> None:
 def test_bounds_move_as_they_should(name: str) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
     if m.kind == "sgd-sampled":
-        m = Private(kind=m.kind, noise=m.noise, records=m.records, steps=m.steps, factor=4.0)
+        m = PrivateMechanism(kind=m.kind, noise=m.noise, records=m.records, steps=m.steps, factor=4.0)
         tau = sensitivity.pca(0.5, 1000).tau
-    values = [totals.certified(m, order, t) for t in (1e-9 * tau, 0.5 * tau, tau, 2.0 * tau)]
+    values = [smooth_divergence(m, order, t) for t in (1e-9 * tau, 0.5 * tau, tau, 2.0 * tau)]
     assert values == sorted(values)
     if m.kind != "sgd-sampled":  # its curve is known at whole orders only
         assert values[0] == pytest.approx(certified_rdp(m, order), rel=1e-3)
     assert values[0] >= certified_rdp(m, order) * (1 - 1e-12)
-    epsilons = [convert.certified(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
+    epsilons = [conversion.certified_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
     assert epsilons == sorted(epsilons, reverse=True)
-    assert totals.least(m, order, tau, 3) <= totals.group(m, order, 3)
+    assert least_divergence(m, order, tau, 3) <= group_divergence(m, order, 3)
     assert math.isfinite(printed_rdp(m, order))
 
 
 def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
     """The certified curve dominates replaced records whose gradients all lie on one side, both sides, or apart."""
     q, sigma, order = 0.2, 2.0, 4
-    m = Private(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
+    m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
     assert m.sigma == near(sigma)
     x = np.linspace(-40.0, 40.0, 200_001)
 

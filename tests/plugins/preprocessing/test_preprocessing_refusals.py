@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.engine.preparing.prepare import check
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 BASE = """\
 dpspec: 1
@@ -47,7 +49,7 @@ def step(text: str) -> str:
 
 
 AUDIT = "audit={method: many-run, runs: 20}"
-AT = "mechanism.pipeline.0"
+AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
 
 
 @pytest.mark.parametrize(
@@ -57,18 +59,12 @@ AT = "mechanism.pipeline.0"
         (["threat_model.group_size=[1, 2]"], "error", "threat_model.group_size"),
         (["threat_model.released=[output, fitted]"], "error", "threat_model.released"),
         (["threat_model.released=[output, removed-count]"], "error", "threat_model.released"),
-        ([step("{impute: knn}")], "error", f"{AT}.impute"),
-        ([step("{impute: iterative}")], "error", f"{AT}.impute"),
         ([step("{impute: trimmed}")], "error", AT),
         ([step("{impute: trimmed, trim: 45}"), "mechanism.collection.max_spread=0.5"], "error", f"{AT}.trim"),
         ([step("{impute: mean, pca: 2}")], "error", AT),
-        ([step("{impute: mean, solver: full}")], "error", f"{AT}.solver"),
-        ([step("{deduplicate: 0.1, similarity: minhash}")], "error", f"{AT}.similarity"),
-        ([step("{quantise: 0.1, similarity: embedding}")], "error", f"{AT}.similarity"),
+        ([step("{impute: mean, affine: true}")], "error", f"{AT}.affine"),
+        ([step("{deduplicate: 0.1, mask: same}")], "error", f"{AT}.mask"),
         ([step("{pca: 6}")], "error", f"{AT}.pca"),
-        ([step("{pca: 2, output: reduced}")], "error", f"{AT}.output"),
-        ([step("{pca: 2, whiten: true}")], "error", f"{AT}.whiten"),
-        ([step("{pca: 2, solver: randomised}")], "error", f"{AT}.solver"),
         ([step("{scale: standard}")], "error", AT),
         ([step("{impute: mean}, {pca: 2}")], "warning", "mechanism.pipeline"),
         ([step("{pca: 2}")], "warning", "mechanism.collection"),
@@ -84,7 +80,6 @@ AT = "mechanism.pipeline.0"
             "error",
             "mechanism.collection.min_eigenvalue",
         ),
-        (["mechanism.private.norm=frobenius"], "error", "mechanism.private.norm"),
         (["mechanism.private.loss=logistic"], "error", "mechanism.private.loss"),
         (["mechanism.private.sensitivity=3.0"], "warning", "mechanism.private.sensitivity"),
         (["mechanism.private.kind=dp-gd"], "error", "mechanism.private"),
@@ -92,11 +87,6 @@ AT = "mechanism.pipeline.0"
         ([GD, "mechanism.radius=2.0"], "error", "mechanism.radius"),
         ([GD, "data.classes=3"], "error", "mechanism.private.loss"),
         ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", "mechanism.private"),
-        (
-            [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"],
-            "error",
-            "mechanism.private.batch_size",
-        ),
         (
             [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.factor=1.0", "mechanism.accounting=theorem2"],
             "error",
@@ -147,8 +137,6 @@ AT = "mechanism.pipeline.0"
             "error",
             "mechanism.private",
         ),
-        ([step("{impute: mean, fit: all}")], "error", f"{AT}.fit"),
-        ([step("{pca: 2, fit: all}")], "error", f"{AT}.fit"),
         (
             [
                 "mechanism.accounting=printed",
@@ -226,3 +214,66 @@ def test_impossible_values_are_errors_of_the_schema(tmp_path: Path, override: st
     loaded = load_specs([path], load_catalog(), [override])
     assert not loaded.ok
     assert all(d.path for d in loaded.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "valid"),
+    [
+        ([step("{impute: knn}")], f"{AT}.impute", "regression"),
+        ([step("{impute: iterative}")], f"{AT}.impute", "regression"),
+        ([step("{impute: mean, fit: all}")], f"{AT}.fit", "mask"),
+        ([step("{deduplicate: 0.1, similarity: minhash}")], f"{AT}.similarity", "deduplicate"),
+        ([step("{quantise: 0.1, similarity: embedding}")], f"{AT}.similarity", "quantise"),
+        ([step("{pca: 2, output: reduced}")], f"{AT}.output", "affine"),
+        ([step("{pca: 2, whiten: true}")], f"{AT}.whiten", "affine"),
+        ([step("{pca: 2, solver: randomised}")], f"{AT}.solver", "affine"),
+        (["mechanism.private.norm=frobenius"], "mechanism.private.norm", "lipschitz"),
+        ([GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"], BATCH, "steps"),
+    ],
+)
+def test_what_nothing_is_proved_of_is_no_key_or_choice(
+    tmp_path: Path, overrides: list[str], path: str, valid: str
+) -> None:
+    """The schema refuses it where it stands, and names the keys or choices that there are."""
+    file = tmp_path / "refused.yaml"
+    file.write_text(BASE, encoding="utf-8")
+    (error,) = load_specs([file], load_catalog(), overrides).diagnostics
+    assert (error.code, ".".join(map(str, error.path))) in {("unknown-key", path), ("bad-choice", path)}
+    assert error.span is not None
+    assert valid in str(error.help)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "limits", "unread"),
+    [
+        ("[{impute: mean}]", "{max_missing_rows: 10, min_observed: 90, max_eigenvalue: 1e-4}", "max_eigenvalue"),
+        ("[{impute: mean}]", "{max_missing_rows: 10, min_observed: 90, max_spread: 0.1}", "max_spread"),
+        ("[{impute: median}]", "{max_missing_rows: 10, max_spread: 0.1, max_mean_norm: 0.1}", "max_mean_norm"),
+        ("[{deduplicate: 0.01}]", "{max_ball: 4, min_std: 0.1}", "min_std"),
+        ("[{pca: 2}]", "{min_eigengap: 0.5, max_ball: 4}", "max_ball"),
+        ("[{scale: standard, clip: 1.0}]", "{min_std: 0.1, min_observed: 150}", "min_observed"),
+    ],
+)
+def test_a_limit_that_nothing_holds_data_to_is_refused(tmp_path: Path, pipeline: str, limits: str, unread: str) -> None:
+    overrides = f"mechanism.pipeline={pipeline}", f"mechanism.collection={limits}"
+    errors = [d for d in diagnostics(tmp_path, *overrides) if d.severity == "error"]
+    assert [(d.code, d.path) for d in errors] == [("unsupported", ("mechanism", "collection", unread))]
+
+
+@pytest.mark.parametrize(
+    ("private", "key"),
+    [
+        ("{kind: gaussian, eps_noise: 1e-200}", "eps_noise"),
+        ("{kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}", "sensitivity"),
+        ("{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}", "lipschitz"),
+    ],
+)
+def test_numbers_that_rounding_takes_are_refused(tmp_path: Path, private: str, key: str) -> None:
+    errors = [d for d in diagnostics(tmp_path, f"mechanism.private={private}") if d.severity == "error"]
+    assert [(d.code, d.path) for d in errors] == [("bad-value", ("mechanism", "private", key))]
+
+
+def test_what_is_said_before_anything_runs_loads_no_numerics() -> None:
+    heavy = "{'torch', 'scipy', 'numpy', 'sklearn'} & set(sys.modules)"
+    code = f"import sys, dpspec_preprocessing, dpspec_preprocessing.refusals; sys.exit(str({heavy} or ''))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stderr.strip() == b""

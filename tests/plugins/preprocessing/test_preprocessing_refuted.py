@@ -9,10 +9,22 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support import preprocessing_paper as paper
+from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing import clusters, lemmas, measure, ptr, sensitivity, steps, totals
-from dpspec_preprocessing.execute import Executable
-from dpspec_preprocessing.private import Private, certified_rdp, printed_rdp, sampled_limit
+from dpspec_preprocessing.execution import collection, finders, steps
+from dpspec_preprocessing.execution.engines import LinearEngine
+from dpspec_preprocessing.printed.formulas import (
+    clusters_printed,
+    largest_sampled_order,
+    mean_printed,
+    printed_rdp,
+    table_2_divergence,
+)
+from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.divergence import certified_rdp, least_divergence
+from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
 Rows = npt.NDArray[np.float64]
 ETA = 0.01
@@ -53,11 +65,11 @@ def both(common: Rows, one: Sequence[float], other: Sequence[float]) -> tuple[Ro
 
 
 def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(int(clusters.ball_counts(x, 8.0 * eta).max()) for x in pair)
+    return max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
 
 
 def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(clusters.good_clusters(x, eta).largest for x in pair)
+    return max(finders.find_good_clusters(x, eta).largest for x in pair)
 
 
 def line_case(copies: int) -> tuple[Rows, Rows]:
@@ -84,10 +96,10 @@ def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
 )
 def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:
     processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
-    found = steps.distance(*processed)
+    found = steps.moved_distance(*processed)
     assert largest_cluster(pair) == copies
     assert found[0] == changed
-    assert found[0] > sensitivity.clusters_printed(copies)
+    assert found[0] > clusters_printed(copies)
     assert found[0] <= sensitivity.clusters(ball(pair))
     assert found[1] <= 1.0
 
@@ -103,7 +115,7 @@ def test_v2_quantised_records_move_by_up_to_two_eta(
     common: list[list[float]], one: list[float], other: list[float], moved: float
 ) -> None:
     processed = [steps.quantise(x, ETA)[1:] for x in both(np.array(common), one, other)]
-    found = steps.distance(*processed)[1]
+    found = steps.moved_distance(*processed)[1]
     assert found == pytest.approx(moved * ETA)
     assert ETA < found <= 2.0 * ETA
 
@@ -114,7 +126,7 @@ def test_v1_in_eight_dimensions_one_record_destroys_45_clusters() -> None:
     pair = both(around([0.9, *[0.0] * 7], directions[:45], 5), [0.9, *[0.0] * 7], [-0.9, *[0.0] * 7])
     processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
     assert largest_cluster(pair) == 5
-    assert (steps.distance(*processed)[0], sensitivity.clusters_printed(5)) == (180, 10)
+    assert (steps.moved_distance(*processed)[0], clusters_printed(5)) == (180, 10)
     assert sensitivity.clusters(ball(pair)) >= 180
 
 
@@ -123,9 +135,9 @@ def test_v2_means_of_clusters_move_records_just_as_far() -> None:
     common = ETA * np.array([[1.0, 0.0], *[[-1.0, 0.0]] * 36])
     moved = []
     for x in both(common, [0.0, 0.0], [0.9, 0.0]):
-        keeper = clusters.good_clusters(x, ETA * (1.0 + 1e-12)).representative
+        keeper = finders.find_good_clusters(x, ETA * (1.0 + 1e-12)).representative
         moved.append(np.array([x[keeper == k].mean(axis=0) for k in keeper])[1:])
-    found = steps.distance(*moved)[1]
+    found = steps.moved_distance(*moved)[1]
     assert found == pytest.approx(1.92 * ETA, rel=1e-3)
     assert ETA < found <= 2.0 * ETA
 
@@ -137,13 +149,13 @@ def half_sum(x: Rows) -> float:
 @pytest.mark.parametrize(("copies", "exact", "printed"), [(3, 6.0061375, 4.2735), (10, 105.03295, 46.3155)])
 def test_v3_gaussian_after_deduplication(copies: int, exact: float, printed: float) -> None:
     pair = case(circle(), copies)
-    m = Private(kind="gaussian", noise=0.1, records=len(pair[0]))
+    m = PrivateMechanism(kind="gaussian", noise=0.1, records=len(pair[0]))
     one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
-    divergence = certified_rdp(m.louder(abs(one - other)), 11.0)
-    claimed = totals.printed(m, 11.0, sensitivity.clusters_printed(largest_cluster(pair)))
+    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(exact, rel=1e-8), pytest.approx(printed, rel=1e-8))
     changed = sensitivity.clusters(ball(pair))
-    assert claimed < divergence <= totals.least(m, 11.0, changed, changed)
+    assert claimed < divergence <= least_divergence(m, 11.0, changed, changed)
 
 
 def quantised_line(copies: int, eta: float, centre: float) -> tuple[Rows, Rows]:
@@ -162,31 +174,31 @@ def test_v4_gaussian_after_quantisation() -> None:
     assert len(pair[0]) == 41
     one, other = (float(np.clip(steps.quantise(x, 0.05), -0.5, 0.5).sum()) for x in pair)
     assert abs(one - other) == pytest.approx(2.31)
-    m = Private(kind="gaussian", noise=0.5, records=41)
-    divergence = certified_rdp(m.louder(abs(one - other)), 12.0)
-    claimed = totals.printed(m, 12.0, 0.05 * sensitivity.clusters_printed(largest_cluster(pair, 0.05)))
+    m = PrivateMechanism(kind="gaussian", noise=0.5, records=41)
+    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 12.0)
+    claimed = table_2_divergence(m, 12.0, 0.05 * clusters_printed(largest_cluster(pair, 0.05)), 0.0)
     assert (divergence, claimed) == (pytest.approx(8.00415, rel=1e-8), pytest.approx(6.3, rel=1e-8))
     changed = min(41.0, sensitivity.clusters(ball(pair, 0.05)))
-    assert divergence <= totals.least(m, 12.0, changed * 2.0 * 0.05, changed)
+    assert divergence <= least_divergence(m, 12.0, changed * 2.0 * 0.05, changed)
 
 
 def test_v5_laplace_after_deduplication_and_quantisation() -> None:
     pair = case(circle(), 4, far=1.0)
     one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
-    m = Private(kind="laplace", noise=0.1, records=len(pair[0]))
-    divergence = certified_rdp(m.louder(abs(one - other)), 11.0)
-    claimed = totals.printed(m, 11.0, sensitivity.clusters_printed(largest_cluster(pair)))
+    m = PrivateMechanism(kind="laplace", noise=0.1, records=len(pair[0]))
+    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(1.5353373, rel=1e-7), pytest.approx(0.9))
     changed = min(float(m.records), sensitivity.clusters(ball(pair)))
-    assert divergence <= totals.least(m, 11.0, changed, changed)
+    assert divergence <= least_divergence(m, 11.0, changed, changed)
     pair = quantised_line(15, 0.02, 0.3)
     one, other = (float(np.clip(steps.quantise(x, 0.02), -0.5, 0.5).sum()) for x in pair)
-    m = Private(kind="laplace", noise=0.5, records=len(pair[0]))
-    divergence = certified_rdp(m.louder(abs(one - other)), 40.0)
-    claimed = totals.printed(m, 40.0, 0.02 * sensitivity.clusters_printed(largest_cluster(pair, 0.02)))
+    m = PrivateMechanism(kind="laplace", noise=0.5, records=len(pair[0]))
+    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 40.0)
+    claimed = table_2_divergence(m, 40.0, 0.02 * clusters_printed(largest_cluster(pair, 0.02)), 0.0)
     assert (divergence, claimed) == (pytest.approx(0.81454953, rel=1e-8), pytest.approx(0.8))
     changed = min(float(m.records), sensitivity.clusters(ball(pair, 0.02)))
-    assert divergence <= totals.least(m, 40.0, changed * 2.0 * 0.02, changed)
+    assert divergence <= least_divergence(m, 40.0, changed * 2.0 * 0.02, changed)
 
 
 HALF = 1.0 / math.sqrt(2.0)
@@ -206,11 +218,11 @@ def test_v6_imputation_where_the_replacement_misses_other_entries(
     common = np.tile(row, (n - 1, 1))
     common[-1] = math.nan
     pair = both(common, one, other)
-    processed = [steps.imputation(x, "mean")(x)[1:] for x in pair]
-    found = steps.distance(*processed)[1]
+    processed = [steps.fit_imputation(x, "mean")(x)[1:] for x in pair]
+    found = steps.moved_distance(*processed)[1]
     observed = min(int((~np.isnan(x)).sum(axis=0).min()) for x in pair)
     assert found == pytest.approx(moved / 99.0, rel=0.002)
-    assert found > sensitivity.mean_printed(n, 2)
+    assert found > mean_printed(n, 2)
     assert found <= sensitivity.mean_any_mask(observed, len(row), 1.0)
     if len(row) == 2:
         assert found == pytest.approx(0.0225865, abs=1e-7)
@@ -224,11 +236,11 @@ def test_v6_in_many_dimensions_the_excess_grows(features: int, each: int, ratio:
     common = np.concatenate([np.full((20, features), 1.0 / math.sqrt(features)), sparse])
     halves = np.where(np.arange(features) < features // 2, -1.0 / math.sqrt(features // 2), math.nan)
     pair = both(common, halves.tolist(), halves[::-1].tolist())
-    found = steps.distance(*(steps.imputation(x, "mean")(x)[1:] for x in pair))[1]
-    measured = [measure.measured(x, {"impute": "mean"}) for x in pair]
+    found = steps.moved_distance(*(steps.fit_imputation(x, "mean")(x)[1:] for x in pair))[1]
+    measured = [collection.measure_limits(x, {"impute": "mean"}) for x in pair]
     rows, missing = len(pair[0]), int(measured[0]["max_missing_rows"])
     assert np.nanmax([np.linalg.norm(np.nan_to_num(x), axis=1).max() for x in pair]) <= 1.0 + 1e-12
-    assert found >= ratio * sensitivity.mean_printed(rows, missing)
+    assert found >= ratio * mean_printed(rows, missing)
     observed, norm = (int(min(m["min_observed"] for m in measured)), max(m["max_mean_norm"] for m in measured))
     assert found <= sensitivity.mean_any_mask(observed, features, norm)
 
@@ -244,20 +256,20 @@ def test_v7_coordinates_along_principal_directions_turn_freely() -> None:
 
     models = [PCA(n_components=k, svd_solver="full").fit(x) for x in pair]
     reduced = [abs(common[:10] @ model.components_.T) for model in models]  # signs aside, which are arbitrary as well
-    values = [measure.spectrum(x) for x in pair]
+    values = [collection.covariance_spectrum(x) for x in pair]
     assert values[0][1] - values[0][2] == pytest.approx(0.36 / n + 1e-7, rel=0.1)
     gap, first = (min(float(v[i] - v[i + 1]) for v in values) for i in (k - 1, 0))
     claimed = 2.0 * 4.0 * (3 * n + 2) / (n * (n - 1) * min(gap, first))
-    moved = steps.distance(reduced[0], reduced[1])[1]
+    moved = steps.moved_distance(reduced[0], reduced[1])[1]
     assert moved > 66.0 * claimed
-    projected = steps.distance(*(steps.projection(x, k)(x)[1:] for x in pair))[1]
+    projected = steps.moved_distance(*(steps.fit_projection(x, k)(x)[1:] for x in pair))[1]
     assert projected < 1e-14
     assert projected <= sensitivity.pca(gap, n).moved
 
 
 def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
-    m = Private(kind="sgd-sampled", noise=1.0, records=1000, steps=10**6, factor=1.0)
-    assert sampled_limit(m) == pytest.approx(6.908, abs=1e-3)
+    m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=1000, steps=10**6, factor=1.0)
+    assert largest_sampled_order(m) == pytest.approx(6.908, abs=1e-3)
     assert m.sigma == 1.0
     x = np.linspace(-12.0, 14.0, 400_001)
     law = lambda at: np.exp(-0.5 * (x - at) ** 2) / math.sqrt(2.0 * math.pi)  # noqa: E731
@@ -272,39 +284,39 @@ def test_v9_batches_drawn_with_replacement() -> None:
     counts = [math.comb(3, j) * 0.25**j * 0.75 ** (3 - j) for j in range(4)]
     exact = math.log(sum(w * math.exp(j * j) for j, w in enumerate(counts)))
     assert exact == pytest.approx(4.911604, abs=1e-6)
-    assert exact > lemmas.subsampled(1.0, 4, 3, printed=True)[0] == pytest.approx(2.0)
+    assert exact > paper.subsampled(1.0, 4, 3, printed=True)[0] == pytest.approx(2.0)
     without = math.log(0.25 + 0.75 * math.e)  # the record is in three of four batches, once
-    assert without <= lemmas.subsampled(1.0, 4, 3)[0]
+    assert without <= paper.subsampled(1.0, 4, 3)[0]
 
 
 def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
     """Labels stand along the lost direction: projected records no longer tell them."""
     labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
     x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
-    tail = float(measure.spectrum(x)[1:].sum())
+    tail = float(collection.covariance_spectrum(x)[1:].sum())
     assert tail == pytest.approx(0.01, rel=1e-3)
     losses = [
-        np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.projection(x, 1)(x), x)
+        np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.fit_projection(x, 1)(x), x)
     ]  # at parameters (0, 1)
     gap = float(losses[0] - losses[1])
     assert gap == pytest.approx(0.0487505, rel=1e-5)
-    assert 2.0 * tail < gap <= lemmas.excess_risk(1.0, tail) / 2.0
+    assert 2.0 * tail < gap <= paper.excess_risk(1.0, tail) / 2.0
 
 
 def test_v10_refusals_are_twice_as_likely_as_printed() -> None:
     """An eigengap of beta + 0.1 and 1000 records at epsilon 1 and delta 1e-3, by drawing the noise."""
-    distance = ptr.distance_gap(0.6, 0.5, 1000, printed=True)
-    assert ptr.refusal_printed(distance, 1e-3, 1.0) == pytest.approx(0.13778, abs=1e-5)
-    assert ptr.refusal(distance, 1.0, 1e-3) == pytest.approx(0.27556, abs=1e-5)
+    distance = paper.printed_gap_distance(0.6, 0.5, 1000)
+    assert paper.printed_refusal(distance, 1e-3, 1.0) == pytest.approx(0.13778, abs=1e-5)
+    assert refusal_probability(distance, 1.0, 1e-3) == pytest.approx(0.27556, abs=1e-5)
     noisy = distance + np.random.default_rng(4).laplace(size=200_000)
-    refused = float(np.mean(noisy <= ptr.threshold(1.0, 1e-3)))
+    refused = float(np.mean(noisy <= threshold(1.0, 1e-3)))
     assert refused == pytest.approx(0.27556, abs=0.005)
 
 
 def test_v11_full_gradients() -> None:
     """One step from 0 on a squared loss: records e and labels -1 and 1 give gradients of norm 1, opposite ones."""
-    m = Private(kind="dp-gd", noise=0.3, records=100)
-    engine = Executable(private=m, radius=1.0, loss="squared")
+    m = PrivateMechanism(kind="dp-gd", noise=0.3, records=100)
+    engine = LinearEngine(private=m, radius=1.0, loss="squared")
     x, theta, labels = np.eye(2)[[0] * 100], np.zeros(2), np.ones(100)
     other = np.concatenate([[-1.0], labels[1:]])
     shift = np.linalg.norm((engine.gradients(theta, x, labels) - engine.gradients(theta, x, other)).mean(axis=0))

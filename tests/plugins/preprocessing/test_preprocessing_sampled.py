@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dpspec.accounting.rdp import sampled_gaussian_integer_rdp
-from dpspec_preprocessing import totals
-from dpspec_preprocessing.private import Private, certified_rdp
-from dpspec_preprocessing.sampled import divergences
+from dpspec.accounting import sampled_gaussian_integer_rdp
+from dpspec_preprocessing.theory.divergence import certified_rdp
+from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.theory.sampled import compose_sampled, divergences
 
 Floats = npt.NDArray[np.float64]
 
@@ -142,7 +142,7 @@ def test_groups_keep_the_curve_at_their_rate(replaced: int) -> None:
 
 
 def test_sampled_gradients_are_certified_by_the_proved_curve() -> None:
-    m = Private(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
+    m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
     assert certified_rdp(m, 11.0) == pytest.approx(20000 * divergences(11, 1e-3, 2.0 / m.sigma)[-1], rel=1e-12)
     assert certified_rdp(m, 10.5) == certified_rdp(m, 11.0)
-    assert totals.of_samples([math.nan, math.nan, 0.1], 0.0, 2.5) == math.inf
+    assert compose_sampled([math.nan, math.nan, 0.1], 0.0, 2.5) == math.inf

@@ -9,9 +9,10 @@ import pytest
 from scipy import integrate, stats
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, Value
 
-from dpspec_rero import clt, contour, edgeworth, renyi
-from dpspec_rero.steps import Steps
-from dpspec_rero.table import table
+from dpspec_rero.options import Steps
+from dpspec_rero.printed import contour, edgeworth, loss_table
+from dpspec_rero.printed.closed_forms import clt_effect, gamma_clt
+from dpspec_rero.printed.loss_table import tabulate_loss
 
 EDGEWORTH = {
     "S5": (0.2349585011, 0.1827767379, 0.1982635160, 0.1960892629, 0.1931835156),
@@ -44,25 +45,25 @@ def test_edgeworth_of_every_order(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CLT))
 def test_central_limit(name: str) -> None:
     value = BY_NAME[name]
-    assert clt.gamma_clt(value.kappa, steps_of(value)) == pytest.approx(CLT[name], rel=1e-10)
+    assert gamma_clt(value.kappa, steps_of(value)) == pytest.approx(CLT[name], rel=1e-10)
 
 
 def test_the_printed_exponent_is_right_at_one_and_three_times_too_large_at_a_tenth() -> None:
     one, tenth = (Steps(noise="gaussian", effect=effect, rate=0.1, count=100) for effect in (1.0, 0.1))
-    assert clt.effect([one]) == clt.effect([one], as_printed=True)
-    assert clt.effect([tenth], as_printed=True) / clt.effect([tenth]) == pytest.approx(3.235, abs=1e-3)
+    assert clt_effect([one]) == clt_effect([one], as_printed=True)
+    assert clt_effect([tenth], as_printed=True) / clt_effect([tenth]) == pytest.approx(3.235, abs=1e-3)
     with pytest.raises(ValueError, match="Laplace"):
-        clt.effect([Steps(noise="laplace", effect=1.0, rate=0.1, count=1)], as_printed=True)
+        clt_effect([Steps(noise="laplace", effect=1.0, rate=0.1, count=1)], as_printed=True)
 
 
 def test_an_effect_beyond_floating_point_is_certain() -> None:
-    assert clt.gamma_clt(1e-7, [Steps(noise="gaussian", effect=40.0, rate=0.1, count=1)]) == 1.0
+    assert gamma_clt(1e-7, [Steps(noise="gaussian", effect=40.0, rate=0.1, count=1)]) == 1.0
 
 
 @pytest.mark.parametrize("name", sorted(RENYI))
 def test_renyi(name: str) -> None:
     value = BY_NAME[name]
-    ((gamma, order),) = renyi.gammas_rdp([value.kappa], steps_of(value))
+    ((gamma, order),) = loss_table.gammas_rdp([value.kappa], steps_of(value))
     expected, at = RENYI[name]
     assert gamma == pytest.approx(expected, rel=1e-8 if len(str(expected)) > 10 else 1e-5)
     assert order == pytest.approx(at, rel=5e-3)
@@ -77,18 +78,18 @@ def test_renyi_of_sampled_laplace_against_quadrature() -> None:
 
     moment = sum(integrate.quad(integrand, low, high)[0] for low, high in ((-40, 0), (0, s), (s, 40)))
     step = Steps(noise="laplace", effect=s, rate=p, count=1)
-    assert float(table(step).moment(a)) == pytest.approx(math.log(moment), rel=1e-9)
+    assert float(tabulate_loss(step).moment(a)) == pytest.approx(math.log(moment), rel=1e-9)
 
 
 def test_tables_are_laws_under_both_hypotheses() -> None:
     for noise in ("gaussian", "laplace"):
         for effect, rate in ((0.05, 1.0), (1.0, 0.01), (3.0, 0.5), (20.0, 0.1)):
             step = Steps(noise=noise, effect=effect, rate=rate, count=1)  # type: ignore[arg-type]
-            assert np.asarray(table(step).moment([0.0, 1.0])) == pytest.approx([0.0, 0.0], abs=1e-12)
+            assert np.asarray(tabulate_loss(step).moment([0.0, 1.0])) == pytest.approx([0.0, 0.0], abs=1e-12)
     with pytest.raises(ArithmeticError, match="too large"):
-        table(Steps(noise="gaussian", effect=1e6, rate=0.1, count=1))
+        tabulate_loss(Steps(noise="gaussian", effect=1e6, rate=0.1, count=1))
     with pytest.raises(ArithmeticError, match="too large"):
-        table(Steps(noise="laplace", effect=1e6, rate=0.1, count=1))
+        tabulate_loss(Steps(noise="laplace", effect=1e6, rate=0.1, count=1))
 
 
 @pytest.mark.parametrize("name", ["S5", "S6", "S7", "S8", "S9", "S10", "S11"])
@@ -108,7 +109,7 @@ def test_figure_2(effect: float, rate: float, steps: int, values: tuple[tuple[fl
     exact = [gamma for _, gamma in values]
     assert contour.gammas_contour(kappas, phases) == pytest.approx(exact, rel=1e-9)
     assert edgeworth.gammas_edgeworth(kappas, phases) == pytest.approx(exact, rel=3e-7)
-    off = [clt.gamma_clt(kappa, phases) / gamma - 1.0 for kappa, gamma in values]
+    off = [gamma_clt(kappa, phases) / gamma - 1.0 for kappa, gamma in values]
     assert off[0] < -0.005
     assert max(map(abs, off)) < 0.012
 
@@ -118,7 +119,7 @@ def test_central_limit_of_figures_3_and_4(case: tuple[int, float, float, dict[fl
     steps, rate, sigma, values = case
     phases = (Steps(noise="gaussian", effect=1.0 / sigma, rate=rate, count=steps),)
     for kappa, (_, _, limit) in values.items():
-        assert clt.gamma_clt(kappa, phases) == pytest.approx(limit, rel=2e-7)
+        assert gamma_clt(kappa, phases) == pytest.approx(limit, rel=2e-7)
 
 
 def test_contour_refuses_what_does_not_decay() -> None:

@@ -9,12 +9,12 @@ import pytest
 from support.rero_values import BY_NAME, IMAGENET
 
 from dpspec.contract import Finding, Series, Spec
-from dpspec.engine.result import AuditResult
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_rero.audit import ReroAudit
+from dpspec_rero.mechanism import ReroAudit
 
 PAPERS = Path(__file__).parents[3] / "specs" / "papers"
 
@@ -178,7 +178,7 @@ def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path) -> None:
     loaded = specs_of(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
-    found = [gammas(audit, 0.1)["closed form"].value for audit in audits]
+    found = [gammas(audit, 0.1)["exact profile of one step"].value for audit in audits]
     assert found == pytest.approx([0.14927129, 0.26300270, 0.34322291], rel=1e-6)
     columns = series(audits[0], "gamma-by-rate").columns
     at = [i for i, kappa in enumerate(columns["kappa"]) if kappa == 1.0]

@@ -12,21 +12,20 @@ from mpmath import mpf
 from support import laplace_oracle
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, VALUES, Value
 
-from dpspec.accounting.calibrate import NeverHoldsError
-from dpspec.accounting.interval import Interval
-from dpspec.accounting.tradeoff import Laplace
-from dpspec_rero import inverse, theory
-from dpspec_rero.certified import Certified
-from dpspec_rero.contour import gammas_contour
-from dpspec_rero.steps import Steps
+from dpspec.accounting import Interval, LaplaceTradeOff, NeverHoldsError
+from dpspec_rero.options import Steps
+from dpspec_rero.printed.closed_forms import gamma_from_epsilon_delta
+from dpspec_rero.printed.contour import gammas_contour
+from dpspec_rero.tables import least_noise
+from dpspec_rero.theory import Leakage, pure_epsilon, scale_noise
 
 
 def steps(noise: str, effect: float, rate: float, count: int) -> tuple[Steps, ...]:
     return (Steps(noise=noise, effect=effect, rate=rate, count=count),)  # type: ignore[arg-type]
 
 
-def leak_of(value: Value) -> Certified:
-    return Certified(steps(value.noise, value.effect, value.rate, value.steps))
+def leak_of(value: Value) -> Leakage:
+    return Leakage(steps(value.noise, value.effect, value.rate, value.steps))
 
 
 def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
@@ -49,7 +48,7 @@ def test_reference_values(value: Value) -> None:
     ("effect", "rate", "count", "values"), [(0.1, 0.08192, 875, CIFAR), (0.4, IMAGENET_RATE, 71589, IMAGENET)]
 )
 def test_figure_2(effect: float, rate: float, count: int, values: tuple[tuple[float, float], ...]) -> None:
-    found = Certified(steps("gaussian", effect, rate, count)).gammas([kappa for kappa, _ in values])
+    found = Leakage(steps("gaussian", effect, rate, count)).gammas([kappa for kappa, _ in values])
     for interval, (_, gamma) in zip(found, values, strict=True):
         assert contains(interval, gamma)
         assert interval.relative_width < 1e-4
@@ -59,7 +58,7 @@ def test_figure_2(effect: float, rate: float, count: int, values: tuple[tuple[fl
 def test_figures_3_and_4(case: tuple[int, float, float, dict[float, tuple[float, ...]]]) -> None:
     """gamma, and the number that the other direction would give, at the same (4, 1e-5)."""
     count, rate, sigma, values = case
-    leak = Certified(steps("gaussian", 1.0 / sigma, rate, count))
+    leak = Leakage(steps("gaussian", 1.0 / sigma, rate, count))
     kappas = sorted(values)
     for kappa, right, wrong in zip(kappas, leak.gammas(kappas), leak.tprs(kappas, "add"), strict=True):
         assert contains(right, values[kappa][0], 2e-7)
@@ -78,7 +77,7 @@ def test_one_step_differs_and_ten_thousand_do_not() -> None:
 @pytest.mark.parametrize(("kappa", "effect", "count"), [("0.1", "0.5", 2), ("0.01", "1", 3), ("0.9", "0.7", 2)])
 def test_composed_laplace_against_the_finite_sum(kappa: str, effect: str, count: int) -> None:
     exact = float(laplace_oracle.gamma(kappa, effect, count))
-    (found,) = Certified(steps("laplace", float(effect), 1.0, count)).gammas([float(kappa)])
+    (found,) = Leakage(steps("laplace", float(effect), 1.0, count)).gammas([float(kappa)])
     assert contains(found, exact)
 
 
@@ -94,14 +93,14 @@ def test_more_laplace_steps_against_the_finite_sum(name: str) -> None:
 def test_the_finite_sum_of_one_step_is_the_closed_form() -> None:
     for kappa in ("0.001", "0.1", "0.3", "0.8"):
         exact = float(laplace_oracle.gamma(kappa, "0.6", 1))
-        assert exact == pytest.approx(Laplace(0.6).rero(float(kappa)), rel=1e-12)
+        assert exact == pytest.approx(LaplaceTradeOff(0.6).rero(float(kappa)), rel=1e-12)
 
 
 def test_the_top_atom_decides_small_baselines() -> None:
     """kappa <= (e^-m / 2)^N: gamma = kappa (1 + p (e^m - 1))^N, where a threshold alone promises too little."""
     m, rate, count = 1.0, 0.25, 4
     kappa = 0.5 * (0.5 * math.exp(-m)) ** count
-    (found,) = Certified(steps("laplace", m, rate, count)).gammas([kappa])
+    (found,) = Leakage(steps("laplace", m, rate, count)).gammas([kappa])
     assert contains(found, kappa * (1.0 + rate * math.expm1(m)) ** count)
 
 
@@ -110,19 +109,19 @@ def test_laplace_noise_in_one_coordinate_is_the_worst() -> None:
     levels = [1e-6, 0.05, 0.5, 0.99]
     for parts in ((0.5, 0.5), (0.8, 0.2), (0.25, 0.25, 0.25, 0.25)):
         spread = tuple(Steps(noise="laplace", effect=part, rate=1.0, count=1) for part in parts)
-        for level, found in zip(levels, Certified(spread).gammas(levels), strict=True):
-            assert found.upper <= Laplace(1.0).rero(level) * (1.0 + 2e-5)
+        for level, found in zip(levels, Leakage(spread).gammas(levels), strict=True):
+            assert found.upper <= LaplaceTradeOff(1.0).rero(level) * (1.0 + 2e-5)
 
 
 def test_phases_of_different_noise_compose() -> None:
     """Gaussian and Laplace steps: more than either alone, in either order the same."""
     one, two = steps("gaussian", 1.0, 0.1, 20)[0], steps("laplace", 0.5, 0.2, 10)[0]
     kappas = [1e-4, 0.1]
-    both, turned = Certified((one, two)).gammas(kappas), Certified((two, one)).gammas(kappas)
+    both, turned = Leakage((one, two)).gammas(kappas), Leakage((two, one)).gammas(kappas)
     for at, kappa in enumerate(kappas):
         assert both[at].upper == pytest.approx(turned[at].upper, rel=1e-4)
         for alone in (one, two):
-            assert Certified((alone,)).gammas([kappa])[0].upper < both[at].lower
+            assert Leakage((alone,)).gammas([kappa])[0].upper < both[at].lower
 
 
 @pytest.mark.parametrize("noise", ["gaussian", "laplace"])
@@ -130,14 +129,14 @@ def test_monotone_in_everything(noise: str) -> None:
     """gamma rises with kappa, effect, rate and steps, is concave in kappa and never below it."""
     base = steps(noise, 0.7, 0.2, 15)[0]
     kappas = list(np.geomspace(1e-7, 1.0, 12))
-    found = Certified((base,)).gammas(kappas)
+    found = Leakage((base,)).gammas(kappas)
     assert all(one.upper <= two.upper for one, two in itertools.pairwise(found))
     assert all(interval.upper >= kappa for interval, kappa in zip(found, kappas, strict=True))
     rises = [two.upper - one.upper for one, two in itertools.pairwise(found)]
     chords = [rise / (b - a) for rise, (a, b) in zip(rises, itertools.pairwise(kappas), strict=True)]
     assert all(later <= earlier * (1.0 + 1e-3) for earlier, later in itertools.pairwise(chords))
     for more in (replace(base, effect=0.8), replace(base, rate=0.3), replace(base, count=20)):
-        larger = Certified((more,)).gammas(kappas[:-1])
+        larger = Leakage((more,)).gammas(kappas[:-1])
         assert all(one.upper < two.lower for one, two in zip(found, larger, strict=False))
 
 
@@ -145,7 +144,7 @@ def test_noise_without_end_leaves_guessing() -> None:
     for noise in ("gaussian", "laplace"):
         for effect, room in ((1e-2, 0.2), (1e-4, 2e-3)):
             for kappa, found in zip(
-                (1e-6, 0.1), Certified(steps(noise, effect, 0.5, 10)).gammas([1e-6, 0.1]), strict=True
+                (1e-6, 0.1), Leakage(steps(noise, effect, 0.5, 10)).gammas([1e-6, 0.1]), strict=True
             ):
                 assert kappa <= found.upper <= kappa * (1.0 + room)
 
@@ -153,7 +152,7 @@ def test_noise_without_end_leaves_guessing() -> None:
 def test_the_contour_lies_in_the_certified_interval() -> None:
     phases = steps("gaussian", 0.8, 0.05, 200)
     kappas = [1e-7, 1e-4, 0.03, 0.4, 0.9]
-    for value, interval in zip(gammas_contour(kappas, phases), Certified(phases).gammas(kappas), strict=True):
+    for value, interval in zip(gammas_contour(kappas, phases), Leakage(phases).gammas(kappas), strict=True):
         assert contains(interval, value)
 
 
@@ -162,8 +161,8 @@ def test_presence_is_what_dp_accounting_calls_remove() -> None:
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     theirs = pld.from_gaussian_mechanism(1.0, sampling_prob=0.1, value_discretization_interval=1e-3).self_compose(10)
     kappa = 0.1
-    (right,) = Certified(steps("gaussian", 1.0, 0.1, 10)).gammas([kappa])
-    (wrong,) = Certified(steps("gaussian", 1.0, 0.1, 10)).tprs([kappa], "add")
+    (right,) = Leakage(steps("gaussian", 1.0, 0.1, 10)).gammas([kappa])
+    (wrong,) = Leakage(steps("gaussian", 1.0, 0.1, 10)).tprs([kappa], "add")
     epsilons = np.linspace(-3.0, 6.0, 4001)
     for masses, ours in ((theirs._pmf_remove, right), (theirs._pmf_add, wrong)):
         deltas = np.array([masses.get_delta_for_epsilon(float(epsilon)) for epsilon in epsilons])
@@ -203,31 +202,28 @@ def test_membership_beside_it() -> None:
 
 def test_the_least_noise_is_safe_and_not_wasteful() -> None:
     phases = steps("gaussian", 1.0, 0.1, 50)
-    found = inverse.least_noise_for_gamma(phases, 0.1, 0.2)
-    assert Certified(inverse.scaled(phases, found.value)).gammas([0.1])[0].upper <= 0.2
+    found = least_noise(phases, lambda leak: leak.gammas([0.1])[0].upper <= 0.2)
+    assert Leakage(scale_noise(phases, found.value)).gammas([0.1])[0].upper <= 0.2
     assert found.fails_at is not None
-    assert Certified(inverse.scaled(phases, found.fails_at)).gammas([0.1])[0].upper > 0.2
+    assert Leakage(scale_noise(phases, found.fails_at)).gammas([0.1])[0].upper > 0.2
     assert found.value <= found.fails_at * 1.0011
 
 
 def test_reconstruction_needs_less_noise_than_membership() -> None:
     """One candidate of a hundred named at most one time in ten, against a membership advantage of a tenth."""
     phases = steps("gaussian", 1.0, 0.1, 50)
-    reconstruction = inverse.least_noise_for_gamma(phases, 0.01, 0.1).value
-    membership = inverse.least_noise(phases, lambda leak: leak.advantage().upper <= 0.1).value
+    reconstruction = least_noise(phases, lambda leak: leak.gammas([0.01])[0].upper <= 0.1).value
+    membership = least_noise(phases, lambda leak: leak.advantage().upper <= 0.1).value
     assert membership > 2.5 * reconstruction
 
 
 def test_what_no_noise_can_reach_is_refused() -> None:
-    phases = steps("gaussian", 1.0, 0.1, 2)
-    with pytest.raises(ValueError, match="guessing"):
-        inverse.least_noise_for_gamma(phases, 0.2, 0.1)
     with pytest.raises(NeverHoldsError):
-        inverse.least_noise(phases, lambda leak: False)
+        least_noise(steps("gaussian", 1.0, 0.1, 2), lambda leak: False)
 
 
 def test_a_pure_epsilon_bounds_gamma() -> None:
     phases = steps("laplace", 0.5, 0.1, 10)
-    epsilon = theory.pure_epsilon(phases)
-    for kappa, found in zip((1e-6, 0.01, 0.3), Certified(phases).gammas([1e-6, 0.01, 0.3]), strict=True):
-        assert found.upper <= theory.gamma_of_epsilon_delta(kappa, epsilon, 0.0, both=True) * (1.0 + 1e-9)
+    epsilon = pure_epsilon(phases)
+    for kappa, found in zip((1e-6, 0.01, 0.3), Leakage(phases).gammas([1e-6, 0.01, 0.3]), strict=True):
+        assert found.upper <= gamma_from_epsilon_delta(kappa, epsilon, 0.0, both=True) * (1.0 + 1e-9)

@@ -10,16 +10,15 @@ import torch
 from support.rero_attacks import LAPLACE, context_of, judged, quiet, spec_of, trials_of
 
 from dpspec.contract import Check, phases_of
-from dpspec.engine.prepare import prepare
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.stats import binomial
-from dpspec.training.persample import FlatModel
-from dpspec_rero import executed
-from dpspec_rero.audit import ReroAudit
-from dpspec_rero.certified import Certified
-from dpspec_rero.evidence import successes
-from dpspec_rero.executed import AbsoluteSum
-from dpspec_rero.steps import declared
+from dpspec.training.gradients.persample import FlatModel
+from dpspec_rero import training
+from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero.options import declared_steps, trained_phases
+from dpspec_rero.theory import Leakage
+from dpspec_rero.training import AbsoluteSum
 
 PLANTED = "threat_model.prior={candidates: 8, from: planted}"
 
@@ -52,12 +51,12 @@ def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path: Path) -
     """A correct attack fails either test once in 10^4 seeds at most."""
     spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=0.2")
     trials = trials_of(spec, 32)
-    right = successes(trials, 1)
-    (gamma,) = Certified(declared(spec.phases)).gammas([0.125])
+    right = sum(trial.evidence["rank"] == 0 for trial in trials)
+    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
     assert binomial.at_least(right, 32, gamma.upper) > 1e-4
     assert binomial.at_least(right, 32, 0.125) < 1e-4
     checks = {o.assumption: o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)}
-    assert set(checks) == {"steps", "noise-scale", "sampling"}
+    assert set(checks) == {"steps", "noise-scale", "sampling", "clipping"}
     assert all(check.p_value > 1e-6 for check in checks.values())
     assert checks["noise-scale"].measured == pytest.approx(1.0, abs=0.02)
     assert checks["noise-scale"].detectable is not None
@@ -66,8 +65,8 @@ def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path: Path) -
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = executed._train_laplace
-    monkeypatch.setattr(executed, "_train_laplace", lambda job: train(quiet(job)))
+    train = training._train_laplace
+    monkeypatch.setattr(training, "_train_laplace", lambda job: train(quiet(job)))
 
 
 @pytest.mark.usefixtures("without_noise")
@@ -85,7 +84,7 @@ def test_runs_are_trained_one_by_one(tmp_path: Path) -> None:
 
 def test_the_deviation_is_that_of_the_declared_scale(tmp_path: Path) -> None:
     context, inputs = context_of(spec_of(tmp_path, *LAPLACE))
-    (phase,) = executed.phases_trained(phases_of(inputs["mechanism"]))
+    (phase,) = trained_phases(phases_of(inputs["mechanism"]))
     assert phase["clip_norm"] == 0.5
     assert phase["noise_multiplier"] * phase["clip_norm"] == pytest.approx(0.3 * 2**0.5)
     context.close()

@@ -11,13 +11,14 @@ from support.rero_attacks import spec_of
 
 from dpspec.contract import FrozenMap, Series, Spec, Trial
 from dpspec.engine.redact import redact
-from dpspec.engine.result import Result
-from dpspec.engine.runner import run
-from dpspec.engine.store import Store
-from dpspec.engine.verify import verify
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html, json
-from dpspec_rero import pictures
+from dpspec.reporters import html
+from dpspec.reporters.formats import data_files as json
+from dpspec_rero.tables import PICTURED_TRIALS, encode_pictures, picture_series
 
 DIGITS = "data={kind: digits, split: {test: 0.2}}"
 SHORT = ("mechanism.steps=2", "audit.runs=10", "mechanism.noise_multiplier=0.3")
@@ -26,7 +27,7 @@ SHORT = ("mechanism.steps=2", "audit.runs=10", "mechanism.noise_multiplier=0.3")
 def test_pictures_are_on_one_scale_and_thinned_out() -> None:
     records = np.zeros((3, 3, 130, 66), dtype=np.float32)
     records[0, 0, 0, 0], records[1, 2, 3, 3], records[2] = 5.0, np.nan, -1.0
-    kept = pictures.kept(records)
+    kept = encode_pictures(records)
     assert kept is not None
     assert kept["shape"] == [44, 22, 3]
     first, second, last = (np.frombuffer(base64.b64decode(p), np.uint8).reshape(44, 22, 3) for p in kept["pixels"])
@@ -37,11 +38,11 @@ def test_pictures_are_on_one_scale_and_thinned_out() -> None:
 
 @pytest.mark.parametrize("shape", [(12,), (2, 8, 8), (1, 1, 64), (1, 4, 8, 8)])
 def test_what_is_no_picture_is_not_kept(shape: tuple[int, ...]) -> None:
-    assert pictures.kept(np.zeros((2, *shape), dtype=np.float32)) is None
+    assert encode_pictures(np.zeros((2, *shape), dtype=np.float32)) is None
 
 
 def test_one_grey_value_is_a_picture() -> None:
-    kept = pictures.kept(np.ones((1, 2, 2), dtype=np.float32))
+    kept = encode_pictures(np.ones((1, 2, 2), dtype=np.float32))
     assert kept == {"shape": [2, 2, 1], "pixels": [base64.b64encode(bytes(4)).decode()]}
 
 
@@ -52,8 +53,8 @@ def trial(index: int, rank: int, **internal: object) -> Trial:
 def test_a_series_of_the_trials_that_kept_pictures(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     kept = {"shape": [2, 2, 1], "pixels": ["AAAA", "AAAB", "AAAC"]}
-    assert pictures.series(spec, [trial(0, 1), Trial(index=1, evidence=FrozenMap({"rank": 0}))], "s") is None
-    found = pictures.series(spec, [trial(0, 1, pictures=kept), trial(1, 0), trial(2, 7, pictures=kept)], "s")
+    assert picture_series(spec, [trial(0, 1), Trial(index=1, evidence=FrozenMap({"rank": 0}))], "s") is None
+    found = picture_series(spec, [trial(0, 1, pictures=kept), trial(1, 0), trial(2, 7, pictures=kept)], "s")
     assert found is not None
     assert found.columns["trial"] == (0, 2)
     assert found.columns["place of the target"] == (2, 8)
@@ -77,7 +78,7 @@ def test_records_that_are_not_public_are_pictured_for_internal_eyes_only(result:
     _, found, public = result
     (series,) = reconstructions(found)
     assert series.privacy == ("public" if public else "per-record")
-    assert len(series.columns["target"]) == pictures.TRIALS
+    assert len(series.columns["target"]) == PICTURED_TRIALS
     assert series.plot["shape"] == (8, 8, 1)
     framed = sum(place == 1 for place in series.columns["place of the target"])
     assert framed == sum(a == b for a, b in zip(series.columns["target"], series.columns["guess 1"], strict=True)) > 0
@@ -85,7 +86,7 @@ def test_records_that_are_not_public_are_pictured_for_internal_eyes_only(result:
         shown = public or internal
         page = html.render(found, internal=internal)
         assert page.count("data:image/png;base64,") == (8 * 5 if shown else 0)
-        text = json.render(found, internal=internal)
+        text = json.render_json(found, internal=internal)
         assert ('"pixels"' in text) == shown
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Diagnostic
-from dpspec.engine.prepare import check
+from dpspec.engine.preparing.prepare import check
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
 
 BASE = """\
 dpspec: 1

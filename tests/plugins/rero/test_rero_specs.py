@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.spec.load import load_specs
-from dpspec_rero.certified import Certified
-from dpspec_rero.prior import candidates
-from dpspec_rero.steps import declared
+from dpspec_rero.options import declared_steps, read_candidates
+from dpspec_rero.theory import Leakage
 
 FOLDER = Path(__file__).parents[3] / "specs" / "rero"
 
@@ -21,11 +20,11 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
     assert loaded.ok, loaded.diagnostics
     assert len({spec.mechanism["noise_multiplier"] for spec in loaded.specs}) == 3
     for spec in loaded.specs:
-        chosen = candidates(spec.threat_model.options)
+        chosen = read_candidates(spec.threat_model.options)
         assert chosen is not None
         assert str(chosen.count) == name.rpartition("-")[2]
         claims = {claim.id: claim for claim in spec.claims}
-        (gamma,) = Certified(declared(spec.phases)).gammas([chosen.kappa])
+        (gamma,) = Leakage(declared_steps(spec.phases)).gammas([chosen.kappa])
         assert claims["bound"]["kappa"] == claims["two-thirds"]["kappa"] == chosen.kappa
         assert gamma.upper <= claims["bound"]["gamma"] < gamma.upper + 2e-3
         assert gamma.upper / 1.5 <= claims["two-thirds"]["gamma"] < gamma.upper / 1.5 + 2e-3

@@ -68,7 +68,7 @@ class DataFiles(Target):
     def feed(self, case: Given, folder: Path) -> str:
         """Facts, then rows: whatever is wrong is a ``DataError``."""
         from dpspec.contract import DataError, FrozenMap
-        from dpspec.registry.resolve import resolve
+        from dpspec.registry.foreign_code import resolve
 
         write(case.files, folder)
         source = resolve(self.source)(FrozenMap(case.options), folder)  # type: ignore[operator]
@@ -86,7 +86,7 @@ class DataFiles(Target):
 class Csv(DataFiles):
     """Comma-separated tables."""
 
-    name, source = "csv", "dpspec.data.csv_file:Csv"
+    name, source = "csv", "dpspec.data.table_files:Csv"
 
     def bases(self) -> list[Given]:
         numbers = b"a,b,y\n" + b"".join(b"%d,%.2f,%d\n" % (i, i / 7, i % 2) for i in range(20))
@@ -113,7 +113,7 @@ class Csv(DataFiles):
 class Npz(DataFiles):
     """numpy's archives."""
 
-    name, source = "npz", "dpspec.data.npz:Npz"
+    name, source = "npz", "dpspec.data.arrays:Npz"
 
     def bases(self) -> list[Given]:
         import numpy as np
@@ -158,7 +158,7 @@ class Npz(DataFiles):
 class Idx(DataFiles):
     """The format of MNIST."""
 
-    name, source = "idx", "dpspec.data.idx:Idx"
+    name, source = "idx", "dpspec.data.arrays:Idx"
 
     def bases(self) -> list[Given]:
         images, labels = _idx(10, 4, 4), _idx(10)
@@ -185,7 +185,7 @@ class Idx(DataFiles):
 class Parquet(DataFiles):
     """Columns by pyarrow."""
 
-    name, source = "parquet", "dpspec.data.parquet:Parquet"
+    name, source = "parquet", "dpspec.data.table_files:Parquet"
 
     def bases(self) -> list[Given]:
         import pyarrow as pa

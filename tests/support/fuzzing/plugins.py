@@ -62,10 +62,10 @@ class Plugins(Target):
         """Discover, load, list, and make the schema of what is left beside our own."""
         import json
 
-        from dpspec.cli.plugins import _as_json, _as_text
+        from dpspec.cli.commands.plugins import _as_json, _as_text
+        from dpspec.language.bundle import bundle
         from dpspec.registry.discover import discover
         from dpspec.registry.loader import build
-        from dpspec.spec.bundle import bundle
 
         write({"site/dpspec_fuzzed-1.dist-info/entry_points.txt": case.entries}, folder)
         write({"site/dpspec_fuzzed-1.dist-info/METADATA": case.metadata}, folder)

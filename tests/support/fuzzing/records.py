@@ -75,7 +75,7 @@ class Records(Target):
 
     def feed(self, case: Given, folder: Path) -> str:
         """Read it; a record that is not believed is out of the way and can be stored again."""
-        from dpspec.engine.store import Store
+        from dpspec.engine.storage.trial_store import Store
 
         if case.file == STATE:
             return self._resumed(case.content, folder / "work")
@@ -114,13 +114,13 @@ class Records(Target):
 
     def _checkpoint(self, folder: Path) -> Any:
         from dpspec.contract import Resumable
-        from dpspec.training.checkpoint import Checkpoint
+        from dpspec.training.loop.checkpoint import Checkpoint
 
         return Checkpoint(Resumable(folder=folder, steps=1), lambda: KEY)
 
     def _stored(self, folder: Path) -> Path:
         from dpspec.contract import FrozenMap
-        from dpspec.engine.store import Store
+        from dpspec.engine.storage.trial_store import Store
 
         Store(folder / "store").put(KEY, self._trial, FrozenMap({"device": "cpu"}))
         found = [path.parent for path in (folder / "store").rglob("record.json") if path.parent.name == KEY]

@@ -33,11 +33,11 @@ class Results(Target):
 
     def warm(self, folder: Path) -> None:
         """Results of a real run of trials and of bounds, and a hand-made one with figures."""
-        from dpspec.engine import codec
-        from dpspec.engine.runner import run
-        from dpspec.engine.store import Store
+        from dpspec.engine.results import codec
+        from dpspec.engine.running.runner import run
+        from dpspec.engine.storage.trial_store import Store
+        from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
-        from dpspec.spec.load import load_specs
         from support import counting, results
 
         self._catalog = load_catalog()
@@ -71,11 +71,11 @@ class Results(Target):
 
     def feed(self, case: tuple[bytes, int], folder: Path) -> str:
         """Read it as the commands do; what can be read must be showable."""
-        from dpspec.cli.results import read_result
-        from dpspec.engine.diff import diff, regressions
-        from dpspec.engine.verify import verify
+        from dpspec.engine.results.diff import diff, regressions
+        from dpspec.engine.verification.verify import verify
         from dpspec.errors import DpspecError, ResultError
-        from dpspec.registry.resolve import resolve
+        from dpspec.registry.foreign_code import resolve
+        from dpspec.reporters.read_results import read_result
 
         data, choice = case
         write({"result.json": data}, folder)
@@ -101,7 +101,7 @@ _PLAIN = ("json", "text", "csv", "github", "statement-json", "sarif", "registry"
 
 
 def _page(text: str) -> bytes:
-    from dpspec.reporters.html.embed import ELEMENT, embedded
+    from dpspec.reporters.read_results import ELEMENT, embedded
 
     page = f'<!doctype html><html><script type="application/json" id="{ELEMENT}">{embedded(text)}</script></html>'
     return page.encode("utf-8", "replace")

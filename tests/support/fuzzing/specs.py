@@ -34,9 +34,9 @@ class Specs(Target):
         """The texts and trees of our own specs, and the schema with all installed plugins."""
         import yaml
 
+        from dpspec.language.bundle import bundle
+        from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
-        from dpspec.spec.bundle import bundle
-        from dpspec.spec.load import load_specs
 
         self._catalog = load_catalog()
         paths = sorted(SPECS.rglob("*.yaml"))
@@ -59,10 +59,10 @@ class Specs(Target):
 
     def feed(self, case: Given, folder: Path) -> str:
         """Load, render what is wrong, show, check and plan, as the commands do."""
-        from dpspec.engine.prepare import prepare
+        from dpspec.engine.preparing.prepare import prepare
         from dpspec.errors import DpspecError
-        from dpspec.spec.load import load_specs
-        from dpspec.spec.render import render
+        from dpspec.language.diagnostics.render import render
+        from dpspec.language.load import load_specs
 
         write(case.files, folder)
         loaded = load_specs([folder / "spec.yaml"], self._catalog, case.overrides)

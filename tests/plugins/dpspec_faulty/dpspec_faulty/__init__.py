@@ -16,12 +16,17 @@ FAULTS: Mapping[str, str] = {
     "noise-without-clip-norm": "the noise has standard deviation noise_multiplier, whatever the clip norm",
     "noise-reused": "the noise is drawn once and added at each step",
     "noise-seeded-alike": "the noise's generator has the same seed in every run",
+    "first-step-without-noise": "the first step adds no noise",
+    "last-step-without-noise": "the last step adds no noise",
+    "alternating-noise": "steps take turns with 0.25 and 1.39 times the noise, whose variance is right on average",
+    "tenth-step-tenth-noise": "every tenth step adds a tenth of the noise, and the others a twentieth more",
     "clip-after-averaging": "the mean gradient of the batch is clipped, the records' are not",
     "clip-per-layer": "each of L layers is clipped to the clip norm, so that a record weighs up to sqrt(L) times that",
     "layer-unclipped": "the last layer is left out of clipping",
     "clip-accumulated-sum": "gradients are accumulated in pieces of eight records, and each piece's sum is clipped",
     "augmented-copies": "each record contributes four augmented copies, each clipped on its own",
     "private-normalisation": "features are standardised by the mean and deviation of the training records",
+    "large-batch-once": "one step in the middle draws about 78 records more",
     "shuffled": "batches are pieces of a shuffled epoch",
     "last-batch-dropped": "batches are cut into pieces of sixteen, and the last one is dropped unless it is full",
 }
@@ -45,6 +50,9 @@ def _backend(kind: str, summary: str, properties: Mapping[str, dps.Json], traine
         schema={"type": "object", "properties": dict(properties), "additionalProperties": False},
         capabilities=dps.CAPABILITIES,
         trainer=f"dpspec_faulty.backend:{trainer}",
+        constants=dps.Assumption(
+            name="public-constants", status="by-construction", text="divisor, rate and clip norm are the job's"
+        ),
     )
 
 

@@ -18,6 +18,13 @@ def _noise(broken: Callable[[object], object]) -> Break:
     return lambda job, parts: replace(parts, noise=broken(parts.noise))
 
 
+def _by_step(factor: Callable[[int, int], float]) -> Break:
+    """``factor`` of the noise, by the step and the number of steps."""
+    return lambda job, parts: replace(
+        parts, noise=noise.NoiseByStep(parts.noise, lambda step: factor(step, parts.schedule.total))
+    )
+
+
 def _contributions(broken: Callable[[TrainingJob], gradients.BrokenContributions]) -> Break:
     return lambda job, parts: replace(parts, contributions=broken(job))
 
@@ -35,12 +42,17 @@ BROKEN: Mapping[str, Break] = {
     "noise-without-clip-norm": _without_clip_norm,
     "noise-reused": _noise(noise.ReusedNoise),
     "noise-seeded-alike": _noise(noise.SeededAlike),
+    "first-step-without-noise": _by_step(lambda step, steps: float(step != 1)),
+    "last-step-without-noise": _by_step(lambda step, steps: float(step != steps)),
+    "alternating-noise": _by_step(lambda step, steps: 0.25 if step % 2 else 1.39),
+    "tenth-step-tenth-noise": _by_step(lambda step, steps: 1.0536 if step % 10 else 0.1),
     "clip-after-averaging": _contributions(gradients.ClipAfterAveraging),
     "clip-per-layer": _contributions(gradients.ClipPerLayer),
     "layer-unclipped": _contributions(gradients.LayerUnclipped),
     "clip-accumulated-sum": _contributions(gradients.ClipAccumulatedSum),
     "augmented-copies": _contributions(gradients.AugmentedCopies),
     "private-normalisation": _contributions(gradients.PrivateNormalisation),
+    "large-batch-once": lambda job, parts: replace(parts, schedule=batches.large_once(parts.schedule)),
     "shuffled": lambda job, parts: replace(parts, schedule=batches.shuffled(parts.schedule)),
     "last-batch-dropped": lambda job, parts: replace(parts, schedule=batches.last_batch_dropped(parts.schedule)),
 }
@@ -66,11 +78,16 @@ WrongBatchSizeTrainer = partial(FaultyTrainer, "wrong-batch-size")
 NoiseWithoutClipNormTrainer = partial(FaultyTrainer, "noise-without-clip-norm")
 NoiseReusedTrainer = partial(FaultyTrainer, "noise-reused")
 NoiseSeededAlikeTrainer = partial(FaultyTrainer, "noise-seeded-alike")
+FirstStepWithoutNoiseTrainer = partial(FaultyTrainer, "first-step-without-noise")
+LastStepWithoutNoiseTrainer = partial(FaultyTrainer, "last-step-without-noise")
+AlternatingNoiseTrainer = partial(FaultyTrainer, "alternating-noise")
+TenthStepTenthNoiseTrainer = partial(FaultyTrainer, "tenth-step-tenth-noise")
 ClipAfterAveragingTrainer = partial(FaultyTrainer, "clip-after-averaging")
 ClipPerLayerTrainer = partial(FaultyTrainer, "clip-per-layer")
 LayerUnclippedTrainer = partial(FaultyTrainer, "layer-unclipped")
 ClipAccumulatedSumTrainer = partial(FaultyTrainer, "clip-accumulated-sum")
 AugmentedCopiesTrainer = partial(FaultyTrainer, "augmented-copies")
 PrivateNormalisationTrainer = partial(FaultyTrainer, "private-normalisation")
+LargeBatchOnceTrainer = partial(FaultyTrainer, "large-batch-once")
 ShuffledTrainer = partial(FaultyTrainer, "shuffled")
 LastBatchDroppedTrainer = partial(FaultyTrainer, "last-batch-dropped")

@@ -35,6 +35,43 @@ class LastBatchDropped:
         return drawn[order[: len(drawn) // self.piece * self.piece]].sort().values
 
 
+class LargeOnce:
+    """The declared batch, but at one of ``steps`` steps some more records enter, each by a coin of its own."""
+
+    extra = 78
+
+    def __init__(self, sampler: Sampler, steps: int) -> None:
+        self._sampler = sampler
+        self._at = steps // 2
+        self._step = 0
+
+    @property
+    def records(self) -> int:
+        """How many records there are to draw from."""
+        return self._sampler.records
+
+    @property
+    def inclusion(self) -> float:
+        """What the loop believes."""
+        return self._sampler.inclusion
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        """The indices (b,) that are used, ascending."""
+        self._step += 1
+        drawn = self._sampler.draw(generator)
+        if self._step != self._at:
+            return drawn
+        chance = self.extra / (self.records * (1.0 - self.inclusion))
+        more = torch.rand(self.records, generator=generator) < chance
+        more[drawn] = True
+        return more.nonzero().squeeze(1)
+
+
+def large_once(schedule: Schedule) -> Schedule:
+    """One large batch in the middle of each phase."""
+    return Schedule(tuple(replace(phase, sampler=LargeOnce(phase.sampler, phase.steps)) for phase in schedule.phases))
+
+
 def shuffled(schedule: Schedule) -> Schedule:
     """Pieces of a shuffled epoch, as long as the declared batches are on average."""
     return _with(schedule, lambda s: Shuffled(s.records, max(1, round(s.records * s.inclusion))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from dpspec.training.dpsgd import Noise
@@ -25,6 +27,20 @@ class ScaledNoise:
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
         """Noise like ``total`` (P,) of standard deviation factor * deviation."""
         return self._noise(total, self._factor * deviation, source)
+
+
+class NoiseByStep:
+    """The real noise, but of a size that depends on the step."""
+
+    def __init__(self, noise: Noise, factor: Callable[[int], float]) -> None:
+        self._noise = noise
+        self._factor = factor
+        self._step = 0
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise like ``total`` (P,) of standard deviation factor(step) * deviation; steps count from 1."""
+        self._step += 1
+        return self._noise(total, self._factor(self._step) * deviation, source)
 
 
 class ReusedNoise:

@@ -13,4 +13,7 @@ def dpspec_backends():
         schema={"type": "object", "properties": {}, "additionalProperties": False},
         capabilities=frozenset({"iterates", "gradient-canaries", "sampling-log", "noise-log", "norm-log"}),
         trainer="dpspec_own_loop.loop:OwnLoop",
+        constants=dps.Assumption(
+            name="public-constants", status="by-construction", text="divisor, rate and clip norm are the job's"
+        ),
     )

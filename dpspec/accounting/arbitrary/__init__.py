@@ -1,0 +1,1 @@
+"""Pairs of laws that the caller states: probability vectors, densities, cumulative functions."""

@@ -1,0 +1,199 @@
+"""T-fold composition of measures on a grid: delta at any epsilon near a reference, every error bounded.
+
+With t the step's masses tilted by e^(s loss) and C their T-fold convolution (``tilting``), on nodes e_n,
+
+    delta(eps) = M^T e^(-s (eps - origin)) * sum over e_n > eps of C_n e^(-s (e_n - eps)) (1 - e^(eps - e_n)).
+
+The tilt puts the losses that matter for delta in the middle of C, where they keep full relative precision however small
+delta is. Charged: mass that wraps around the circle or lies outside the window, times the largest weight; the error
+of C, times the weights; the rounding of the sums and of the scale; the distance of true losses from the nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.fft import next_fast_len
+
+from dpspec.accounting.composition.tilting import OUTSIDE, TiltedMeasure, convolve, find_window
+from dpspec.accounting.grid.cells import TooLongError
+from dpspec.accounting.grid.discretise import Atoms
+from dpspec.accounting.numerics.floats import EPS, Floats, log_or_minus_infinity
+
+#: Nodes whose weight would exceed e^this are not needed by any epsilon near the reference.
+_REACH = 500.0
+
+#: Relative error charged to the mass of infinite losses.
+_INFINITE = 1e-12
+
+#: Terms that are summed one after the other.
+_BLOCK = 1024
+
+#: Over this distance e^-x is below any rounding error.
+_FADE = 45.0
+
+
+@dataclass(frozen=True, eq=False)
+class Composition:
+    """A composed measure near ``reference``: ln delta as a sum over nodes, with bounds on its error.
+
+    first, spacing: the loss of the lowest node kept, and the grid; log_scale: ln M^T e^(-tilt (reference - origin)).
+    absolute: a bound on the error of the sum at ``reference``; relative: on that of the logarithm; infinity: the mass
+        of infinite loss; shift: how far the composed losses may lie from the nodes.
+    least: the least epsilon (less the shift) that may be asked for.
+    weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
+    sums, excess: (n + 1,) over the nodes from i on, of the weights and of weight times 1 - e^(reference - e), which is
+        what they add at ``reference``; ``excess`` is None where the nodes span too much for one exponent range.
+    """
+
+    first: float
+    least: float
+    spacing: float
+    reference: float
+    tilt: float
+    log_scale: float
+    weights: Floats
+    sums: Floats
+    excess: Floats | None
+    absolute: float
+    relative: float
+    infinity: float
+    shift: float
+
+    def log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of the measure's delta; for a measure from above, of the true delta."""
+        finite = self.log_finite(epsilon)
+        if self.infinity == 0.0:
+            return min(0.0, finite)
+        return min(0.0, float(np.logaddexp(finite, math.log(self.infinity) + _INFINITE)))
+
+    def log_finite(self, epsilon: float) -> float:
+        """The part of ``log_upper`` that finite losses make."""
+        if epsilon - self.shift < self.least:
+            return 0.0
+        value, error = self._sum(epsilon - self.shift)
+        return self.log_scale + self.relative + log_or_minus_infinity(value + error)
+
+    def log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of the measure's delta; for a measure from below, of the true delta."""
+        value, error = self._sum(epsilon + self.shift)
+        finite = self.log_scale - self.relative + log_or_minus_infinity(value - error)
+        if self.infinity == 0.0:
+            return finite
+        return float(np.logaddexp(finite, math.log(self.infinity) - _INFINITE))
+
+    def relative_error(self, epsilon: float) -> float:
+        """The error of the sum at ``epsilon`` relative to it; infinite where there is no sum."""
+        value, error = self._sum(epsilon)
+        return error / value if value > 0.0 else math.inf
+
+    @functools.cached_property
+    def _upper(self) -> int:
+        """The first node above ``reference``: from there on all terms of ``excess`` are positive."""
+        node = math.floor((self.reference - self.first) / self.spacing) + 1
+        return min(max(node, 0), len(self.weights))
+
+    def _sum(self, epsilon: float) -> tuple[float, float]:
+        """The sum over nodes above ``epsilon``, and a bound on its error."""
+        i = math.floor((epsilon - self.first) / self.spacing) + 1
+        i = min(max(i, 0), len(self.weights))
+        total = float(self.sums[i])
+        if self.excess is not None:
+            # 1 - e^(epsilon - e) = (1 - e^(reference - e)) e^x - (e^x - 1) with x = epsilon - reference
+            x = min(epsilon - self.reference, _REACH)
+            excess = float(self.excess[i])
+            size = excess if i >= self._upper else 2.0 * float(self.excess[self._upper]) - excess
+            value = excess * math.exp(x) - total * math.expm1(x)
+            size = size * math.exp(x) + total * abs(math.expm1(x))
+        else:
+            j = min(len(self.weights), i + math.ceil(_FADE / self.spacing))
+            gaps = epsilon - (self.first + self.spacing * np.arange(i, j))
+            value = float(self.sums[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
+            size = total
+        rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
+        outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
+        return max(value, 0.0), rounding + outside
+
+
+def compose(
+    phases: Sequence[tuple[Atoms, int]], tilt: float, reference: float, floor: float, limit: int
+) -> Composition:
+    """Compose phases of (atoms, steps), all on grids of one spacing, tilted for epsilons near ``reference``.
+
+    floor: the least epsilon that will be asked for; limit: the most nodes of the transform. Raises ``TooLongError``
+    when the window needs more.
+    """
+    spacing = phases[0][0].spacing
+    infinity = chance_of_any([(atoms.infinity, steps) for atoms, steps in phases])
+    if any(not atoms.masses.any() for atoms, _ in phases):
+        nothing = np.zeros(0)
+        return Composition(
+            reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, np.zeros(1), None, 0, 0, infinity, 0
+        )
+    tilted = [TiltedMeasure.of(atoms, steps, tilt) for atoms, steps in phases]
+    low, high = find_window(tilted, spacing)
+    length = math.ceil(high - low) + 4
+    if length > limit:
+        raise TooLongError(length, limit)
+    length = next_fast_len(max(length, 16), real=True)
+    start = math.floor(low) - 1
+    total, noise = convolve(tilted, length)
+
+    # Only nodes over the lowest epsilon that will be asked for are kept, in order.
+    origin = math.fsum(atoms.lowest * steps for atoms, steps in phases)
+    narrow = spacing * length <= _REACH
+    floor = max(floor, reference - _REACH / (1.0 + tilt if narrow else tilt))
+    skip = min(max(0, math.ceil((floor - origin) / spacing) - start), length)
+    total = np.roll(total, -((start + skip) % length))[: length - skip]
+    np.maximum(total, 0.0, out=total)
+    gaps = origin - reference + spacing * np.arange(start + skip, start + length)
+    narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
+    with np.errstate(under="ignore"):
+        weights = np.exp(-tilt * gaps)
+        weights *= total
+        excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
+    largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))
+    # The sum of all weights; that of their squares is at most ``largest`` times as much.
+    room = 1.0 / (spacing * tilt * (1.0 + tilt)) + largest
+    log_mass = math.fsum(steps * part.log_mass for part, (_, steps) in zip(tilted, phases, strict=True))
+    log_scale = log_mass - tilt * (reference - origin)
+    magnitude = abs(log_mass) + tilt * (abs(reference) + abs(origin)) + 4.0 * _REACH
+    steps = sum(steps for _, steps in phases)
+    return Composition(
+        first=origin + spacing * (start + skip),
+        least=origin + spacing * (start + skip) if skip > 0 else -math.inf,
+        spacing=spacing,
+        reference=reference,
+        tilt=tilt,
+        log_scale=log_scale,
+        weights=weights,
+        sums=_from_above(weights),
+        excess=excess,
+        absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * OUTSIDE * largest,
+        relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * steps,
+        infinity=infinity,
+        shift=math.fsum(atoms.shift * steps for atoms, steps in phases)
+        + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),
+    )
+
+
+def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
+    """The probability that something of chance p per step happens, over phases of (p, steps)."""
+    if any(p >= 1.0 for p, _ in chances):
+        return 1.0
+    return -math.expm1(math.fsum(steps * math.log1p(-p) for p, steps in chances))
+
+
+def _from_above(values: Floats) -> Floats:
+    """Sums over i..end for every i, with a final zero; in blocks, so that few roundings add up."""
+    rows = -(-len(values) // _BLOCK)
+    padded = np.zeros(rows * _BLOCK + 1)
+    padded[1 : len(values) + 1] = values[::-1]
+    table = np.cumsum(padded[1:].reshape(rows, _BLOCK), axis=1)
+    table[1:] += np.cumsum(table[:-1, -1])[:, None]
+    padded[1:] = table.ravel()
+    return padded[len(values) :: -1]

@@ -1,0 +1,1 @@
+"""Renyi differential privacy: divergences of steps and compositions, and their conversion to (epsilon, delta)."""

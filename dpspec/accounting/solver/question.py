@@ -1,0 +1,239 @@
+"""What is asked of a composition, what is known of the answer so far, and roughly where it lies.
+
+Where the answer lies, roughly, a saddle-point estimate says, which chooses grids, cuts and tilts. With K(s) the
+cumulant generating function of the composed loss under the first distribution,
+
+    ln delta(epsilon) ~ K(s) - s epsilon - ln s - ln(1 + s) - ln(2 pi v) / 2,  v = K''(s) + s^-2 + (1 + s)^-2,
+
+at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. Nothing that is reported depends on its accuracy: it decides
+only how wide the certified interval comes out at first try.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dpspec.accounting.composition.composition import chance_of_any
+from dpspec.accounting.composition.rare_steps import ComposedProfile
+from dpspec.accounting.numerics.floats import EPS, Direction, Floats
+from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.solver.duality import LogProfile, bound_level, bound_power
+
+#: ln of the tilts searched.
+_TILTS = (math.log(1e-9), math.log(1e9))
+
+
+@dataclass(frozen=True)
+class SaddlePoint:
+    """A point of the privacy profile: ``tilt`` is -d ln delta / d epsilon, ``spread`` the tilted loss's deviation."""
+
+    tilt: float
+    epsilon: float
+    log_delta: float
+    spread: float
+
+
+@dataclass(frozen=True, eq=False)
+class Cumulants:
+    """K and its derivatives for a composition, from a table of losses and log masses per phase."""
+
+    phases: tuple[tuple[Floats, Floats, int], ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[TruncatedPair, int]]) -> Cumulants:
+        """From phases of (part, steps)."""
+        return cls(tuple((*part.table(), steps) for part, steps in parts))
+
+    def at(self, tilt: float) -> tuple[float, float, float]:
+        """K, K' and K'' at ``tilt``."""
+        total = np.zeros(3)
+        for losses, logs, steps in self.phases:
+            exponents = logs + tilt * losses
+            top = float(exponents.max())
+            weights = np.exp(exponents - top)
+            mass = float(weights.sum())
+            mean = float(weights @ losses) / mass
+            variance = float(weights @ np.square(losses - mean)) / mass
+            total += steps * np.array([top + math.log(mass), mean, variance])
+        return float(total[0]), float(total[1]), float(total[2])
+
+    def for_epsilon(self, epsilon: float) -> SaddlePoint:
+        """The saddle point at ``epsilon``."""
+        return self._bisect(lambda s: self._point(s).epsilon < epsilon, epsilon)
+
+    def for_delta(self, log_delta: float) -> SaddlePoint:
+        """The saddle point at which delta is about e^``log_delta``, at epsilon >= 0."""
+        saddle = self._bisect(lambda s: self._point(s).log_delta > log_delta, None)
+        return saddle if saddle.epsilon > 0.0 else self.for_epsilon(0.0)
+
+    def for_level(self, log_level: float) -> SaddlePoint:
+        """The saddle point whose line, delta plus level times e^epsilon, decides the power at e^``log_level``.
+
+        There the level is -d delta / d epsilon over e^epsilon.
+        """
+        return self._bisect(lambda s: self._level(self._point(s)) > log_level, None)
+
+    def for_power(self, log_power: float) -> SaddlePoint:
+        """The saddle point whose line reaches the power e^``log_power`` at its level: delta (1 + tilt)."""
+        return self._bisect(lambda s: self._point(s).log_delta + math.log1p(s) > log_power, None)
+
+    @staticmethod
+    def _level(point: SaddlePoint) -> float:
+        return math.log(point.tilt) + point.log_delta - point.epsilon
+
+    def _point(self, tilt: float) -> SaddlePoint:
+        value, mean, variance = self.at(tilt)
+        epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
+        return self._read(tilt, value, variance, epsilon)
+
+    @staticmethod
+    def _read(tilt: float, value: float, variance: float, epsilon: float) -> SaddlePoint:
+        spread = variance + tilt**-2 + (1.0 + tilt) ** -2
+        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(2 * math.pi * spread)
+        return SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
+
+    def _bisect(self, below: Callable[[float], bool], epsilon: float | None) -> SaddlePoint:
+        low, high = bisect(lambda log_tilt: below(math.exp(log_tilt)), *_TILTS, halvings=60)
+        tilt = math.exp(0.5 * (low + high))
+        value, mean, variance = self.at(tilt)
+        centre = mean - 1.0 / tilt - 1.0 / (1.0 + tilt) if epsilon is None else epsilon
+        return self._read(tilt, value, variance, centre)
+
+
+#: Below this an epsilon is as good as zero when widths are compared with it.
+TINY = 1e-7
+
+#: A delta of which no lower bound was found is looked for so much deeper at least, in logarithms.
+_DEEPER = 20.0
+
+
+#: The least slope of ln delta that is believed.
+_FLAT = 1e-6
+
+#: Share of a power's width that discretisation may take: chords take the rest.
+_CHORDS = 0.3
+
+
+@dataclass(frozen=True)
+class Question:
+    """Epsilon at a delta, delta at an epsilon, a test's power at a level or its level at a power: one is given."""
+
+    log_delta: float | None = None
+    epsilon: float | None = None
+    log_level: float | None = None
+    log_power: float | None = None
+
+    @property
+    def testing(self) -> bool:
+        """Whether it is about tests: decided by one line of the profile, which may be at any epsilon."""
+        return self.log_level is not None or self.log_power is not None
+
+    def bound_test(self, low: LogProfile, high: LogProfile, start: float, scale: float) -> tuple[Interval, float]:
+        """The answer about tests, and the epsilon that decides it; see ``duality``."""
+        if self.log_level is not None:
+            return bound_power(self.log_level, low, high, start, scale)
+        assert self.log_power is not None
+        return bound_level(self.log_power, low, high, start, scale)
+
+    def line(self, log_delta: float, epsilon: float) -> float:
+        """What is least at the epsilon that decides: ln of the line's power, or minus ln of its level."""
+        if self.log_level is not None:
+            return float(np.logaddexp(log_delta, epsilon + self.log_level))
+        assert self.log_power is not None
+        return epsilon - math.log(max(-math.expm1(min(0.0, log_delta - self.log_power)), 1e-300))
+
+    @property
+    def trivial(self) -> Interval:
+        """What holds for the answer about tests anyway: power is never below the level."""
+        if self.log_level is not None:
+            return Interval(math.exp(self.log_level) * (1.0 - 4.0 * EPS), 1.0)
+        assert self.log_power is not None
+        return Interval(0.0, math.exp(self.log_power) * (1.0 + 4.0 * EPS))
+
+
+@dataclass
+class PendingAnswer:
+    """A question, where its answer lies as far as is known, and the interval that certainly holds it.
+
+    log_delta: ln of the delta in question, as far as finite losses make it. ``saddle`` is moved, and ``log_delta``
+    deepened, as compositions show where the answer really is.
+    """
+
+    question: Question
+    saddle: SaddlePoint
+    answer: Interval
+    log_delta: float
+
+    @property
+    def position(self) -> float:
+        """The epsilon asked for, or the one expected; for a test, that whose line decides it."""
+        return self.saddle.epsilon if self.question.epsilon is None else self.question.epsilon
+
+    def locate(self, above: ComposedProfile) -> None:
+        """Replace the estimate of the answer's place, and of the profile's slope there, by what was found."""
+        low, high = self.answer.lower, self.answer.upper
+        if self.question.testing:
+            epsilon, step = self.saddle.epsilon, max(2.0 * above.spacing, 1e-3 * self.saddle.spread)
+            log_delta = above.log_finite(epsilon)
+            tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
+            if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
+                self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
+            return
+        if self.question.log_delta is None:
+            self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
+            return
+        if not 0.0 < low <= high < math.inf:
+            return
+        middle = 0.5 * (low + high)
+        step = max(2.0 * above.spacing, 1e-3 * middle)
+        fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
+        slope = fall / (min(middle, step) + step)
+        if math.isfinite(slope) and slope > 0.0:
+            self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
+
+    def positions(self) -> list[float]:
+        """Where the composition is wanted, so far as it can be moved: not for a delta at a given epsilon."""
+        if self.question.testing:
+            return [self.saddle.epsilon]
+        ends = (self.answer.lower, self.answer.upper)
+        return [] if self.question.log_delta is None else [x for x in ends if 0.0 < x < math.inf]
+
+    def tolerance(self, width: float) -> float:
+        """The error in epsilon that ``width`` leaves."""
+        if self.question.log_level is not None:  # power = delta + level e^epsilon, of which the second is tilt * delta
+            return width * _CHORDS * (1.0 + self.saddle.tilt) / self.saddle.tilt
+        if self.question.log_power is not None:
+            return width * _CHORDS
+        if self.question.log_delta is None:
+            return width / self.saddle.tilt
+        return width * max(self.saddle.epsilon, TINY)
+
+    def is_within(self, width: float) -> bool:
+        """Whether the interval is as narrow as asked."""
+        least = 0.0 if self.question.log_delta is None else TINY
+        return self.answer.width <= width * max(self.answer.upper, least)
+
+
+def truncate_phases(
+    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
+) -> list[tuple[TruncatedPair, int]]:
+    """What of each phase's step matters, all but a share of delta over all steps; with its steps."""
+    log_far = log_share - math.log(sum(count for _, count in phases))
+    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
+
+
+def largest_loss(phases: Sequence[tuple[Pair, int]], direction: Direction) -> float:
+    """No finite composed loss is larger."""
+    return math.fsum(pair.largest_loss(direction) * steps for pair, steps in phases) * (1.0 + 1e-15)
+
+
+def infinite_mass(phases: Sequence[tuple[Pair, int]], direction: Direction) -> Interval:
+    """The probability that the composed loss is infinite."""
+    value = chance_of_any([(pair.infinite_mass(direction), steps) for pair, steps in phases])
+    return Interval(value * (1.0 - 1e-12), min(1.0, value * (1.0 + 1e-12)))

@@ -1,0 +1,231 @@
+"""Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
+
+Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
+for widths of 1e-2, 1e-3, ... in turn, whatever the width requested, and every stage's interval is cut with those
+before: each is true, so their intersection is, and asking for a finer width can only give an interval inside the
+coarser one. A stage that would need a longer grid than allowed uses the longest one and is the last: the interval
+stays wider.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dpspec.accounting.composition.composition import Composition
+from dpspec.accounting.composition.rare_steps import (
+    ComposedProfile,
+    SplitComposition,
+    WorstComposition,
+    compose_with_rare_steps,
+)
+from dpspec.accounting.grid.cells import TooLongError
+from dpspec.accounting.grid.discretise import WIDEST, discretise_from_above, discretise_from_below
+from dpspec.accounting.numerics.floats import EPS, Direction
+from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.solver.duality import LogProfile
+from dpspec.accounting.solver.question import Cumulants, PendingAnswer, SaddlePoint, truncate_phases
+
+#: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
+CELLS, NODES = 1 << 19, 6 << 20
+
+#: d^2 over the error in epsilon, times T (1 + s).
+_LAW = 3.0
+
+#: The first relative width that a stage asks for, and the finest.
+_COARSEST, _FINEST = 0.8e-2, 1e-9
+
+#: So many stages that narrow nothing are the last.
+_IDLE = 2
+
+#: A delta is looked for down to the least double.
+_DEEPEST = -760.0
+
+#: A tilt chosen for a place so many reaches away is chosen anew.
+_OFF = 0.5
+
+#: An epsilon known no better than this share of the reach is looked for with another tilt.
+_POOR = 0.1
+
+#: How many times the reach of a composition its neighbourhood is searched for answers, and in how many points.
+_SCAN, _POINTS = 8.0, 33
+
+#: Share of delta that the cut tails may hold at first estimate.
+_FIRST_SHARE = 1e-6
+
+
+class GridRefinement:
+    """Questions about one composition that share a tilt, and the stages that narrow their intervals.
+
+    Of several directions, questions are about the worst of their profiles at each epsilon.
+    """
+
+    def __init__(
+        self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
+    ) -> None:
+        self._phases, self._sides, self._items = phases, sides, items
+        self._steps = sum(steps for _, steps in phases)
+        self._cumulants = [Cumulants.of(side) for side in self._truncated(_FIRST_SHARE)]
+        self._centre(0.5 * (min(item.position for item in items) + max(item.position for item in items)))
+
+    def refine(self, width: float) -> None:
+        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
+        stage, last = _COARSEST, False
+        while not last and any(
+            item.question.epsilon is not None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
+            for item in self._items
+        ):
+            last = self._stage(stage)
+        idle = 0
+        while not last and stage > _FINEST and idle < _IDLE:
+            before = [item.answer.width for item in self._items]
+            last = self._stage(stage) or all(item.is_within(width) for item in self._items)
+            narrower = any(item.answer.width < 0.9 * was for item, was in zip(self._items, before, strict=True))
+            stage, idle = 0.1 * stage, 0 if narrower else idle + 1
+
+    @property
+    def _least(self) -> float:
+        """ln of the smallest delta, as far as is known."""
+        return min(item.log_delta for item in self._items)
+
+    @property
+    def _reach(self) -> float:
+        """How far from the saddle's epsilon the composition keeps its precision."""
+        return self._saddle.spread + 1.0 / self._saddle.tilt
+
+    def _centre(self, epsilon: float) -> None:
+        self._saddle = pick_worst([cumulants.for_epsilon(epsilon) for cumulants in self._cumulants])
+
+    def _truncated(self, share: float) -> list[list[tuple[TruncatedPair, int]]]:
+        """For each direction, all of the steps but a share of the least delta."""
+        return [truncate_phases(self._phases, side, self._least, math.log(share)) for side in self._sides]
+
+    def _stage(self, width: float) -> bool:
+        """One grid; returns whether it is the longest allowed."""
+        share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
+        truncated = self._truncated(min(max(share, 1e-14), 1e-3))
+        # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
+        self._cumulants = [Cumulants.of(side) for side in truncated]
+        self._centre(self._saddle.epsilon)
+        wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        while wanted < WIDEST:
+            spacing = _fitting([part for side in truncated for part in side], wanted)
+            try:
+                self._grid(truncated, spacing)
+            except TooLongError as error:
+                wanted, limited = 1.02 * max(error.factor * spacing, wanted), True
+                continue
+            return limited
+        return True  # losses in the millions per step: what is known without a grid has to do
+
+    def _spacing(self, item: PendingAnswer, width: float) -> float:
+        """The grid that leaves an error of about ``width``: by the law, or by the spacing itself where that is less."""
+        error = item.tolerance(width)
+        law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
+        return max(law, error / (3.0 * self._steps))
+
+    def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float) -> None:
+        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self._items)})
+        # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
+        widest = 0.5 * math.sqrt(self._steps)
+        cells = [[(part.cells(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in truncated]
+        upper = [[(discretise_from_above(pair[0]), steps) for pair, steps in side] for side in cells]
+        lower = [[(discretise_from_below(pair[1]), steps) for pair, steps in side] for side in cells]
+        for _ in range(5):
+            # A steeper tilt than the grid resolves would pick out its last nodes.
+            tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon
+            reach = max(self._reach, 8.0 * spacing)
+            floor = centre - 1.1 * _SCAN * reach
+            above, below = (
+                _worse([compose_with_rare_steps(side, tilt, centre, floor, NODES, self._least) for side in sides])
+                for sides in (upper, lower)
+            )
+            points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
+            grid = [0.0, *(float(point) for point in points if point > 0.0)]
+            upper_at, lower_at = functools.cache(above.log_upper), functools.cache(below.log_lower)
+            intervals = [_read(item, upper_at, lower_at, grid, reach) for item in self._items]
+            for item, interval in zip(self._items, intervals, strict=True):
+                item.answer = item.answer.intersect(interval)
+                item.locate(above)
+            if not self._recentre(intervals):
+                return
+
+    def _recentre(self, intervals: Sequence[Interval]) -> bool:
+        """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
+        ends = [place for item in self._items for place in item.positions()]
+        if not ends:
+            return False
+        middle = 0.5 * (min(ends) + max(ends))
+        is_poor = any(
+            interval.lower == 0.0 < interval.upper or interval.width > _POOR * self._reach
+            for item, interval in zip(self._items, intervals, strict=True)
+            if item.question.log_delta is not None or interval.lower == 0.0
+        )
+        if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * self._reach:
+            return False
+        self._centre(middle)
+        return True
+
+
+def pick_worst(saddles: Sequence[SaddlePoint]) -> SaddlePoint:
+    """The saddle point of the largest delta."""
+    return max(saddles, key=lambda saddle: saddle.log_delta)
+
+
+def _worse(composed: Sequence[Composition | SplitComposition]) -> ComposedProfile:
+    return composed[0] if len(composed) == 1 else WorstComposition(tuple(composed))
+
+
+def _fitting(phases: Sequence[tuple[TruncatedPair, int]], spacing: float) -> float:
+    """A spacing, rather less than asked, of which the period of the phase with most steps is a multiple."""
+    periods = [(steps, part.period) for part, steps in phases if part.period]
+    if not periods:
+        return spacing
+    period = max(periods)[1] or spacing
+    return period / math.ceil(period / spacing)
+
+
+def _read(
+    item: PendingAnswer, upper_at: LogProfile, lower_at: LogProfile, grid: Sequence[float], reach: float
+) -> Interval:
+    """The interval that bounds of ln delta give; epsilons are looked for between the points of ``grid``."""
+    if item.question.testing:
+        interval, epsilon = item.question.bound_test(lower_at, upper_at, item.position, reach)
+        item.saddle = replace(item.saddle, epsilon=epsilon)
+        return interval
+    if item.question.log_delta is None:
+        low = math.exp(min(0.0, lower_at(item.position))) * (1.0 - 4.0 * EPS)
+        high = math.exp(upper_at(item.position)) * (1.0 + 4.0 * EPS) + 5e-324
+        return Interval(low, min(1.0, high))
+    rounding = 4.0 * EPS * abs(item.question.log_delta)
+    low = _largest_epsilon(lower_at, item.question.log_delta + rounding, grid)
+    return Interval(low, _least_epsilon(upper_at, item.question.log_delta - rounding, grid))
+
+
+def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float]) -> float:
+    """The least epsilon, up to rounding, whose upper bound of delta is within the target; infinite if none is."""
+    passed = next((i for i, epsilon in enumerate(grid) if upper_at(epsilon) <= log_delta), None)
+    if passed is None:
+        return math.inf
+    over = grid[max(0, passed - 1)]
+    return _halve(lambda epsilon: upper_at(epsilon) <= log_delta, grid[passed], over)
+
+
+def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float]) -> float:
+    """The largest epsilon, up to rounding, whose lower bound of delta reaches the target; 0 if none does."""
+    passed = next((i for i in reversed(range(len(grid))) if lower_at(grid[i]) >= log_delta), None)
+    if passed is None:
+        return 0.0
+    under = grid[min(passed + 1, len(grid) - 1)]
+    return _halve(lambda epsilon: lower_at(epsilon) >= log_delta, grid[passed], under)
+
+
+def _halve(holds: Callable[[float], bool], true: float, false: float) -> float:
+    """Where the condition holds, 60 halvings of the bracket away from where it does not, or beside it."""
+    return bisect(holds, true, false, halvings=60, enough=lambda a, b: 0.5 * (a + b) in (a, b))[0]

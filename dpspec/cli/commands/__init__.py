@@ -1,0 +1,1 @@
+"""The commands of ``dpspec``, one module each."""

@@ -1,0 +1,125 @@
+"""``dpspec cache``: the trials that are kept between runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.arguments import DEFAULT_STORE, StoreKey, StorePlace
+from dpspec.cli.terminal.output import emit, page_width
+from dpspec.errors import ExitCode, UsageError
+from dpspec.text import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpspec.engine.storage.trial_store import Entry
+
+app = typer.Typer(help="List, check and remove the trials that are kept between runs.", no_args_is_help=True)
+
+
+@app.command("ls", short_help="List stored trials by the spec that asked for them.")
+def list_trials(
+    store: StorePlace = DEFAULT_STORE,
+    keys: Annotated[bool, typer.Option("--keys", help="One line per trial, with its key.")] = False,
+) -> int:
+    """List stored trials: by the spec that first asked for them, with kind, number, size and date."""
+    from dpspec.engine.results.decimals import size
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.reporters.view.page_layout import text_table
+
+    trial_store = Store(store)
+    entries = list(trial_store.entries())
+    if keys:
+        for entry in entries:
+            emit(f"{entry.key}  {size(entry.size):>10}  {entry.made or '?':25}  {entry.kind or '?'}  {_named(entry)}")
+    elif entries:
+        rows = [("kind", "spec", "trials", "size", "made"), *_by_spec(entries)]
+        emit("\n".join(text_table(rows, page_width(), folded=1)))
+    emit(f"{_trials(len(entries))}, {size(sum(entry.size for entry in entries))} in {trial_store.location}")
+    return ExitCode.OK
+
+
+@app.command("rm", short_help="Remove stored trials.")
+def remove_trials(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SPEC|KEY", help="Names of specs as `dpspec cache ls` shows them, or keys, or their first digits."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Remove every stored trial, what was set aside, and what unfinished ones need."),
+    ] = False,
+    store: StorePlace = DEFAULT_STORE,
+) -> int:
+    """Remove stored trials; they are trained again when a run needs them."""
+    from dpspec.engine.results.decimals import size
+    from dpspec.engine.storage.trial_store import Store
+
+    if bool(names) == everything:
+        raise UsageError("`dpspec cache rm` needs names of specs or keys, or else --all")
+    trial_store = Store(store)
+    stored = list(trial_store.entries())
+    chosen = stored if everything else [entry for name in names or () for entry in _meant(name, stored)]
+    freed = {entry.key: entry.size for entry in chosen}
+    for key in freed:
+        trial_store.remove(key)
+    swept = trial_store.sweep() if everything else 0
+    emit(f"removed {_trials(len(freed))}, {size(sum(freed.values()) + swept)} freed")
+    return ExitCode.OK
+
+
+@app.command("verify", short_help="Compare every stored trial with its digests.")
+def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None) -> int:
+    """Read every stored trial and compare it with its digests; what does not match is set aside."""
+    from dpspec.engine.storage.seals import read_key
+    from dpspec.engine.storage.trial_store import Store
+
+    trial_store, damaged, count = Store(store, read_key(store_key)), 0, 0
+    if not trial_store.exists():
+        raise UsageError(f"there is no store at {trial_store.location}: nothing was compared")
+    for key in list(trial_store.keys()):
+        damages: list[str] = []
+        count += 1
+        trial_store.get(key, damages.append)
+        if damages:
+            damaged += 1
+            emit(f"{key}  {damages[0]}")
+    if damaged:
+        emit(f"{damaged} of {_trials(count)} in {trial_store.location} not as written; set aside")
+        return ExitCode.UNEXPECTED
+    emit(f"{_trials(count)} in {trial_store.location}: all as written")
+    return ExitCode.OK
+
+
+def _by_spec(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    from dpspec.engine.results.decimals import size
+
+    groups: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((_named(entry), entry.kind or "?"), []).append(entry)
+    return [
+        (kind, name, str(len(group)), size(sum(entry.size for entry in group)), max(e.made for e in group)[:10] or "?")
+        for (name, kind), group in sorted(groups.items())
+    ]
+
+
+def _named(entry: Entry) -> str:
+    return entry.spec or "(of no known spec)"
+
+
+def _meant(name: str, stored: Sequence[Entry]) -> list[Entry]:
+    of_spec = [entry for entry in stored if entry.spec == name]
+    matching = of_spec or [entry for entry in stored if entry.key.startswith(name)]
+    if not of_spec and len(matching) != 1:
+        if matching:
+            raise UsageError(f"{quoted(name)} begins {len(matching)} keys; give more digits")
+        raise UsageError(f"no stored trial has the spec or key {quoted(name)} (see `dpspec cache ls`)")
+    return matching
+
+
+def _trials(count: int) -> str:
+    return f"{count} trial{'' if count == 1 else 's'}"

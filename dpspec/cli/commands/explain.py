@@ -1,0 +1,179 @@
+"""``dpspec explain``: what a diagnostic code, a key of a spec, a kind, a choice or a verdict means."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.terminal.output import emit, page_width
+from dpspec.errors import ExitCode, UsageError
+from dpspec.text import close_matches, joined, plain, quoted
+
+if TYPE_CHECKING:
+    from dpspec.cli.spec_keys import Key
+    from dpspec.contract.catalog import Catalog, Offered
+
+_FAMILIES = (("mechanisms", "mechanism"), ("datasets", "data"), ("models", "model"), ("backends", "backend"))
+
+#: The key whose value chooses among a family's kinds, or among the kinds of claims.
+_CHOOSER = {
+    "mechanism": "mechanism.kind",
+    "data": "data.kind",
+    "model": "model.kind",
+    "backend": "training.backend",
+    "claim": "claims.kind",
+}
+
+#: When a claim gets which verdict; the first that applies.
+_VERDICTS = {
+    "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
+    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run.",
+    "proved": "An upper bound in scope is within the claim, for the mechanism as declared.",
+    "supported": "Only statistical or approximate evidence is within the claim.",
+    "open": "Undecided; the report says what this run could have decided.",
+}
+
+
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="CODE|KEY|KIND",
+            help="A diagnostic code (unknown-key), a key (mechanism.noise_multiplier), a kind (group, csv, approx-dp), "
+            "a choice (all-iterates) or a verdict (open).",
+            show_default=False,
+        ),
+    ],
+) -> int:
+    """Explain a diagnostic code, a key of a spec, a kind and its keys, a choice or a verdict."""
+    from dpspec.cli.spec_keys import alike, choices, find, keys
+    from dpspec.language.bundle import reference
+    from dpspec.language.diagnostics.codes import CODES
+    from dpspec.language.diagnostics.codes import explain as explain_code
+    from dpspec.registry.loader import load_catalog
+
+    catalog = load_catalog()
+    all_keys = list(keys(reference(catalog)))
+    code = explain_code(what)
+    blocks = [_code(code)] if code is not None else []
+    blocks += [
+        _kind(family, what, getattr(catalog, name)[what], all_keys)
+        for name, family in _FAMILIES
+        if _has(catalog, name, what)
+    ]
+    if what in catalog.reporters:
+        blocks.append(_kind("report format", what, catalog.reporters[what], ()))
+    if what in _VERDICTS:
+        blocks.append(f"verdict {what}\n{_folded(_VERDICTS[what])}")
+    claims = _of_kind("claim", what, all_keys)
+    if claims:
+        blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
+    blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
+    if not blocks:
+        blocks += [_key([key], ()) for key in _choosing(what, all_keys)]
+    if not blocks:
+        kinds = [kind for name, _ in _FAMILIES for kind in getattr(catalog, name)]
+        paths = [key.path for key in all_keys]
+        lasts = [path.rpartition(".")[2] for path in paths]
+        values = [choice for key in all_keys for choice in choices(key)]
+        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *_VERDICTS, *values, *lasts, *paths]))
+    emit("\n\n".join(blocks))
+    return ExitCode.OK
+
+
+def _has(catalog: Catalog, family: str, kind: str) -> bool:
+    return kind in getattr(catalog, family)
+
+
+def _code(text: str) -> str:
+    """An explanation with its paragraphs folded; examples, which are indented, stay as they are."""
+    import textwrap
+
+    width = page_width()
+    lines = text.rstrip().split("\n")
+    return "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
+
+
+def _kind(family: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
+    provider = offered.provider
+    what = family if family == "report format" else f"{family} kind"
+    lines = [f"{what} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    if hasattr(provider, "claims"):
+        lines.append(_folded(f"Claims that it can judge: {', '.join(sorted(provider.claims))}"))
+    if hasattr(provider, "capabilities"):
+        lines.append(_folded(f"Capabilities: {', '.join(sorted(provider.capabilities))}"))
+    own = _of_kind(family, kind, known)
+    if own:
+        lines.append(f"\n{_listed(own)}")
+    return "\n".join(lines)
+
+
+def _of_kind(family: str, kind: str, known: Sequence[Key]) -> list[Key]:
+    """The keys that one kind brings to its own block, each once."""
+    from dpspec.cli.spec_keys import Condition
+
+    chooser = _CHOOSER.get(family, "")
+    block = chooser.partition(".")[0]
+    chosen = Condition(chooser, (kind,))
+    own = [key for key in known if chosen in key.conditions and key.path.startswith(f"{block}.")]
+    return list({(key.path, key.type, key.description): key for key in own}.values())
+
+
+def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
+    """The keys that take a value among a few, each path once, whatever the kinds."""
+    from dpspec.cli.spec_keys import choices
+
+    taking = {key.path: dataclasses.replace(key, conditions=()) for key in known if value in choices(key)}
+    return list(taking.values())
+
+
+def _listed(keys: Sequence[Key]) -> str:
+    """Keys with their types and descriptions, one below the other; those of maps in a list are left to the list."""
+    lists = tuple(f"{key.path}." for key in keys if key.type.startswith("list of map"))
+    lines = []
+    for key in keys:
+        if not key.path.startswith(lists):
+            lines += [_folded(f"{key.path}: {key.type}", hang=4), _folded(key.description, indent=8)]
+    return "\n".join(lines)
+
+
+def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
+    """A key, in all the cases in which it says the same, and what stands below it."""
+    from dpspec.cli.spec_keys import when
+
+    key = cases[0]
+    lines = [key.path, _folded(key.type)]
+    if key.description:
+        lines.append(_folded(key.description))
+    lines += [_folded(f"where {' and '.join(map(str, conditions))}") for conditions in when(cases, known) if conditions]
+    below = {k.path: k for k in known if k.path.rpartition(".")[0] == key.path and any(_along(c, k) for c in cases)}
+    if below:
+        lines.append(f"\n{_listed(list(below.values()))}")
+    return "\n".join(lines)
+
+
+def _along(key: Key, below: Key) -> bool:
+    """Whether a key below another exists without a choice inside that other: ``data.kind``, but not ``data.path``."""
+    further = set(below.conditions) - set(key.conditions)
+    return set(key.conditions) <= set(below.conditions) and not any(c.path.startswith(f"{key.path}.") for c in further)
+
+
+def _folded(text: str, *, indent: int = 4, hang: int = 0) -> str:
+    import textwrap
+
+    return textwrap.fill(
+        plain(text),
+        page_width(),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_on_hyphens=False,
+    )
+
+
+def _nothing(what: str, names: list[str]) -> str:
+    close = [quoted(name) for name in close_matches(what, names, 3)]
+    suggestion = f"; did you mean {joined(close, 'or')}?" if close else ""
+    return f"unknown diagnostic code, key, kind, choice or verdict {quoted(what)}{suggestion}"

@@ -1,0 +1,195 @@
+"""``dpspec init`` and ``dpspec new``: a folder, a spec or a plugin to start from."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from dpspec.cli.starter_spec import starter_spec
+from dpspec.cli.terminal.output import emit
+from dpspec.errors import ExitCode, UsageError
+
+#: Where each template goes. The suffix ``.tmpl`` keeps tools from taking templates for code.
+_FILES = {
+    "README.md.tmpl": "README.md",
+    "pyproject.toml.tmpl": "pyproject.toml",
+    "test_conformance.py.tmpl": "tests/test_${package}_conformance.py",
+    "test_bound.py.tmpl": "tests/test_${package}_bound.py",
+}
+_BOUNDED = {"bounded.py.tmpl": "$package/__init__.py", "bounded.yaml.tmpl": "$package/example.yaml"}
+_ATTACKED = {"attacked.py.tmpl": "$package/__init__.py", "attacked.yaml.tmpl": "$package/example.yaml"}
+
+_ATTACK_RULES = """
+* `release` reads its inputs and the context, nothing else; all randomness comes from `context.seed(...)`.
+* Stored releases are made again whenever the version or a file of the package changes. Once they are dear, set
+  `revision_only = True` in the class and raise `trial_revision` when releases change. The suite makes its own."""
+
+_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST_NAME = 40
+
+#: The entry point of what comes with dpspec.
+_TAKEN = "builtin"
+
+
+def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
+    """Write the distribution ``dpspec-NAME`` into the new folder ``directory/dpspec-NAME``; returns its files.
+
+    ``name`` becomes the mechanism kind, ``dpspec_NAME`` the package. Nothing is overwritten. bounds_only: write a
+    mechanism without an attack.
+
+    Raises ``UsageError`` for a name that will not do, a folder that exists, or one that cannot be written.
+    """
+    words = _words(name) | {"attack_part": "", "attack_rules": ""}
+    if not bounds_only:
+        words |= {"attack_part": ", and the releases that are attacked", "attack_rules": _ATTACK_RULES}
+    root = directory / words["distribution"]
+    templates = files("dpspec.cli") / "plugin_template"
+    texts = {
+        root / Template(place).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
+        for source, place in {**_FILES, **(_BOUNDED if bounds_only else _ATTACKED)}.items()
+    }
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{root} is already there; nothing was written") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {root}: {error.strerror or error}") from None
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    return list(texts)
+
+
+def _words(name: str) -> dict[str, str]:
+    """What the placeholders stand for; raises ``UsageError`` for a name that will not do."""
+    if name.startswith("dpspec-"):
+        raise UsageError(f"leave out the prefix: the plugin {name.removeprefix('dpspec-')!r} is packaged as {name!r}")
+    if not _PLUGIN_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise UsageError(
+            f"{name!r} is no name for a plugin: lower case letters, digits and single hyphens, "
+            f"a letter first, at most {_LONGEST_NAME} characters"
+        )
+    if name == _TAKEN:
+        raise UsageError(f"{name!r} is the name of what comes with dpspec; choose another one")
+    package = "dpspec_" + name.replace("-", "_")
+    if importlib.util.find_spec(package) is not None:
+        raise UsageError(f"a package {package!r} is already installed; choose another name")
+    title = "".join(part.capitalize() for part in name.split("-"))
+    return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
+
+
+#: Where the schema lies in an initialised folder.
+SCHEMA = Path(".dpspec/spec.schema.json")
+
+#: What keeps the trial store out of version control; the schema stays in.
+_IGNORED = "store/\n"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
+    mechanism: Annotated[
+        str | None,
+        typer.Option("--mechanism", metavar="KIND", help="Whose example to start from.", show_default=False),
+    ] = None,
+) -> int:
+    """Write a first spec and the schema for editors; what is already there is never overwritten."""
+    from dpspec.cli.commands.specs import spec_schema
+    from dpspec.registry.loader import load_catalog
+
+    spec = starter_spec(load_catalog(), mechanism, schema=Path("..") / SCHEMA, name="first")
+    place = folder / "specs" / "first.yaml"
+    written = write_new(place, spec)
+    write_new(folder / SCHEMA, spec_schema())
+    write_new(folder / SCHEMA.parent / ".gitignore", _IGNORED)
+    emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}" if written else "\nNothing was overwritten.")
+    return ExitCode.OK
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Write a file that does not exist yet and say so; say that it was kept where it does."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as out:
+            out.write(text)
+    except FileExistsError:
+        emit(f"kept  {path} (already exists)")
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    emit(f"wrote {path}")
+    return True
+
+
+app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_help=True)
+
+
+@app.command("spec", short_help="Write a spec that runs, to change.")
+def new_spec(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
+    mechanism: Annotated[
+        str | None,
+        typer.Option("--mechanism", metavar="KIND", help="Whose example to start from.", show_default=False),
+    ] = None,
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
+    run: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare.", show_default=False),
+    ] = None,
+) -> int:
+    """Write NAME.yaml from a mechanism's own example, or what a recorded run amounts to; no file is overwritten."""
+    from dpspec.registry.loader import load_catalog
+
+    place = folder / f"{name}.yaml"
+    if place.exists():
+        raise UsageError(f"{place} already exists; choose another name or folder")
+    schema = Path(os.path.relpath(_root_of(folder) / SCHEMA, folder.resolve()))
+    if run is not None and mechanism is not None:
+        raise UsageError("--from says which mechanism it is: leave out --mechanism")
+    if run is not None:
+        from dpspec.cli.spec_of_run import spec_of_run
+
+        text = spec_of_run(run, schema=schema, name=name, place=folder)
+    else:
+        text = starter_spec(load_catalog(), mechanism, schema=schema, name=name)
+    write_new(place, text)
+    emit(f"\nNext:\n  dpspec validate {place}")
+    return ExitCode.OK
+
+
+@app.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
+def new_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="Where to write it.")] = Path(),
+    bounds_only: Annotated[
+        bool, typer.Option("--bounds-only", help="An upper bound alone, without an attack.")
+    ] = False,
+) -> int:
+    """Write the package dpspec-NAME: a small mechanism whose own tests pass once it is installed."""
+    written = write_plugin(name, folder, bounds_only=bounds_only)
+    for path in written:
+        emit(f"wrote {path}")
+    root = folder / f"dpspec-{name}"
+    install = shlex.quote(f"{root}[test]")
+    example = root / root.name.replace("-", "_") / "example.yaml"
+    emit(
+        f"\nNext:\n  pip install -e {install}\n  python -m pytest {root}\n  dpspec plugins --check {name}\n"
+        f"  dpspec run {example}"
+    )
+    return ExitCode.OK
+
+
+def _root_of(folder: Path) -> Path:
+    """The nearest folder from here upwards that was initialised, or this one."""
+    here = folder.resolve()
+    return next((place for place in (here, *here.parents) if (place / SCHEMA).is_file()), here)

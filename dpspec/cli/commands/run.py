@@ -1,0 +1,187 @@
+"""``dpspec run``: from specs to verdicts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
+from dpspec.cli.terminal.output import note
+from dpspec.contract.events import Event, TrialsPlanned
+from dpspec.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from dpspec.engine.results.result import Result
+    from dpspec.engine.storage.trial_store import Store
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def run(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    store: StorePlace = DEFAULT_STORE,
+    store_key: StoreKey = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes.", show_default=False),
+    ] = None,
+    max_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Train about N trials at most, those of open claims first; a re-run resumes.",
+            show_default=False,
+        ),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Run N tasks at once; as many as cores, GPUs and memory allow.", show_default=False
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="CPU threads of each trial; one where trials are short.", show_default=False
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT.", show_default=False
+        ),
+    ] = None,
+    bounds_only: Annotated[
+        bool, typer.Option("--bounds-only", help="Train nothing: judge the claims by theory alone.")
+    ] = False,
+    reports: Annotated[
+        list[str],
+        typer.Option(
+            "--report",
+            metavar="FORMAT=PATH",
+            help="Also write a report (json, markdown, text, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="Fail only on what got worse than in this result.", show_default=False),
+    ] = None,
+    allow_changed_claims: AllowChangedClaims = False,
+    internal: Internal = False,
+) -> int:
+    """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
+    from dpspec.cli.arguments import loaded_specs
+    from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
+    from dpspec.cli.terminal.progress import Progress
+    from dpspec.engine.running import runner
+    from dpspec.engine.running.run_options import RunOptions
+    from dpspec.engine.storage.seals import read_key
+    from dpspec.engine.storage.trial_store import Store
+    from dpspec.registry.loader import load_catalog, notify
+    from dpspec.reporters.read_results import read_result
+    from dpspec.reporters.view.words import tally
+
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    catalog = load_catalog()
+    report_files = parse_reports(reports, catalog)
+    earlier = None if baseline is None else read_result(baseline)
+    if executor not in catalog.executors:
+        raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+    if address is not None and executor == "local":
+        raise UsageError("--ray-address requires --executor ray")
+    if allow_changed_claims and baseline is None:
+        raise UsageError("--allow-changed-claims requires --baseline RESULT")
+    trial_store = Store(store, read_key(store_key))
+    options = RunOptions(
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        address=address,
+        device=device,
+        deadline=deadline,
+        max_trials=max_trials,
+    )
+    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
+        result = runner.run(
+            loaded,
+            catalog,
+            store=trial_store,
+            options=options,
+            listeners=(_store_check(trial_store), progress, notify),
+            train=not bounds_only,
+        )
+    result = _with_command(result, specs, overrides, device, threads, bounds_only)
+    if not any(report.to_stdout for report in report_files):
+        show_on_terminal(result, internal=internal)
+    write_reports(report_files, result, internal=internal)
+    note(tally(result))
+    if result.exit_code is ExitCode.INCOMPLETE:
+        note("Incomplete: trials are missing. Run the same command again to resume.")
+    elif earlier is not None:
+        return _against(earlier, result, allow_changed_claims)
+    return result.exit_code
+
+
+def _against(baseline: Result, result: Result, allow_changed_claims: bool) -> ExitCode:
+    """Tell what got worse than in ``baseline``, and which claims are not those that it held; only that fails.
+
+    Told besides is a confidence that was raised: what attacks no longer refute got no better.
+    """
+    from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
+    from dpspec.reporters.formats.changes import line
+
+    worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
+    raised = [change for change in diff(baseline, result) if change.what == CONFIDENCE and not change.of_claim]
+    for change in (*worse, *raised):
+        note(line(change))
+    if any(change.of_claim for change in worse):
+        note("Claims differ from those of the baseline; --allow-changed-claims accepts that.")
+    if any(not change.of_claim for change in worse):
+        note("Worse than the baseline.")
+    if not worse:
+        note("Nothing got worse than in the baseline.")
+    return ExitCode.UNEXPECTED if worse else ExitCode.OK
+
+
+def _store_check(store: Store) -> Callable[[Event], None]:
+    """A listener that refuses to train what could not be kept: better now than after the first trial."""
+
+    def heard(event: Event) -> None:
+        if not isinstance(event, TrialsPlanned) or event.total == event.stored:
+            return
+        if (refusal := store.refusal()) is not None:
+            raise UsageError(f"cannot keep trials in {store.location}: {refusal}")
+
+    return heard
+
+
+def _with_command(
+    result: Result, specs: list[Path], overrides: list[str], device: str, threads: int | None, bounds_only: bool
+) -> Result:
+    """Record the options that numbers depend on, for those who want to reproduce them."""
+    command = ["dpspec", "run", *(str(path) for path in specs)]
+    for override in overrides:
+        command += ["--set", override]
+    if device != "auto":
+        command += ["--device", device]
+    if threads is not None:
+        command += ["--threads", str(threads)]
+    if bounds_only:
+        command.append("--bounds-only")
+    return dataclasses.replace(result, environment=type(result.environment)({**result.environment, "command": command}))

@@ -1,0 +1,104 @@
+"""``dpspec validate``, ``show`` and ``schema``: what is wrong with specs, what they say, and what they may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.arguments import Overrides, SpecFiles
+from dpspec.cli.terminal.output import emit, note, results, wants_color
+from dpspec.contract import Diagnostic
+from dpspec.contract import Path as Place
+from dpspec.errors import ExitCode
+from dpspec.text import json_text, plain
+
+if TYPE_CHECKING:
+    from dpspec.contract import Spec
+
+
+def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
+    """Check specs and show every problem at its place, without training or reading rows."""
+    from dpspec.cli.arguments import report_skipped_files
+    from dpspec.engine.preparing.prepare import check
+    from dpspec.language.load import load_specs
+    from dpspec.registry.loader import load_catalog
+
+    catalog = load_catalog()
+    loaded = load_specs(specs, catalog, overrides)
+    report_skipped_files(loaded)
+    problems: list[Diagnostic] = [*loaded.diagnostics]
+    for spec in loaded.specs:
+        problems.extend(check(spec, catalog))
+    diagnostics = tuple(dict.fromkeys(problems))
+    if diagnostics:
+        from dpspec.language.diagnostics.render import render
+
+        emit(render(diagnostics, color=wants_color(results()), sources=loaded.sources))
+    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+        return ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
+    audits, files = len(loaded.specs), len(loaded.files)
+    cells = f" ({audits} audits with their matrix cells)" if audits != files else ""
+    emit(f"{files} spec{'' if files == 1 else 's'} valid{cells}")
+    return ExitCode.OK
+
+
+def show(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    origin: Annotated[bool, typer.Option("--origin", help="Say behind each value where it was written.")] = False,
+) -> int:
+    """Print specs resolved, as YAML: one document for each cell of a matrix."""
+    from dpspec.cli.arguments import loaded_specs
+    from dpspec.registry.loader import load_catalog
+
+    with loaded_specs(specs, load_catalog(), overrides) as loaded:
+        emit("---\n".join(_document(spec, origin=origin) for spec in loaded))
+    return ExitCode.OK
+
+
+def _document(spec: Spec, *, origin: bool) -> str:
+    from dpspec.cli.yaml_writer import to_yaml
+
+    def comment(path: Place) -> str:
+        span = spec.origin.get(path)
+        return plain(f"{span.file}:{span.line}:{span.column}") if span is not None else "default"
+
+    return to_yaml(spec.to_json(), comment) if origin else to_yaml(spec.to_json())
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to a file instead of stdout.")
+    ] = None,
+    result: Annotated[bool, typer.Option("--result", help="The schema of results instead of specs.")] = False,
+) -> int:
+    """Print the JSON Schema of specs with all installed plugins: editors complete and check specs by it."""
+    text = _result_schema() if result else spec_schema()
+    if output is None:
+        emit(text)
+    else:
+        from dpspec.cli.report_files import write_file
+
+        write_file(output, text)
+        note(f"wrote {output}")
+    return ExitCode.OK
+
+
+def spec_schema() -> str:
+    """The schema of specs as JSON text."""
+    import json
+
+    from dpspec.language.bundle import bundle
+    from dpspec.registry.loader import load_catalog
+
+    return json_text(json.dumps(bundle(load_catalog()), indent=2)) + "\n"
+
+
+def _result_schema() -> str:
+    import json
+
+    from dpspec.engine.results.codec import result_schema
+
+    return json.dumps(result_schema(), indent=2) + "\n"

@@ -1,0 +1,144 @@
+"""Writing reports: which format goes where is settled before anything is trained."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpspec.cli.terminal.output import emit, note, page_width, results, wants_color
+from dpspec.contract.catalog import Catalog
+from dpspec.errors import UsageError
+from dpspec.text import closest, did_you_mean, listed, quoted
+
+if TYPE_CHECKING:
+    from dpspec.engine.results.result import Result
+
+#: What a disk says that has no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+#: The format whose lines are meant to be obeyed.
+COMMANDS = "github"
+
+#: The path that means stdout.
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class RequestedReport:
+    """One report to write: its format, and where it goes."""
+
+    format: str
+    render: Callable[..., str]
+    path: str
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether it takes the place of the report on the terminal."""
+        return self.path == STDOUT
+
+
+def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedReport, ...]:
+    """Read ``FORMAT=PATH`` options; raises ``UsageError`` where a format is unknown or a path cannot be written."""
+    reports = []
+    for option in options:
+        name, equals, path = option.partition("=")
+        if not (equals and name and path):
+            raise UsageError(f"--report expects FORMAT=PATH, got {option!r}")
+        if path != STDOUT:
+            _require_writable(Path(path))
+        reports.append(RequestedReport(name, find_format(name, catalog), path))
+    places = [report.path if report.to_stdout else os.path.realpath(report.path) for report in reports]
+    for report, place in zip(reports, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"two reports have the path {report.path}; give each a path of its own")
+    return tuple(reports)
+
+
+def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
+    """The function that renders a format; raises ``UsageError`` with a suggestion where there is none."""
+    from dpspec.registry.foreign_calls import renderer
+
+    if name not in catalog.reporters:
+        valid = sorted(catalog.reporters)
+        suggestion = did_you_mean(closest(name, valid))
+        raise UsageError(f"unknown report format {quoted(name)}{suggestion} (valid: {listed(valid)})")
+    return renderer(catalog.reporters[name])
+
+
+def show_on_terminal(result: Result, *, internal: bool) -> None:
+    """Print the report for people, as wide and as colourful as stdout allows."""
+    from dpspec.reporters.formats.terminal import render
+
+    emit(render(result, internal=internal, width=page_width(), color=wants_color(results())))
+
+
+def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
+    """Render and write every report; a file is replaced as a whole or not at all."""
+    for report in reports:
+        text = report.render(result, internal=internal)
+        if report.to_stdout:
+            emit(text, commands=report.format == COMMANDS)
+        else:
+            write_file(Path(report.path), text)
+            note(f"wrote {report.path} ({report.format})")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, as a whole or not at all where the system allows it.
+
+    Raises ``UsageError`` where the file cannot be written.
+    """
+    content = text if text.endswith("\n") else f"{text}\n"
+    if path.is_file() or path.is_symlink() or not path.exists():  # a device or a pipe cannot be replaced
+        try:
+            _replace(path, content)
+            return
+        except OSError as error:  # nor can a file that is mounted by itself; but where there is no room, there is none
+            if error.errno in _FULL or path.is_symlink():
+                raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.write(content)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _replace(path: Path, content: str) -> None:
+    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".dpspec-", suffix=".tmp")  # a longer name may not fit
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+            out.write(content)
+        os.chmod(scratch, 0o666 & ~_umask())
+        os.replace(scratch, path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _require_writable(path: Path) -> None:
+    """Fail now rather than after hours of training."""
+    try:
+        if path.is_dir():
+            raise UsageError(f"cannot write a report to {path}: it is a folder")
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write a report to {path}: there is no folder {path.parent}")
+        os.lstat(path)  # says where a name is too long, or goes in circles
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"cannot write a report to {path}: {why}") from None
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"cannot write a report to {path}: permission denied")

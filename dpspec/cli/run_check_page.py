@@ -1,0 +1,240 @@
+"""What ``dpspec check`` prints: the answer first, then what ran, what its accountant says, and what was tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.recorded.cautions import cautions
+from dpspec.engine.recorded.own_checks import advice
+from dpspec.engine.results.decimals import duration, exact, lower, nearest, upper
+from dpspec.reporters.view.page_layout import Page
+
+if TYPE_CHECKING:
+    from dpspec.contract import Check
+    from dpspec.engine.recorded.checked_run import CheckedRun
+    from dpspec.engine.recorded.costs.epsilons import Cost
+    from dpspec.engine.recorded.schedule import Stretch
+
+#: So many phases are shown one by one.
+_SHOWN = 8
+
+_NEIGHBOURS = {
+    "zero-out": "data sets of the same number of records, of which some are put to nothing (zero-out)",
+    "add-remove": "data sets of which one has some records more (add-remove)",
+}
+
+
+def run_page(checked: CheckedRun, width: int, *, color: bool = False, every: bool = False) -> str:
+    """The page, as wide as ``width``; ``every``: all checks, instead of those that are rejected."""
+    page = Page(width, color=color)
+    _answer(page, checked)
+    _ran(page, checked)
+    _costs(page, checked)
+    _conformance(page, checked, every)
+    page.heading("What this rests on")
+    for one in checked.assumptions:
+        page.item((one.name, "bold"), f" ({one.status}): {one.text}")
+    for note in _notes(checked):
+        page.item(f"not recognised: {note}")
+    return page.text()
+
+
+def _notes(checked: CheckedRun) -> list[str]:
+    """What could not be recognised; of a loop that says itself who was drawn, no loader is missing."""
+    told = checked.run.header.source == "own-loop" and bool((checked.run["drawn"] >= 0).any())
+    return [note for note in checked.run.header.notes if not (told and note.startswith("no loader was given"))]
+
+
+def _answer(page: Page, checked: CheckedRun) -> None:
+    question, status = checked.question, checked.conformance.status
+    if question.epsilon is None:
+        hint = "no --epsilon was given, so that nothing is proved here; what follows is what ran"
+        page.line(("NOTHING CLAIMED", "bold yellow"), f"  {hint}", hang=17)
+    if question.epsilon is not None and checked.verdict is not None:
+        size = question.group_sizes[0]
+        group = f" for groups of {size}" if size > 1 else " for single records" if len(question.group_sizes) > 1 else ""
+        style = "bold green" if checked.verdict == "proved" else "bold yellow"
+        claim = f"epsilon <= {exact(question.epsilon)} at delta = {exact(question.delta)}{group}"
+        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=8)
+        page.line(f"{checked.reason}.", indent=8)
+    style = "bold green" if status == "conforms-within" else "bold red"
+    page.line((status.upper(), style), f"  {_ended(checked)}")
+    for caution in _cautions(checked):
+        page.item(("Note: ", "bold"), caution)
+
+
+def _cautions(checked: CheckedRun) -> list[str]:
+    return list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+
+
+def _ended(checked: CheckedRun) -> str:
+    run = checked.run
+    seconds = run.said("seconds")
+    took = f" in {duration(float(seconds))}" if isinstance(seconds, int | float) else ""
+    if run.end is None:
+        return f"{_steps(run.steps)} recorded; the recording has no end: it was killed, or is still going on"
+    error = run.said("error")
+    why = f", ended by {error}" if isinstance(error, str) and error else ""
+    return f"{_steps(run.steps)} recorded{took}{why}"
+
+
+def _steps(number: int) -> str:
+    return f"{number} step{'' if number == 1 else 's'}"
+
+
+def _ran(page: Page, checked: CheckedRun) -> None:
+    header = checked.run.header
+    page.heading("What ran")
+    inner = f" around {header.inner}" if header.inner else ""
+    clipping = f", {header.clipping} clipping" if header.source == "opacus" else ", a loop of one's own"
+    page.line(
+        f"{header.model} of {header.parameters} parameters; {header.optimizer or 'no optimizer'}{inner}{clipping}",
+        indent=2,
+    )
+    records = f" from {header.records} records" if header.records else ""
+    ahead = f", loaded ahead by {header.workers} processes" if header.workers else ""
+    page.line(f"{header.scheme} batches{records} ({header.sampler or 'no loader'}){ahead}", indent=2)
+    for phase in checked.phases[:_SHOWN]:
+        page.item(_phase(phase))
+    if len(checked.phases) > _SHOWN:
+        page.item(f"and {len(checked.phases) - _SHOWN} more phases")
+
+
+def _phase(phase: Stretch) -> str:
+    steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {phase.first + phase.steps - 1}"
+    noise = (
+        "noise not seen" if phase.noise_multiplier is None else f"noise multiplier {nearest(phase.noise_multiplier)}"
+    )
+    if phase.noise_multiplier == 0.0:
+        noise = "no noise"
+    clip = "" if phase.clip_norm is None else f", clip norm {nearest(phase.clip_norm)}"
+    rate = "no Poisson sample" if phase.rate is None else f"rate {nearest(phase.rate)}"
+    return f"{steps}: {rate}, {noise}{clip}"
+
+
+def _costs(page: Page, checked: CheckedRun) -> None:
+    page.heading(f"What it costs, at delta = {exact(checked.question.delta)}")
+    if checked.conformance.status != "conforms-within":
+        page.line("What ran does not conform: these are the costs of what its options say.", indent=2)
+    for size, cost in checked.costs.items():
+        who = "one record" if size == 1 else f"groups of {size}"
+        page.item((f"{who}: ", "bold"), _cost(cost))
+    if checked.measured is not None:
+        about = f"about {nearest(checked.measured)}, an estimate"
+        page.item(f"one record, with the noise and the norms that were measured: {about}")
+    told = checked.told
+    if told is None:
+        page.item("no accountant was given to the recorder: the script's own figure is not known")
+        return
+    figure = "no figure" if told.epsilon is None else f"epsilon {nearest(told.epsilon)}"
+    page.item(f"the script's accountant ({told.mechanism}): {figure}, recomputed. {told.sentence}")
+
+
+def _cost(cost: Cost) -> str:
+    interval = cost.interval
+    if interval is None:
+        return f"not bounded: {cost.reason}"
+    if not math.isfinite(interval.upper):
+        return f"epsilon is infinite: {cost.reason}" if cost.reason else "epsilon is not bounded"
+    how = f" ({cost.how})" if cost.how else ""
+    if not cost.tight:
+        return f"epsilon <= {upper(interval.upper)}, certified{how}"
+    return f"epsilon in [{lower(interval.lower)}, {upper(interval.upper)}], certified{how}"
+
+
+def _conformance(page: Page, checked: CheckedRun, every: bool) -> None:
+    page.heading("Conformance")
+    page.line(checked.conformance.reason, indent=2)
+    family = len(checked.checks)
+    bad = [check for check in checked.checks if rejected(check, family)]
+    for check in checked.checks if every else bad:
+        page.item(_check(check, check in bad), indent=4)
+        if check in bad and (words := advice(check)):
+            page.line(words, indent=6)
+
+
+def _check(check: Check, bad: bool) -> str:
+    values = ""
+    if check.declared is not None and check.measured is not None:
+        values = f"; should be {nearest(check.declared)}, was {nearest(check.measured)}"
+    note = f" ({check.note})" if check.note else ""
+    state = "REJECTED" if bad else "not rejected"
+    return f"{state}: {check.assumption}: {check.test}{note}, p = {upper(check.p_value)}{values}"
+
+
+def run_json(checked: CheckedRun) -> Mapping[str, Any]:
+    """The same as JSON; numbers that are infinite are null."""
+    header, question = checked.run.header, checked.question
+    return {
+        "run": {
+            "steps": checked.run.steps,
+            "ended": checked.run.end is not None,
+            "optimizer": header.optimizer,
+            "inner": header.inner,
+            "clipping": header.clipping,
+            "sampling": header.scheme,
+            "notes": _notes(checked),
+            "cautions": _cautions(checked),
+        },
+        "phases": [
+            {
+                "first": phase.first,
+                "steps": phase.steps,
+                "noise_multiplier": phase.noise_multiplier,
+                "clip_norm": phase.clip_norm,
+                "rate": phase.rate,
+            }
+            for phase in checked.phases
+        ],
+        "claim": {
+            "epsilon": question.epsilon,
+            "delta": question.delta,
+            "group_size": question.group_sizes[0],
+            "adjacency": question.adjacency,
+            "public_constants": question.public_constants,
+            "verdict": checked.verdict,
+            "reason": checked.reason,
+        },
+        "costs": [
+            {
+                "group_size": size,
+                "lower": _finite(cost.interval.lower) if cost.interval is not None and cost.tight else None,
+                "upper": _finite(cost.interval.upper) if cost.interval is not None else None,
+                "how": cost.how,
+                "reason": cost.reason,
+            }
+            for size, cost in checked.costs.items()
+        ],
+        "accountant": None
+        if checked.told is None
+        else {
+            "mechanism": checked.told.mechanism,
+            "epsilon": _finite(checked.told.epsilon),
+            "difference": checked.told.sentence,
+        },
+        "measured_epsilon": _finite(checked.measured),
+        "conformance": {"status": checked.conformance.status, "reason": checked.conformance.reason},
+        "checks": [
+            {
+                "assumption": check.assumption,
+                "test": check.test,
+                "note": check.note,
+                "observed": check.observed,
+                "p_value": check.p_value,
+                "declared": _finite(check.declared),
+                "measured": _finite(check.measured),
+                "detectable": _finite(check.detectable),
+                "rejected": rejected(check, len(checked.checks)),
+                "advice": advice(check) if rejected(check, len(checked.checks)) else "",
+            }
+            for check in checked.checks
+        ],
+        "assumptions": [{"name": one.name, "status": one.status, "text": one.text} for one in checked.assumptions],
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

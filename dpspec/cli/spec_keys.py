@@ -1,0 +1,221 @@
+"""The keys of a spec, read from its JSON Schema: dotted path, type, description, and when a key exists.
+
+For which kinds a key exists is said in as few words as will do: one text in place of one key for every pair of kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any
+
+from dpspec.reporters.view.words import value
+from dpspec.text import joined
+
+Node = Mapping[str, Any]
+Conditions = tuple["Condition", ...]
+
+_LIMITS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "pattern": "matching {}",
+}
+
+#: The largest whole number that any spec may hold: no limit of a key's own.
+_ANY = 2**63 - 1
+
+_NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true | false", "integer": "whole number"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """That the value at a key's path is one of several; ``str()`` says so: ``mechanism.kind is group or rero``."""
+
+    path: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} is {joined(self.values, 'or')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One key: ``conditions`` say for which kinds it exists, empty when always. Lists are passed through silently."""
+
+    path: str
+    type: str
+    description: str
+    conditions: Conditions
+
+
+def keys(schema: Node) -> Iterator[Key]:
+    """Every key that a spec can have, parents first, each once; a case that says nothing new of a key is left out."""
+    seen: set[Key] = set()
+    always: dict[str, str] = {}
+    for key in _walk(schema, schema, "", (), ()):
+        if not key.conditions:
+            always[key.path] = key.description
+        elif key.path in always and key.description in ("", always[key.path]):
+            continue
+        if key not in seen:
+            seen.add(key)
+            yield key
+
+
+def find(name: str, known: Sequence[Key]) -> list[Key]:
+    """The keys at exactly the path ``name``, or else those whose path ends with it."""
+    exact = [key for key in known if key.path == name]
+    return exact or [key for key in known if key.path.endswith(f".{name}")]
+
+
+def choices(key: Key) -> tuple[str, ...]:
+    """The values among which a key's value is chosen; none where it is no choice."""
+    first = key.type.partition(";")[0]
+    return tuple(first.split(" | ")) if " | " in first else ()
+
+
+def _walk(root: Node, node: Node, path: str, conditions: Conditions, open_: tuple[int, ...]) -> Iterator[Key]:
+    """All keys below ``node``; ``open_`` holds the nodes on the way here, so that a recursive schema ends."""
+    node = _resolved(root, node)
+    if id(node) in open_:
+        return
+    open_ = (*open_, id(node))
+    required = node.get("required", ())
+    for name, below in node.get("properties", {}).items():
+        if not isinstance(below, Mapping):
+            continue
+        inner = _resolved(root, below)
+        place = f"{path}.{name}" if path else name
+        if set(inner) - {"const"} or not conditions:
+            text = type_of(root, inner, required=name in required)
+            yield Key(path=place, type=text, description=_description(below, inner), conditions=conditions)
+        yield from _walk(root, inner, place, conditions, open_)
+    for part in _branches(node):
+        yield from _walk(root, part, path, conditions, open_)
+    then = node.get("then")
+    if isinstance(then, Mapping):
+        yield from _walk(root, then, path, (*conditions, *_condition(node.get("if", {}), path)), open_)
+
+
+def _branches(node: Node) -> Iterator[Node]:
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        yield from (part for part in node.get(keyword, ()) if isinstance(part, Mapping))
+    for keyword in ("items", "additionalProperties", "else"):
+        if isinstance(node.get(keyword), Mapping):
+            yield node[keyword]
+
+
+def _resolved(root: Node, node: Node) -> Node:
+    for _ in range(32):
+        reference = node.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        target: Any = root
+        for part in reference[2:].split("/"):
+            target = target[part.replace("~1", "/").replace("~0", "~")]
+        node = target
+    return node
+
+
+def _condition(test: Node, path: str) -> Iterator[Condition]:
+    for name, part in test.get("properties", {}).items():
+        place = f"{path}.{name}" if path else name
+        if "const" in part:
+            yield Condition(place, (str(part["const"]),))
+        elif "enum" in part:
+            yield Condition(place, tuple(str(choice) for choice in part["enum"]))
+        else:
+            yield from _condition(part, place)
+
+
+def _description(outer: Node, inner: Node) -> str:
+    return str(outer.get("description") or inner.get("description") or "")
+
+
+def type_of(root: Node, node: Node, *, required: bool = False) -> str:
+    """What a value must be, in words: ``number, above 0, at most 1; required``."""
+    parts = [_shape(root, node)]
+    parts += [_limit(words, node[keyword]) for keyword, words in _LIMITS.items() if node.get(keyword, _ANY) != _ANY]
+    text = ", ".join(parts)
+    if required:
+        return f"{text}; required"
+    return f"{text}; default {value(node['default']) or 'empty'}" if "default" in node else text
+
+
+def _limit(words: str, number: Any) -> str:
+    """A limit in words; ``at least 1 items`` is ``not empty``."""
+    if number == 1 and words.endswith((" characters", " items")):
+        return "not empty" if words.startswith("at least") else words.format(1).removesuffix("s")
+    return words.format(value(number))
+
+
+def _shape(root: Node, node: Node) -> str:
+    if "const" in node:
+        return f"always {value(node['const'])}"
+    if "enum" in node:
+        return " | ".join(value(choice) for choice in node["enum"])
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    if alternatives:
+        return " or ".join(dict.fromkeys(_shape(root, _resolved(root, part)) for part in alternatives))
+    kind = node.get("type", "any value")
+    name = " or ".join(_NAMES.get(one, one) for one in (kind if isinstance(kind, list) else [str(kind)]))
+    if name == "list" and isinstance(node.get("items"), Mapping):
+        return f"list of {_shape(root, _resolved(root, node['items']))}"
+    return name
+
+
+#: The values that conditions on the same paths ask for, in the order of these paths.
+_Case = tuple[tuple[str, ...], ...]
+
+
+def alike(keys: Iterable[Key]) -> list[list[Key]]:
+    """Keys that say the same under the same path, together; in the order of their first ones."""
+    groups: dict[tuple[str, str, str], list[Key]] = {}
+    for key in keys:
+        groups.setdefault((key.path, key.type, key.description), []).append(key)
+    return list(groups.values())
+
+
+def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
+    """When one of ``keys`` exists: alternatives, each a tuple of conditions that hold together, empty for always.
+
+    known: every key of every kind. A choice that makes no difference among them is not mentioned.
+    """
+    alternatives: list[tuple[Condition, ...]] = []
+    for paths in dict.fromkeys(_paths(key) for key in keys):
+        cases = dict.fromkeys(_values(key) for key in keys if _paths(key) == paths)
+        every = {_values(key) for key in known if _paths(key) == paths}
+        alternatives += _factored(paths, list(cases), every)
+    return alternatives
+
+
+def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
+    """The conditions of cases, less those that hold for each of them whatever the kind."""
+    for place in range(len(paths)):
+        others = dict.fromkeys(_without(case, place) for case in cases)
+        if {case for case in every if _without(case, place) in others} == set(cases):
+            rest = {_without(case, place) for case in every}
+            return _factored((*paths[:place], *paths[place + 1 :]), list(others), rest)
+    options = [list(dict.fromkeys(case[place] for case in cases)) for place in range(len(paths))]
+    if every & set(product(*options)) == set(cases):
+        cases = [tuple(tuple(dict.fromkeys(chain(*values))) for values in options)]
+    return [tuple(map(Condition, paths, case)) for case in cases]
+
+
+def _paths(key: Key) -> tuple[str, ...]:
+    return tuple(condition.path for condition in key.conditions)
+
+
+def _values(key: Key) -> _Case:
+    return tuple(condition.values for condition in key.conditions)
+
+
+def _without(case: _Case, place: int) -> _Case:
+    return (*case[:place], *case[place + 1 :])

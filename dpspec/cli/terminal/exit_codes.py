@@ -1,0 +1,230 @@
+"""How a command ends: every way out has its own exit code, and a finding never shares one with a crash.
+
+A bug leaves a report that can be sent as it is, with what ran, where and the traceback, and no environment variables.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import typer
+
+from dpspec.cli.terminal import interrupt
+from dpspec.cli.terminal.output import flush, note, silence, wants_color
+from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
+from dpspec.registry import plugin_watch
+from dpspec.text import plain_lines
+
+TRACKER = "the dpspec issue tracker"
+
+
+def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
+    """The text of a bug report, in Markdown."""
+    from dpspec.stores.shelf import shown
+    from dpspec.text import harmless
+    from dpspec.version import VERSION
+
+    lines = [
+        "# dpspec: unexpected error",
+        "",
+        f"- dpspec: {VERSION}",
+        f"- python: {platform.python_implementation()} {platform.python_version()}",
+        f"- platform: {platform.platform()}",
+        f"- command: `{shlex.join(['dpspec', *map(shown, arguments)])}`",
+        "",
+        "```",
+        harmless("".join(traceback.format_exception(error)).rstrip()),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, ExitCode]:
+    """Write the bug report to a file; the short text for stderr, and what the program ends with.
+
+    Where no file can be written the text holds the whole report.
+    """
+    from dpspec.registry.foreign_code import one_line
+
+    report = bug_report(error, arguments)
+    summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
+    plugin = _plugin(error)
+    code = ExitCode.PLUGIN if plugin else ExitCode.BUG
+    message = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
+    try:
+        place = _write(report)
+    except OSError:
+        return f"{message}\n\n{report}", code
+    readers = f"the authors of {plugin}" if plugin else TRACKER
+    return f"{message}\nA report is in {place}: please look it over and send it to {readers}.", code
+
+
+def _plugin(error: BaseException) -> str:
+    """The distribution of the plugin whose code an error came out of; empty where that is dpspec's own."""
+    from dpspec.registry.foreign_calls import blamed
+    from dpspec.registry.loader import load_registry
+
+    if marked := blamed(error):
+        return marked
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [str(name).partition(".")[0] for name in modules]
+    if "dpspec" not in packages:
+        return ""
+    offering: dict[str, str] = {}
+    for name, plugin in load_registry().manager.list_name_plugin():
+        module = getattr(plugin, "__name__", type(plugin).__module__)
+        offering[module.partition(".")[0]] = name.partition(":")[0]
+    deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
+    return "" if deepest == "dpspec" else deepest
+
+
+def _write(report: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix="dpspec-bug-", suffix=".md")
+    with os.fdopen(handle, "w", encoding=sys.getfilesystemencoding(), errors="backslashreplace") as out:
+        out.write(report)
+    return Path(name)
+
+
+#: What the system refuses for reasons of its own: rights, and room on a disk.
+_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) -> int:
+    """Run a command to its exit code; only an exception that nobody foresaw is a bug (70)."""
+    try:
+        code = _outcome(command, arguments)
+    except KeyboardInterrupt:
+        code = _interrupted()
+    except Exception as error:  # telling of an error may fail as well
+        code = _report_bug(error, arguments)
+    flush()
+    return int(code)
+
+
+def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
+    try:
+        answer = _run_interruptible(command)
+    except (SpecError, PluginError) as error:
+        tell(error)
+        return error.exit_code
+    except DpspecError as error:
+        note(f"error: {_said(error)}")
+        return error.exit_code
+    except typer.TyperException as error:
+        _show_usage(error)
+        return ExitCode.USAGE
+    except SystemExit as end:
+        # typer leaves this way when a reader has gone. For a help text that is fine; what our commands write forgives
+        # it by itself, so that anything else must not pass for a good end.
+        gone = isinstance(end.__context__, OSError) and end.__context__.errno == errno.EPIPE
+        if gone and {"--help", "-h"} & set(arguments):
+            silence("stdout")
+            return ExitCode.OK
+        return _report_bug(end, arguments)
+    except OSError as error:
+        if _is_adrift():
+            note("error: the working directory is gone: change to one that exists")
+            return ExitCode.USAGE
+        if error.errno not in _REFUSED:
+            raise
+        refusal = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        note(f"error: {_said(refusal)}")
+        return refusal.exit_code
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _report_out_of_memory(error)
+    if answer == ExitCode.INTERRUPTED:
+        return _interrupted()
+    return answer if isinstance(answer, int) else ExitCode.OK
+
+
+def _run_interruptible(command: Callable[[], object]) -> object:
+    """Run a command; whatever it raises once Ctrl-C was pressed is an interruption."""
+    try:
+        return command()
+    except BaseException as error:
+        if interrupt.heard():
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
+    """Say that an error is a bug, and whose."""
+    text, code = leave_report(error, arguments)
+    note(text)
+    return code
+
+
+def tell(error: SpecError | PluginError) -> None:
+    """Print the diagnostics of an error on stderr, or its text where it has none."""
+    if not error.diagnostics:
+        note(f"error: {_said(error)}")
+        return
+    from dpspec.language.diagnostics.render import render
+
+    note(render(error.diagnostics, color=wants_color(sys.stderr)))
+
+
+def _interrupted() -> int:
+    if loading := plugin_watch.at_work():
+        note(f"\nInterrupted. {loading}")
+    else:
+        note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
+    return ExitCode.INTERRUPTED
+
+
+def _is_adrift() -> bool:
+    """Whether the folder that the program works in was deleted."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is not enough memory, of this machine or of a GPU."""
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from dpspec.training.gradients.memory import ran_out
+
+    return ran_out(error)
+
+
+def _report_out_of_memory(error: Exception) -> ExitCode:
+    said = _said(error).splitlines()[0]
+    note(
+        f"error: out of memory: {said}\n"
+        "Finished trials are stored: run the same command again to resume. Fewer --workers, another --device or a "
+        "smaller model need less."
+    )
+    return ExitCode.INCOMPLETE
+
+
+def _show_usage(error: typer.TyperException) -> None:
+    """What is wrong with a command line, then how it is written; a group without a command shows its help."""
+    text = error.format_message()
+    if text.startswith("Usage: "):
+        note(text)
+        return
+    note(f"error: {_said(UsageError(text))}")
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        note(f"{context.get_usage()}\nTry '{context.command_path} -h' for help.")
+
+
+def _said(error: Exception) -> str:
+    """An error's text with everything invisible written out, line by line; its type where it has none."""
+    return plain_lines(str(error)) or type(error).__name__

@@ -1,0 +1,47 @@
+"""What the installed plugins offer, and which of them cannot be used: for whoever lists or picks providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "BrokenPlugin",
+    "Catalog",
+    "Offered",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offered:
+    """A provider with the distribution that offers it."""
+
+    provider: Any
+    plugin: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenPlugin:
+    """A plugin that could not be used, and why. ``kinds`` lists what it is known to have offered, if anything."""
+
+    plugin: str
+    distribution: str
+    version: str
+    reason: str
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalog:
+    """Everything that the installed plugins offer, by kind; built by the registry, read by everyone."""
+
+    mechanisms: Mapping[str, Offered] = field(default_factory=dict)
+    datasets: Mapping[str, Offered] = field(default_factory=dict)
+    models: Mapping[str, Offered] = field(default_factory=dict)
+    backends: Mapping[str, Offered] = field(default_factory=dict)
+    reporters: Mapping[str, Offered] = field(default_factory=dict)
+    executors: Mapping[str, Offered] = field(default_factory=dict)
+    broken: tuple[BrokenPlugin, ...] = ()

@@ -1,0 +1,284 @@
+"""Files of arrays: ``idx``, the format of MNIST, and ``npz``, numpy's archive, which is read without pickle."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract.canonical import digest
+from dpspec.data.files import check_count, locate, sha256
+from dpspec.data.options import CLASSES, path, schema
+from dpspec.data.source import Source
+from dpspec.text import shortened
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def _file(description: str) -> Json:
+    about = f"{description} Relative to path. Where there is no such file, the one that ends in .gz as well."
+    return {"type": "string", "minLength": 1, "description": about}
+
+
+IDX = Dataset(
+    kind="idx",
+    summary="Images and labels in the IDX format of MNIST, pixels in [0, 1].",
+    schema=schema(
+        {
+            "path": path("The folder that the names of the files are relative to; by default the spec's."),
+            "images": _file("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
+            "labels": _file("The training labels: an IDX file of bytes (n), gzipped or not."),
+            "test_images": _file("The test images; goes with test_labels."),
+            "test_labels": _file("The test labels; goes with test_images."),
+            "classes": {**CLASSES, "default": 10},
+        },
+        required=["images", "labels"],
+    ),
+    source="dpspec.data.arrays:Idx",
+)
+
+_UNSIGNED_BYTE = 0x08
+
+
+class Idx(Source):
+    """Images (1, height, width): bytes divided by the public constant 255."""
+
+    def describe(self) -> Facts:
+        """Sizes from the files' headers, digest from the files."""
+        pairs = self._pairs()
+        shapes = [_agreeing(*pair) for pair in pairs]
+        (count, *size), *test = shapes
+        if test and test[0][1:] != tuple(size):
+            raise DataError(f"{pairs[1][0]}: test images have shape {test[0][1:]}, training images {tuple(size)}")
+        return Facts(
+            records=count,
+            features=prod(size),
+            classes=int(self.options.get("classes", 10)),
+            shape=(1, *size),
+            test_records=test[0][0] if test else 0,
+            digest=digest({"kind": "idx", "files": [sha256(file) for pair in pairs for file in pair]}),
+        )
+
+    def read(self) -> LoadedData:
+        """All images and labels."""
+        import numpy as np
+
+        def scaled(file: Path) -> np.ndarray[Any, Any]:
+            return _array(file, axes=3)[:, None].astype(np.float32) / np.float32(255)
+
+        (x, y), *test = [(scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()]
+        test_x, test_y = test[0] if test else (x[:0], y[:0])
+        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
+    def what(self, test: bool = False) -> str:
+        """Messages name both files, since either can be the wrong one."""
+        names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
+        return " and ".join(str(self._folder / name) for name in names if name)
+
+    @property
+    def _folder(self) -> Path:
+        return self.directory / str(self.options.get("path", ""))
+
+    def _pairs(self) -> list[tuple[Path, Path]]:
+        """Images and labels of the training records and, where the spec names them, of the test records."""
+        named = [("images", "labels"), ("test_images", "test_labels")]
+        if not {"test_images", "test_labels"} & self.options.keys():
+            named.pop()
+        for key in (key for pair in named for key in pair):
+            if key not in self.options:
+                raise DataError(f"idx data with test records needs both test_images and test_labels; no {key} given")
+        return [(self._file(images), self._file(labels)) for images, labels in named]
+
+    def _file(self, key: str) -> Path:
+        return locate(self._folder, self.options[key], otherwise=".gz", key=key)
+
+
+def _agreeing(images: Path, labels: Path) -> tuple[int, ...]:
+    """The shape (n, height, width) of images that have as many labels."""
+    with _unpacked(images) as file:
+        shape = _idx_header(file, images, axes=3)
+    with _unpacked(labels) as file:
+        (count,) = _idx_header(file, labels, axes=1)
+    if count != shape[0]:
+        raise DataError(f"{labels}: {count} labels for the {shape[0]} images of {images}")
+    return shape
+
+
+def _array(path: Path, axes: int) -> np.ndarray[Any, Any]:
+    """All values of an IDX file, uint8; exactly as many as its header says."""
+    import numpy as np
+
+    with _unpacked(path) as file:
+        shape = _idx_header(file, path, axes)
+        wanted = prod(shape)
+        values = file.read(wanted + 1)
+    if len(values) != wanted:
+        raise DataError(
+            f"{path}: the header promises {wanted} bytes of values, the file holds "
+            f"{'more' if len(values) > wanted else len(values)}"
+        )
+    return np.frombuffer(values, dtype=np.uint8).reshape(shape)
+
+
+def _idx_header(file: IO[bytes], path: Path, axes: int) -> tuple[int, ...]:
+    """The shape: two zero bytes, the type, the number of axes, then one big-endian 32-bit length per axis."""
+    head = file.read(4 + 4 * axes)
+    if len(head) < 4 + 4 * axes or head[:2] != b"\0\0" or head[3] != axes:
+        labels_for_images = head[:4] == bytes([0, 0, _UNSIGNED_BYTE, 4 - axes])
+        swapped = "; are images and labels exchanged?" if labels_for_images else ""
+        raise DataError(f"{path}: not an IDX file with {axes} {'axis' if axes == 1 else 'axes'}{swapped}")
+    if head[2] != _UNSIGNED_BYTE:
+        raise DataError(f"{path}: IDX values must be unsigned bytes (type 0x08), got type {head[2]:#04x}")
+    shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(4, len(head), 4))
+    check_count(path, shape)
+    return shape
+
+
+@contextmanager
+def _unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, decompressing it where its first bytes say gzip; a broken one becomes a ``DataError``."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+NPZ = Dataset(
+    kind="npz",
+    summary="Arrays x and y, and perhaps x_test and y_test, of a numpy .npz file.",
+    schema=schema(
+        {
+            "path": path("The .npz file: x is (n, features), (n, height, width) or (n, channels, height, width)."),
+            "classes": CLASSES,
+        },
+        required=["path", "classes"],
+    ),
+    source="dpspec.data.arrays:Npz",
+)
+
+
+#: Names that a message lists at most.
+_SHOWN = 20
+
+
+class Npz(Source):
+    """Features ``x`` of any real dtype and integer labels ``y``; images without channels get one."""
+
+    def describe(self) -> Facts:
+        """Shapes from the arrays' headers, digest from the file."""
+        file = self._file()
+        with open_archive(file) as archive:
+            shape, labels = self._shape(archive, "x"), self._shape(archive, "y")
+            test: tuple[int, ...] = (0, *shape[1:])
+            test_labels: tuple[int, ...] = (0,)
+            if _has_test(archive):
+                test, test_labels = self._shape(archive, "x_test"), self._shape(archive, "y_test")
+        if test[1:] != shape[1:]:
+            raise DataError(f"{file}: records of x_test have shape {test[1:]}, those of x {shape[1:]}")
+        for name, wanted, got in (("y", shape[:1], labels), ("y_test", test[:1], test_labels)):
+            if got != wanted:
+                raise DataError(f"{file}: {name} must have shape {wanted}, one label per record, got {got}")
+        return Facts(
+            records=shape[0],
+            features=prod(shape[1:]),
+            classes=int(self.options["classes"]),
+            shape=_record(shape),
+            test_records=test[0],
+            digest=digest({"kind": "npz", "file": sha256(file)}),
+        )
+
+    def read(self) -> LoadedData:
+        """All arrays, images with their channel axis."""
+        with open_archive(self._file()) as archive:
+            x, y = self._array(archive, "x"), self._array(archive, "y")
+            test_x, test_y = x[:0], y[:0]
+            if _has_test(archive):
+                test_x, test_y = self._array(archive, "x_test"), self._array(archive, "y_test")
+        return LoadedData(train_x=x, train_y=y, test_x=test_x, test_y=test_y)
+
+    def _file(self) -> Path:
+        return locate(self.directory, self.options["path"])
+
+    def _shape(self, archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
+        """The shape of an array from its header alone, refused where it could not be loaded."""
+        with open_member(archive, name) as member:
+            return _npy_header(member, f"{self.what()}: {name}", "iu" if name.startswith("y") else "fiu")
+
+    def _array(self, archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        shape = self._shape(archive, name)
+        with open_member(archive, name) as member:
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array if name.startswith("y") else array.reshape(shape[0], *_record(shape))
+
+
+def _has_test(archive: zipfile.ZipFile) -> bool:
+    """Whether test records are there; half of a pair is an error that names the other half."""
+    return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
+
+
+def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one record: (n, height, width) are images of one channel."""
+    return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+
+
+def npy_header(member: IO[bytes], what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of an array in an archive, from its header alone; ``what`` begins messages."""
+    import numpy as np
+
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    else:
+        raise DataError(f"{what} is in .npy format {version}, which holds no plain numbers")
+    return tuple(int(n) for n in shape), dtype
+
+
+def _npy_header(member: IO[bytes], what: str, kinds: str) -> tuple[int, ...]:
+    shape, dtype = npy_header(member, what)
+    if dtype.kind not in kinds:
+        raise DataError(f"{what} must hold {'integers' if kinds == 'iu' else 'real numbers'}, got dtype {dtype}")
+    if not (len(shape) == 1 if kinds == "iu" else 2 <= len(shape) <= 4):
+        raise DataError(f"{what} must have {'1 axis' if kinds == 'iu' else '2 to 4 axes'}, got shape {shape}")
+    check_count(what, shape)
+    return shape
+
+
+@contextmanager
+def open_archive(file: Path, content: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; whatever goes wrong becomes a ``DataError``. ``content``: what the file held when it was read.
+
+    Every exception, since foreign bytes make zip, zlib and numpy's header parser raise more kinds than can be listed.
+    """
+    try:
+        with zipfile.ZipFile(content or file) as archive:
+            yield archive
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{file}: not a readable .npz file: {error}") from error
+
+
+@contextmanager
+def open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
+    """An array of an archive, for reading; raises ``DataError`` with the names that there are."""
+    try:
+        member = archive.open(f"{name}.npy")
+    except KeyError:
+        names = ", ".join(shortened(other.removesuffix(".npy")) for other in archive.namelist()[:_SHOWN])
+        raise DataError(f"{archive.filename or 'the archive'}: has no array {name!r} (its arrays: {names})") from None
+    with member:
+        yield member

@@ -1,0 +1,1 @@
+"""How far one number of a spec may go while its claims are proved."""

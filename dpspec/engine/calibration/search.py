@@ -1,0 +1,235 @@
+"""How far one number of a spec may go: the least noise, the most steps, the largest group for which claims are proved.
+
+Bounds alone are computed, nothing is trained. Every value that is tried is put into the spec, validated like a spec
+from a file, bounded by the mechanism's plugin and judged; what comes back was judged too, at both ends of the bracket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpspec.accounting import NeverHoldsError, find_boundary
+from dpspec.contract import Json, Spec
+from dpspec.contract.canonical import canonical_json
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event
+from dpspec.engine.calibration.evaluations import Evaluations, Point, changes, crossing, trend
+from dpspec.engine.judging.inequalities import statement
+from dpspec.errors import UsageError
+from dpspec.language.numeric_values import NumericKey, dotted, numeric_key, with_value
+from dpspec.language.reading.tree import source_file
+from dpspec.text import closest, did_you_mean, listed, quoted
+
+#: Relative precision of real values.
+PRECISION = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What was found for one spec, one cell of its matrix.
+
+    name: of the spec with its cell. source: the spec's file. cell: what the cell sets, as ``--set`` takes it.
+    key: the number that was varied. claims: the ids that had to be proved.
+    more_helps: whether larger values make the claims easier to prove.
+    proved: the last value at which all of them are proved; None where there is none.
+    unproved: the value next to it at which one is not (``key.integer``: the next integer, otherwise within the
+        precision); None where all are proved up to the limit. Without ``proved``, the limit that was tried in vain.
+    limit: why nothing beyond the range was tried, where it ended at a limit.
+    evaluations: how many values were judged.
+    contradictions: values tried that speak against a bound that only rises or only falls: beyond either end, with the
+        other end's answer; or, without ``proved``, a limit that is worse than the start.
+    """
+
+    name: str
+    source: str
+    cell: tuple[str, ...]
+    key: NumericKey
+    claims: tuple[str, ...]
+    more_helps: bool
+    proved: Point | None
+    unproved: Point | None
+    limit: str
+    evaluations: int
+    contradictions: tuple[float, ...] = ()
+
+    @property
+    def private(self) -> bool:
+        """Whether the values rest on numbers that speak of the data itself."""
+        return any(point.private for point in (self.proved, self.unproved) if point is not None)
+
+
+def calibrate_specs(
+    specs: Sequence[Spec],
+    catalog: Catalog,
+    *,
+    vary: str,
+    claims: Sequence[str] = (),
+    relative: float = PRECISION,
+    listeners: Sequence[Callable[[Event], None]] = (),
+) -> tuple[Calibration, ...]:
+    """:func:`calibrate_spec` for each spec; cells of a matrix that differ in the varied key alone are one."""
+
+    def emit(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    calibrations: list[Calibration] = []
+    seen: set[tuple[str, str]] = set()
+    for spec in specs:
+        key = numeric_key(spec, catalog, vary)
+        others = with_value(spec, key, key.low)
+        same = (source_file(spec.origin), canonical_json(others))
+        if same in seen:
+            continue
+        seen.add(same)
+        calibrations.append(calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=relative, emit=emit))
+    return tuple(calibrations)
+
+
+def calibrate_spec(
+    spec: Spec,
+    catalog: Catalog,
+    *,
+    vary: str,
+    claims: Sequence[str] = (),
+    relative: float = PRECISION,
+    emit: Callable[[Event], None] | None = None,
+) -> Calibration:
+    """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
+
+    vary: a dotted place as ``--set`` takes it: ``mechanism.noise_multiplier``, ``claims.family.group_size``.
+    claims: ids; by default all claims about privacy that are expected to be proved.
+    relative: how close, relatively, a real value comes to the nearest one that was tried and fails.
+
+    Whether more of it helps is found by evaluating. An audit block is ignored: trials prove nothing.
+
+    Raises ``UsageError`` for a key that does not exist, holds no number, or on which no chosen claim depends, and for
+    claims that cannot be chosen; ``SpecError`` where the spec cannot be bounded at all; ``PluginError``.
+    """
+    chosen = _chosen(spec, claims)
+    key = numeric_key(spec, catalog, vary)
+    if key.value is not None and not key.low <= key.value <= key.high:
+        raise UsageError(f"{key.place} is {key.spelling(key.value)}; only numbers from 0 up can be varied")
+    evaluations = Evaluations(spec, catalog, key, chosen, emit)
+    start = _start(key)
+    low, high, limits = _valid_range(evaluations, start)
+    more_helps = trend(evaluations, start, low, high)
+    proved: Point | None = None
+    unproved: Point | None = None
+    contradictions: tuple[float, ...] = ()
+    limit = ""
+    if more_helps is None:
+        unproved = evaluations.at(start)
+        if unproved.proved or any(v.provable is not None for v in unproved.verdicts):
+            sizes = key.place == "threat_model.group_size"
+            more = "; how large a group may be stands in each claim: claims.ID.group_size" if sizes else ""
+            raise UsageError(f"what can be proved of {listed(chosen)} does not depend on {key.place}{more}")
+    else:
+        worst, best = limits if more_helps else limits[::-1]
+        try:
+            boundary = find_boundary(
+                lambda value: evaluations.at(value).proved,
+                low,
+                high,
+                increasing=more_helps,
+                integer=key.integer,
+                relative=relative,
+                start=start,
+                guess=lambda one, other: crossing(evaluations.at(one), evaluations.at(other)),
+            )
+        except NeverHoldsError as error:
+            unproved, limit = evaluations.at(error.limit), best
+            gaining, losing = changes(evaluations, evaluations.at(start), unproved)
+            turned = losing if more_helps else gaining
+            contradictions = error.contradictions or ((unproved.value,) if turned else ())
+        else:
+            proved, contradictions = evaluations.at(boundary.value), boundary.contradictions
+            if boundary.fails_at is None:
+                limit = worst
+            else:
+                unproved = evaluations.at(boundary.fails_at)
+    return Calibration(
+        name=_name(spec, key),
+        source=source_file(spec.origin),
+        cell=tuple(f"{place}={canonical_json(value)}" for place, value in _cell(spec, key)),
+        key=key,
+        claims=chosen,
+        more_helps=bool(more_helps),
+        proved=proved,
+        unproved=unproved,
+        limit=limit,
+        evaluations=evaluations.judged,
+        contradictions=contradictions,
+    )
+
+
+def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
+    """The ids of the claims that have to be proved."""
+    about = {claim.id: claim for claim in spec.claims}
+    for name in claims:
+        if name not in about:
+            suggestion = did_you_mean(closest(name, about))
+            raise UsageError(f"spec {quoted(spec.name)} has no claim {quoted(name)}{suggestion} ({listed(about)})")
+        if about[name].kind == "metric":
+            raise UsageError(f"claim {quoted(name)} is about a metric, which no bound proves")
+    if claims:
+        return tuple(dict.fromkeys(claims))
+    chosen = tuple(c.id for c in spec.claims if statement(c).about_privacy and "proved" in c.expect)
+    if not chosen:
+        raise UsageError(
+            f"spec {quoted(spec.name)} has no claim about privacy that is expected to be proved: choose by --claim"
+        )
+    return chosen
+
+
+def _start(key: NumericKey) -> float:
+    """Where to begin: the value that the spec has, or 1 where it has none that a scale can be taken from."""
+    if key.value is not None and key.value > 0:
+        return float(key.value)
+    return min(max(1.0, key.low), key.high)
+
+
+def _valid_range(evaluations: Evaluations, start: float) -> tuple[float, float, tuple[str, str]]:
+    """The values around ``start`` for which the spec is valid, and why nothing below and above was tried.
+
+    The schemas give limits of single keys; what does not fit together (a batch larger than the data, a claim about
+    larger groups than the threat model's) is known to the spec's checks alone, which are asked here.
+    """
+    key = evaluations.key
+    evaluations.candidate(start)  # whatever is wrong with the spec itself is told as such
+    ends: list[float] = []
+    reasons: list[str] = []
+    for limit in (key.low, key.high):
+        reason = evaluations.wrong(limit)
+        if not reason:
+            ends.append(limit)
+            reasons.append(f"the range ends at {key.spelling(limit)}")
+            continue
+        boundary = find_boundary(
+            lambda value: not evaluations.wrong(value),
+            min(start, limit),
+            max(start, limit),
+            increasing=limit < start,
+            integer=key.integer,
+            relative=1e-9,
+            start=start,
+        )
+        ends.append(boundary.value)
+        assert boundary.fails_at is not None  # the limit fails
+        reasons.append(f"{key.spelling(boundary.fails_at)} is not valid: {evaluations.wrong(boundary.fails_at)}")
+    return ends[0], ends[1], (reasons[0], reasons[1])
+
+
+def _cell(spec: Spec, key: NumericKey) -> list[tuple[str, Json]]:
+    """What the spec's cell of the matrix sets, the varied key aside."""
+    return [(place, value) for place, value in spec.cell.items() if place not in (key.place, dotted(key.path))]
+
+
+def _name(spec: Spec, key: NumericKey) -> str:
+    """The spec's name with its cell, as far as the varied key does not replace it."""
+    others = _cell(spec, key)
+    if len(others) == len(spec.cell):
+        return spec.name
+    labels = ", ".join(f"{place.rpartition('.')[2]}={canonical_json(value)}" for place, value in others)
+    return f"{spec.document['name']}[{labels}]" if labels else str(spec.document["name"])

@@ -1,0 +1,1 @@
+"""From findings and evidence to verdicts."""

@@ -1,0 +1,261 @@
+"""How much a finding counts for a claim: as proof, as weaker evidence, or not at all.
+
+Which number speaks of which claim at all, the orders on the parts of a scope say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from dpspec.contract import Assumption, Claim, Evidence, Finding, Scope, Spec, is_privacy_quantity
+from dpspec.engine.judging.inequalities import Part
+from dpspec.engine.results.result import Verdict
+
+#: Each order from weak to strong: what holds against, or over, the stronger holds for the weaker too.
+_ACCESS = {"final-model": 0, "all-iterates": 1}
+_ADVERSARY = {"none": 0, "record": 1, "gradient": 2}
+
+
+def covers(upper: Scope, claim: Scope) -> bool:
+    """Whether what holds throughout ``upper`` holds throughout ``claim``.
+
+    An upper bound counts for a claim if ``covers(bound, claim)``; an attack or a lower bound counts if
+    ``covers(claim, attack)``. Adjacency and unit must agree. ``both`` directions cover either one; all iterates cover
+    the final model; an adversary who chooses gradients covers one who chooses records, who covers one who chooses
+    nothing; all data sets cover a declared collection, this one, and ``planted`` ones; all records cover one; data sets
+    of any number of records cover larger ones, and all neighbours restricted ones. A collection covers this data set no
+    more than the other way round: it speaks of pairs that both lie inside, and a neighbour of this one may not.
+    ``pipeline`` is not compared: conformance speaks of it. A value outside these orders covers itself alone.
+    """
+    return (
+        upper.adjacency == claim.adjacency
+        and upper.unit == claim.unit
+        and upper.direction in ("both", claim.direction)
+        and _at_least(_ACCESS, upper.access, claim.access)
+        and _at_least(_ADVERSARY, upper.adversary, claim.adversary)
+        and upper.data in ("all", claim.data)
+        and upper.record in ("all", claim.record)
+        and upper.min_records <= claim.min_records
+        and upper.neighbours in ("all", claim.neighbours)
+    )
+
+
+def shortfall(upper: Scope, claim: Scope) -> list[str]:
+    """In what ``upper`` fails to cover a claim's scope, in words; empty where it covers it."""
+    return [
+        _short(name, value, getattr(claim, name))
+        for name, value in dataclasses.asdict(upper).items()
+        if not covers(dataclasses.replace(claim, **{name: value}), claim)
+    ]
+
+
+def _short(name: str, value: object, claimed: object) -> str:
+    if name == "min_records":
+        said = f"those of at least {claimed}" if claimed else "any"
+        needs = f"it needs data sets of at least {value} records"
+        return f"{needs}, and the claim speaks of {said}: set threat_model.min_records"
+    if name == "neighbours":
+        said = "all" if claimed == "all" else repr(claimed)
+        holds = f"it holds between neighbours of kind {value!r}"
+        return f"{holds}, and the claim speaks of {said}: set threat_model.neighbours"
+    return f"its {name} is {value!r}, and the claim's {claimed!r}"
+
+
+def claim_scope(spec: Spec, claim: Claim) -> Scope:
+    """The scope that a claim speaks of: the threat model's, narrowed by the claim's own keys.
+
+    Without ``over`` a claim is about all data sets, unless its kind is per-instance: then it is about the declared
+    one. The adversary is the strongest one, where the threat model's own keys do not say otherwise.
+    """
+    return Scope(
+        adjacency=claim.adjacency,
+        unit=spec.threat_model.unit,
+        direction=claim.direction,
+        access=claim.access,
+        adversary=str(spec.threat_model.options.get("adversary", "gradient")),
+        data=claim.over or ("this" if claim.kind == "per-instance-dp" else "all"),
+        record="all" if claim.record is None else claim.record,
+        min_records=claim.min_records,
+        neighbours=claim.neighbours,
+    )
+
+
+def _at_least(order: Mapping[str, int], upper: str, claimed: str) -> bool:
+    if upper == claimed:
+        return True
+    return upper in order and claimed in order and order[upper] > order[claimed]
+
+
+#: From strong to weak. ``conditional``: an inequality that holds for fewer data sets than the claim speaks of, or under
+#: an assumption that nobody checked.
+Strength: TypeAlias = Literal["proof", "conditional", "statistical", "approximate"]
+STRENGTHS: tuple[Strength, ...] = ("proof", "conditional", "statistical", "approximate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeighedFinding:
+    """A finding and its strength for one part of a claim; ``index`` is its place among the audit's findings."""
+
+    index: int
+    finding: Finding
+    strength: Strength
+
+    @property
+    def value(self) -> float:
+        """The finding's number."""
+        return self.finding.value
+
+
+def proving_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
+    """The findings on the proving side of a part (upper bounds for an at-most claim), strongest and tightest first.
+
+    ``scope`` is the claim's, or None for a claim about a metric: that has no scope, and only what was measured decides
+    it. Estimates count as approximate, and only where their scope covers the claim's and they speak of the declared
+    mechanism: what an attack estimates is none.
+    """
+    if scope is None and not is_metric(part.quantity, findings):
+        return []
+    side = "upper" if part.side == "at-most" else "lower"
+    weighed = [
+        WeighedFinding(index=index, finding=finding, strength=strength)
+        for index, finding in enumerate(findings)
+        if finding.quantity == part.quantity
+        and finding.bound in (side, "estimate")
+        and part.holds_under(finding.at)
+        and (strength := _strength(finding, scope)) is not None
+    ]
+    sign = 1.0 if part.side == "at-most" else -1.0
+    return sorted(weighed, key=lambda s: (STRENGTHS.index(s.strength), sign * s.value, s.index))
+
+
+def opposing_findings(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> list[WeighedFinding]:
+    """The findings on the other side of a part (lower bounds for an at-most claim), strongest and farthest first.
+
+    A lower bound counts only if the claim's scope covers its own. The lower end that stands beside an upper bound says
+    how tight that is, and never comes here.
+    """
+    if scope is None and not is_metric(part.quantity, findings):
+        return []
+    side = "lower" if part.side == "at-most" else "upper"
+    weighed = [
+        WeighedFinding(index=index, finding=finding, strength=strength)
+        for index, finding in enumerate(findings)
+        if finding.quantity == part.quantity
+        and finding.bound == side
+        and part.speaks_of(finding.at)
+        and (scope is None or covers(scope, finding.scope))
+        and (strength := _strength(finding, None)) is not None
+    ]
+    sign = -1.0 if part.side == "at-most" else 1.0
+    weak = ("approximate",)
+    return sorted(weighed, key=lambda s: (s.strength in weak, sign * s.value, s.index))
+
+
+def proven_bound(finding: Finding) -> bool:
+    """Whether a finding is an inequality that a verdict may rest on, wherever its scope reaches."""
+    return finding.bound != "estimate" and _strength(finding, None) == "proof"
+
+
+def measures(of: Finding | Evidence) -> bool:
+    """Whether something is a measurement of what ran, on which a claim about a metric may rest.
+
+    What is not known to be one is taken to speak of privacy: the names of privacy quantities, an adversary, one record,
+    or the mechanism as declared, all of which a scope says unless a plugin says otherwise.
+    """
+    scope = of.scope
+    executed = scope.pipeline == "executed" and scope.adversary == "none" and scope.record == "all"
+    return executed and not is_privacy_quantity(of.quantity)
+
+
+def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
+    """Whether a quantity is a metric: no name of privacy, and nothing is found of it but what was measured."""
+    return not is_privacy_quantity(quantity) and all(measures(f) for f in findings if f.quantity == quantity)
+
+
+def unmeasured(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
+    """For every open claim about a metric that nothing was found of, a sentence that names those that were measured."""
+    measured = sorted({finding.quantity for finding in findings if measures(finding)})
+    quantities = {finding.quantity for finding in findings}
+    for verdict in verdicts:
+        if verdict.kind == "metric" and verdict.verdict == "open" and measured and verdict.quantity not in quantities:
+            yield f"claim {verdict.claim}: {verdict.quantity!r} was not measured; measured were {', '.join(measured)}"
+
+
+def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> str:
+    """In what a proof falls short of a claim's scope that would do otherwise, of several the one that does in least.
+
+    Of a metric (``scope`` None): that something is found of it which was not measured.
+    """
+    if scope is None:
+        return "" if is_metric(part.quantity, findings) else f"{part.quantity} is no metric: it has a scope of its own"
+    side = "upper" if part.side == "at-most" else "lower"
+    short = [
+        (f.method, shortfall(f.scope, scope))
+        for f in findings
+        if (f.quantity, f.bound) == (part.quantity, side) and proven_bound(f) and part.holds_under(f.at)
+    ]
+    method, reasons = min((each for each in short if each[1]), key=lambda each: len(each[1]), default=("", []))
+    return f"{method}: {'; '.join(reasons)}" if reasons else ""
+
+
+def enough_records(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> int | None:
+    """The least ``min_records`` with which a proof in a claim's scope would be within the claim; None without one."""
+    if scope is None:
+        return None
+    side = "upper" if part.side == "at-most" else "lower"
+    sizes = [
+        f.scope.min_records
+        for f in findings
+        if (f.quantity, f.bound) == (part.quantity, side)
+        and proven_bound(f)
+        and usable(f.assumptions)
+        and part.holds_under(f.at)
+        and part.within(f.value)
+        and f.scope.min_records > scope.min_records
+        and covers(f.scope, replace(scope, min_records=f.scope.min_records))
+    ]
+    return min(sizes, default=None)
+
+
+def false_assumption(part: Part, scope: Scope, findings: Sequence[Finding]) -> str:
+    """The bound that would decide a part, and the assumption of it that is known to be false; empty without."""
+    side = "upper" if part.side == "at-most" else "lower"
+    for f in findings:
+        false = [a for a in f.assumptions if a.status == "false"]
+        in_scope = (f.quantity, f.bound) == (part.quantity, side) and part.holds_under(f.at) and covers(f.scope, scope)
+        if false and in_scope and part.within(f.value):
+            return f"{f.method}: {false[0].name} is false: {false[0].text}"
+    return ""
+
+
+def reaches(finding: Finding, scope: Scope) -> bool:
+    """Whether a finding speaks of a claim's scope, if only for fewer data sets."""
+    return covers(replace(finding.scope, data="all"), scope)
+
+
+def usable(assumptions: Sequence[Assumption]) -> bool:
+    """Whether no assumption is known to be false or left unchecked."""
+    return all(a.status not in ("false", "unchecked") for a in assumptions)
+
+
+def _strength(finding: Finding, scope: Scope | None) -> Strength | None:
+    if math.isnan(finding.value) or (finding.printed is not None and finding.printed.refuted):
+        return None
+    if any(a.status == "false" for a in finding.assumptions):
+        return None
+    full = scope is None or covers(finding.scope, scope)
+    if not full and scope is not None and not reaches(finding, scope):
+        return None
+    if finding.bound == "estimate":
+        # What an attack estimates of the pipeline that ran is no evidence that a claim about privacy holds.
+        attacked = scope is not None and finding.scope.pipeline == "executed"
+        return "approximate" if full and not attacked else None
+    if finding.rigor == "approximate":
+        return "approximate"
+    if finding.rigor == "statistical":
+        return "statistical"
+    return "proof" if full and usable(finding.assumptions) else "conditional"

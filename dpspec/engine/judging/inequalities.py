@@ -1,0 +1,259 @@
+"""What each claim kind says: inequalities that findings are held against, and the curve that attacks test.
+
+A kind is one entry of the table at the end; everything else that core knows of a claim follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from dpspec.contract import Claim, FrozenMap, Json
+from dpspec.engine.results.decimals import exact
+
+Side: TypeAlias = Literal["at-most", "at-least"]
+Points: TypeAlias = tuple[tuple[float, float], ...]
+
+#: Where a finding leaves a condition out, it means this.
+_DEFAULTS: Mapping[str, Json] = {"group_size": 1, "delta": 0.0, "split": "test", "about": "pipeline"}
+
+#: How a condition may differ: +1, what holds at a larger value holds at a smaller one (an upper bound for groups of 8
+#: holds for groups of 4); -1, the reverse (what holds at a smaller delta holds at a larger one). Others must be equal.
+_ORDERS: Mapping[str, int] = {"delta": -1, "group_size": 1, "alpha": 1, "kappa": 1, "fpr": 1, "fraction": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One inequality of a claim: ``quantity`` is at most (at least) ``claimed`` under the conditions ``at``."""
+
+    quantity: str
+    claimed: float
+    side: Side = "at-most"
+    at: FrozenMap = field(default_factory=FrozenMap)
+
+    def within(self, value: float) -> bool:
+        """Whether a bound on the proving side, the upper one of an at-most claim, is within the claim."""
+        return value <= self.claimed if self.side == "at-most" else value >= self.claimed
+
+    def exceeded(self, value: float) -> bool:
+        """Whether a bound on the other side lies strictly beyond the claim."""
+        return value > self.claimed if self.side == "at-most" else value < self.claimed
+
+    def holds_under(self, at: Mapping[str, Json]) -> bool:
+        """Whether a proving bound under the conditions ``at`` holds under the claim's; unknown conditions never do."""
+        return self._compare(at, 1)
+
+    def speaks_of(self, at: Mapping[str, Json]) -> bool:
+        """Whether a bound on the other side, or an attack, under ``at`` tells against the claim."""
+        return self._compare(at, -1)
+
+    def _compare(self, at: Mapping[str, Json], sign: int) -> bool:
+        if any(key not in self.at and at[key] != _DEFAULTS.get(key) for key in at):
+            return False
+        for key, mine in self.at.items():
+            theirs = at.get(key, _DEFAULTS.get(key))
+            if theirs == mine:
+                continue
+            if theirs is None or key not in _ORDERS or (theirs > mine) != (_ORDERS[key] * sign > 0):
+                return False
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """A claim, taken apart.
+
+    text: the claim as people read it.
+    parts: all of them must be proved; one that is refuted refutes the claim.
+    points: (epsilon, delta) pairs that the claim implies, together the null for attacks; empty where none is implied.
+    curve: the same points for another claimed value, where the claim has a single one: says what could be refuted.
+    """
+
+    text: str
+    parts: tuple[Part, ...]
+    points: Points = ()
+    curve: Callable[[float], Points] | None = field(default=None, compare=False)
+    about_privacy: bool = True
+
+
+#: The options of a claim: its kind's own keys.
+Options: TypeAlias = Mapping[str, Json]
+
+#: One inequality: the quantity, what it is at most, and the conditions.
+PartOf: TypeAlias = tuple[str, float, Options]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimKind:
+    """What the claims of one kind say.
+
+    says: the claim as people read it; how its scope is narrowed follows, and then whom it is ``among``.
+    parts: its inequalities, all of them at-most.
+    points: the (epsilon, delta) pairs that it implies, together the null for attacks.
+    value: the option that holds the claimed value, where a single one decides the points.
+    """
+
+    says: Callable[[Options], str]
+    among: Callable[[Options], str] = lambda options: ""
+    parts: Callable[[Options], list[PartOf]]
+    points: Callable[[Options], Points] = lambda options: ()
+    value: str = ""
+
+    def statement(self, claim: Claim) -> Statement:
+        """A claim of this kind, taken apart."""
+        options, size = claim.options, claim.group_size
+        return Statement(
+            text=f"{self.says(options)}{narrowing(claim)}{self.among(options)}",
+            parts=tuple(
+                Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
+                for quantity, claimed, at in self.parts(options)
+            ),
+            points=self.points(options),
+            curve=(lambda value: self.points({**options, self.value: value})) if self.value else None,
+        )
+
+
+def statement(claim: Claim) -> Statement:
+    """Take a claim apart. A kind that only a plugin knows states no inequality here, and so stays open."""
+    if claim.kind == "metric":
+        return _metric(claim)
+    kind = _KINDS.get(claim.kind)
+    if kind is None:
+        return Statement(text=f"{claim.kind}{narrowing(claim)}", parts=(), about_privacy=False)
+    return kind.statement(claim)
+
+
+def implied_points(kind: str, options: Options) -> Points:
+    """The (epsilon, delta) pairs that a claim with the ``options`` of its kind implies; empty where none is implied.
+
+    Raises ``KeyError``, ``TypeError`` or ``ValueError`` where the options are not those of the kind.
+    """
+    return _KINDS[kind].points(options) if kind in _KINDS else ()
+
+
+def about_privacy(kind: str) -> bool:
+    """Whether claims of a kind are about privacy: those about metrics are not, nor those that only a plugin knows."""
+    return kind in _KINDS
+
+
+def narrowing(claim: Claim) -> str:
+    """How the claim's scope is narrowed, as a suffix of its text."""
+    text = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""
+    text += f" for record {claim.record}" if claim.record is not None else ""
+    text += f" in direction {claim.direction}" if claim.direction != "both" else ""
+    text += f" in data sets of at least {claim.min_records} records" if claim.min_records else ""
+    text += f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
+    return text + (f" over {claim.over}" if claim.over is not None else "")
+
+
+#: How claims about metrics say what they are about: one trained model, or what training makes on average.
+_ABOUT = {"model": " of the first run's model", "pipeline": " on average over training"}
+
+
+def _metric(claim: Claim) -> Statement:
+    name, about = str(claim["name"]), str(claim.options.get("about", "pipeline"))
+    sides: tuple[tuple[str, Side, str], ...] = (("at_least", "at-least", ">="), ("at_most", "at-most", "<="))
+    more = {key: value for key, value in claim.options.items() if key not in ("name", "at_least", "at_most")}
+    at = FrozenMap({"split": "test", "about": about, **more})
+    given = [(side, sign, float(claim[key])) for key, side, sign in sides if claim.options.get(key) is not None]
+    return Statement(
+        text=" and ".join(f"{name} {sign} {exact(value)}" for _, sign, value in given) + _ABOUT.get(about, ""),
+        parts=tuple(Part(quantity=name, claimed=value, side=side, at=at) for side, _, value in given),
+        about_privacy=False,
+    )
+
+
+def _pair(options: Options) -> Points:
+    return ((float(options["epsilon"]), float(options.get("delta", 0.0))),)
+
+
+def _say_pair(options: Options) -> str:
+    ((epsilon, delta),) = _pair(options)
+    return f"epsilon <= {exact(epsilon)} at delta = {exact(delta)}"
+
+
+def _pair_parts(options: Options) -> list[PartOf]:
+    ((epsilon, delta),) = _pair(options)
+    return [("epsilon", epsilon, {"delta": delta, **_population(options)})]
+
+
+def _population(options: Options) -> dict[str, Json]:
+    return {key: options[key] for key in ("fraction", "population") if key in options}
+
+
+def _say_population(options: Options) -> str:
+    if "fraction" not in options:
+        return ""
+    return f" for {exact(100.0 * float(options['fraction']))}% of {options.get('population', 'the records')}"
+
+
+def _renyi_points(options: Options) -> Points:
+    from dpspec.stats.attacks.curve_lines import renyi
+
+    return renyi(float(options["alpha"]), float(options["epsilon"]))
+
+
+def _gaussian_points(options: Options) -> Points:
+    from dpspec.stats.attacks.curve_lines import gaussian
+
+    return gaussian(float(options["mu"]))
+
+
+def _tradeoff_points(options: Options) -> Points:
+    from dpspec.stats.attacks.curve_lines import tradeoff
+
+    return tradeoff([(float(point["fpr"]), float(point["tpr"])) for point in options["points"]])
+
+
+def _say_tradeoff(options: Options) -> str:
+    return "tpr <= " + ", ".join(
+        f"{exact(float(point['tpr']))} at fpr = {exact(float(point['fpr']))}" for point in options["points"]
+    )
+
+
+def _tpr_part(options: Options) -> PartOf:
+    return "tpr", float(options["tpr"]), {"fpr": float(options["fpr"])}
+
+
+def _say_membership(options: Options) -> str:
+    if "advantage" in options:
+        return f"membership advantage <= {exact(float(options['advantage']))}"
+    return f"membership tpr <= {exact(float(options['tpr']))} at fpr = {exact(float(options['fpr']))}"
+
+
+def _membership_parts(options: Options) -> list[PartOf]:
+    return [("advantage", float(options["advantage"]), {})] if "advantage" in options else [_tpr_part(options)]
+
+
+#: The kinds of claims about privacy. A new one is an entry here, and its keys in ``claim_kinds.json``.
+_KINDS: Mapping[str, ClaimKind] = {
+    "approx-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),
+    "pure-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),
+    "renyi-dp": ClaimKind(
+        says=lambda o: f"Renyi epsilon <= {exact(float(o['epsilon']))} at order {exact(float(o['alpha']))}",
+        parts=lambda o: [("epsilon", float(o["epsilon"]), {"alpha": float(o["alpha"])})],
+        points=_renyi_points,
+        value="epsilon",
+    ),
+    "gdp": ClaimKind(
+        says=lambda o: f"mu <= {exact(float(o['mu']))}",
+        parts=lambda o: [("mu", float(o["mu"]), {})],
+        points=_gaussian_points,
+        value="mu",
+    ),
+    "tradeoff": ClaimKind(
+        says=_say_tradeoff, parts=lambda o: [_tpr_part(point) for point in o["points"]], points=_tradeoff_points
+    ),
+    "rero": ClaimKind(
+        says=lambda o: f"reconstruction gamma <= {exact(float(o['gamma']))} at kappa = {exact(float(o['kappa']))}",
+        parts=lambda o: [("gamma", float(o["gamma"]), {"kappa": float(o["kappa"])})],
+    ),
+    "per-instance-dp": ClaimKind(
+        says=_say_pair,
+        among=_say_population,
+        parts=_pair_parts,
+        points=lambda o: () if _population(o) else _pair(o),  # attacks speak of records
+    ),
+    "membership": ClaimKind(says=_say_membership, parts=_membership_parts),
+}

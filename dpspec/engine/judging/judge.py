@@ -1,0 +1,268 @@
+"""Gives every claim of an invocation its verdict, and every audit its conformance: the first that applies of
+
+contradicted, an attack rejects a proved upper bound itself at 1e-6 over the invocation; refuted, an attack rejects
+what the claim says at the stated family-wise confidence, or a certified bound lies beyond it; proved, a certified or
+theorem bound in scope is within it; supported, only weaker evidence is; open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpspec.contract import Evidence, Finding, Scope
+from dpspec.engine.judging import hypotheses, reasons
+from dpspec.engine.judging.claim_tests import ClaimTests, RejectedBound, TestedClaim, reject_bounds, rejection_of
+from dpspec.engine.judging.conformance_status import conformance_of, join_checks, looks
+from dpspec.engine.judging.evidence_weight import (
+    WeighedFinding,
+    covers,
+    enough_records,
+    false_assumption,
+    opposing_findings,
+    proving_findings,
+    reaches,
+    scope_shortfall,
+)
+from dpspec.engine.judging.hypotheses import group_size
+from dpspec.engine.judging.inequalities import Part, Statement
+from dpspec.engine.judging.judge_input import NO_OTHERS, Concluded, OtherTests
+from dpspec.engine.results.result import Conformance, Verdict, VerdictName
+
+
+def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
+    """Whether a verdict is one of those expected; ``supported`` accepts ``proved``, ``refuted`` ``contradicted``."""
+    stronger = {"supported": "proved", "refuted": "contradicted"}
+    return verdict in expect or verdict in [stronger.get(name) for name in expect]
+
+
+class PartView:
+    """What the findings say of one part of a claim.
+
+    best: the strongest and tightest finding within the claim, None without one.
+    rank: 2 where that is a proof, 1 where it is weaker, 0 without one.
+    unbounded: whether a proof is in scope, but only of an infinite value.
+    beyond: a certified bound on the other side that lies beyond the claim.
+    relied_on: the rejection of the bound that alone would have proved the part.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        scope: Scope | None,
+        findings: Sequence[Finding],
+        rejected: Sequence[RejectedBound],
+        is_early: Callable[[Finding], bool],
+    ) -> None:
+        """``scope``: the claim's, None for a claim about a metric. ``is_early``: of findings that count only later."""
+        self.part = part
+        in_scope = [weighed for weighed in proving_findings(part, scope, findings) if not is_early(weighed.finding)]
+        finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
+        self.unbounded = any(math.isinf(weighed.value) and weighed.strength == "proof" for weighed in in_scope)
+        self._proving = [weighed for weighed in finite if rejection_of(weighed.finding, rejected) is None]
+        vacuous = -math.inf if part.side == "at-most" else math.inf
+        self._opposing = [
+            weighed
+            for weighed in opposing_findings(part, scope, findings)
+            if weighed.value != vacuous and not is_early(weighed.finding)
+        ]
+        self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
+        self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
+        self.beyond: WeighedFinding | None = next((w for w in self._opposing if _disproves(part, w)), None)
+        self.relied_on: RejectedBound | None = None
+        if self.rank < 2:
+            proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))
+            rejections = (rejection_of(finding, rejected) for finding in proofs)
+            self.relied_on = next((rejection for rejection in rejections if rejection is not None), None)
+
+    @property
+    def provable(self) -> float | None:
+        """The best bound that a proof may rest on."""
+        return next((weighed.value for weighed in self._proving if weighed.strength == "proof"), None)
+
+    def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
+        """The best upper and lower bounds: the one that decides on the proving side, the farthest on the other."""
+        near = self.best or next(iter(self._proving), None)
+        far = self.beyond or next(iter(self._opposing), None)
+        return (near, far) if self.part.side == "at-most" else (far, near)
+
+
+def _disproves(part: Part, weighed: WeighedFinding) -> bool:
+    certified = weighed.strength == "proof" and weighed.finding.rigor == "certified"
+    return certified and part.exceeded(weighed.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimEvaluator:
+    """Judges the claims of one audit.
+
+    findings: the audit's, joined with its checks. rejected: its bounds that an attack rejects. tests: of the whole
+    invocation.
+    """
+
+    audit: Concluded
+    findings: tuple[Finding, ...]
+    conformance: Conformance
+    rejected: Sequence[RejectedBound]
+    tests: ClaimTests
+
+    def verdict(self, tested: TestedClaim) -> Verdict:
+        """Judge one claim."""
+        claim, said = tested.claim, tested.statement
+        views = self._views(tested)
+        name, reason, view = self._decide(tested, views)
+        refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
+        if name == "open":
+            reason = self._undecided(tested, view, views, refutable)
+        if self.audit.incomplete and said.parts and name not in ("contradicted", "refuted"):
+            reason += reasons.missing(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
+        smallest = self.tests.smallest(tested)
+        upper, lower = view.ends() if view is not None else (None, None)
+        return Verdict(
+            claim=claim.id,
+            kind=claim.kind,
+            text=said.text,
+            verdict=name,
+            expect=claim.expect,
+            expected=as_expected(name, claim.expect),
+            reason=reason,
+            quantity=view.part.quantity if view is not None else "",
+            claimed=view.part.claimed if view is not None else None,
+            upper=_finite(upper),
+            lower=_finite(lower),
+            upper_finding=upper.index if upper is not None else None,
+            lower_finding=lower.index if lower is not None else None,
+            provable=view.provable if view is not None else None,
+            refutable=refutable,
+            p_value=smallest[0] if smallest is not None else None,
+        )
+
+    def _views(self, tested: TestedClaim) -> list[PartView]:
+        scope = tested.scope if tested.about_privacy else None
+        rejected = self.rejected if tested.about_privacy else []
+        is_early = self.audit.is_early
+        return [PartView(part, scope, self.findings, rejected, is_early) for part in tested.statement.parts]
+
+    def _decide(self, tested: TestedClaim, views: Sequence[PartView]) -> tuple[VerdictName, str, PartView | None]:
+        """The verdict, its reason (empty for ``open``), and the part that it shows: the weakest, or a refuted one."""
+        said = tested.statement
+        weakest = min(views, key=lambda view: view.rank, default=None)
+        if (rejected := self._contradiction(tested, views)) is not None:
+            return "contradicted", self._contradicted(rejected), weakest
+        smallest = self.tests.smallest(tested)
+        if smallest is not None and smallest[0] <= self.tests.level(tested):
+            clash = weakest is not None and weakest.rank == 2
+            reason = reasons.refuted(_tester(smallest[1], said), smallest[0], self.tests.confidence, clash)
+            return "refuted", reason, weakest
+        beyond = _beyond(views) if tested.claim.refuted_by != "attack" else None
+        if beyond is not None:
+            view, bound = beyond
+            unseen = None if smallest is None else (_tester(smallest[1], said), smallest[0])
+            return "refuted", reasons.refuted_by_bound(view.part, bound, unseen), view
+        if weakest is None or weakest.best is None:
+            return "open", "", weakest
+        if weakest.rank == 2:
+            return "proved", reasons.proved(weakest.part, weakest.best), weakest
+        scope = tested.scope if tested.about_privacy else None
+        enough = enough_records(weakest.part, scope, self.findings)
+        return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
+
+    def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
+        """The rejected bound that the claim runs into, if any.
+
+        Either an attack in the claim's scope rejects a bound that reaches the claim, or the claim would be proved by a
+        rejected bound alone. A bound for another, narrower scope that an attack rejects leaves the claim as it is.
+        """
+        if not tested.about_privacy:
+            return None
+        met = [
+            rejected
+            for rejected in self.rejected
+            if covers(tested.scope, rejected.evidence.scope)
+            and group_size(rejected.evidence) <= tested.claim.group_size
+            and reaches(rejected.findings[0], tested.scope)
+        ]
+        met += [view.relied_on for view in views if view.relied_on is not None]
+        return min(met, key=lambda rejected: rejected.p_value, default=None)
+
+    def _contradicted(self, rejected: RejectedBound) -> str:
+        attack, deviates = reasons.attack_name(rejected.evidence), self.conformance.status == "deviates"
+        if rejected.evidence.kind == "binomial":
+            return reasons.contradicted_count(attack, rejected.findings[0], rejected.p_value, deviates)
+        worst = hypotheses.worst_point(rejected.evidence, rejected.points)
+        return reasons.contradicted(attack, *worst, len(rejected.points), rejected.p_value, deviates)
+
+    def _undecided(
+        self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
+    ) -> str:
+        """Why a claim is open: what the run could have proved and refuted."""
+        if view is None:
+            return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
+        scope = tested.scope if tested.about_privacy else None
+        short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
+        short = short or scope_shortfall(view.part, scope, self.findings)
+        reason = reasons.undecided(
+            view.part,
+            view.provable,
+            refutable,
+            attacked=bool(tested.hypotheses),
+            unbounded=view.unbounded,
+            beside=short,
+        )
+        beyond = _beyond(views)
+        return reason if beyond is None else reason + reasons.asks_for_an_attack(beyond[0].part, beyond[1])
+
+
+def _beyond(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
+    """The first part that a certified bound lies beyond, with that bound."""
+    return next(((view, view.beyond) for view in views if view.beyond is not None), None)
+
+
+def _finite(end: WeighedFinding | None) -> float | None:
+    """The number of an end; None for an infinite one, which JSON does not hold and no interval shows."""
+    return None if end is None or math.isinf(end.value) else end.value
+
+
+def _tester(evidence: Evidence, said: Statement) -> str:
+    name = reasons.attack_name(evidence)
+    return f"The attack ({name})" if said.about_privacy else f"The measurement ({name})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One audit's verdicts in the order of its claims, its conformance, and its findings joined with its checks."""
+
+    verdicts: tuple[Verdict, ...]
+    conformance: Conformance
+    findings: tuple[Finding, ...]
+
+
+def judge(audits: Sequence[Concluded], others: OtherTests = NO_OTHERS) -> tuple[Judged, ...]:
+    """Judge all audits of one invocation together: their tests are one family, and so are their checks.
+
+    others: the tests of audits of the invocation that are not here: what is refuted now is refuted among them too.
+
+    Raises ``ValueError`` where a p-value is none, or no test reads the evidence.
+    """
+    checks = sum(len(audit.checks) for audit in audits)
+    families = [checks * looks(audit.trials, audit.needed) for audit in audits]
+    findings = [
+        join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
+    ]
+    tests = ClaimTests(audits, findings, others)
+    rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
+    judged = []
+    for number, audit in enumerate(audits):
+        expect = audit.spec.audit.expect if audit.spec.audit is not None else "conforms-within"
+        conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
+        evaluator = ClaimEvaluator(
+            audit=audit,
+            findings=findings[number],
+            conformance=conformance,
+            rejected=rejected[number],
+            tests=tests,
+        )
+        verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
+        judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))
+    return tuple(judged)

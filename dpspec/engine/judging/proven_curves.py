@@ -1,0 +1,102 @@
+"""The (epsilon, delta) pairs that an audit proves of its mechanism, and the trade-off curve that they make together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from dpspec.contract import Finding, Scope, Series
+from dpspec.engine.judging.evidence_weight import proven_bound
+from dpspec.engine.judging.hypotheses import group_size
+from dpspec.engine.results.result import AuditResult
+
+if TYPE_CHECKING:
+    from dpspec.accounting import Polygon
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ProvenCurve:
+    """What is proved of groups of one size within one scope: (epsilon, delta) pairs, none of which implies another.
+
+    varying: the keys of the scope in which the curves of the audit differ.
+    """
+
+    group_size: int
+    scope: Scope
+    varying: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def polygon(self) -> Polygon:
+        """The trade-off curve."""
+        return polygon(self.pairs)
+
+
+def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
+    """Every curve of proven upper bounds that hold in both directions for all records; by group size, ascending.
+
+    A bound counts if a verdict may rest on it (``proven_bound``). A series that plots delta against epsilon and is
+    certified, or a theorem, adds its points where the bounds for that group size have one scope only.
+    """
+    pairs: dict[tuple[int, Scope], list[Pair]] = {}
+    for finding in audit.findings:
+        if _is_point(finding):
+            pair = (finding.value, float(finding.at.get("delta", 0.0)))
+            pairs.setdefault((group_size(finding), finding.scope), []).append(pair)
+    for series in audit.series:
+        if is_profile(series) and series.rigor in ("certified", "theorem"):
+            for size, pair in _points(series):
+                keys = [key for key in pairs if key[0] == size]
+                if len(keys) == 1:
+                    pairs[keys[0]].append(pair)
+    varying = _varying([scope for _, scope in pairs])
+    ordered = sorted(pairs.items(), key=lambda item: item[0][0])
+    return [ProvenCurve(size, scope, varying, _frontier(of_scope)) for (size, scope), of_scope in ordered]
+
+
+def polygon(pairs: Iterable[Pair]) -> Polygon:
+    """The largest trade-off curve that all pairs allow."""
+    from dpspec.accounting import Polygon
+
+    return Polygon.from_epsilon_delta((max(0.0, epsilon), min(1.0, max(0.0, delta))) for epsilon, delta in pairs)
+
+
+def is_profile(series: Series) -> bool:
+    """Whether a series plots delta against epsilon."""
+    return series.plot.get("x") == "epsilon" and tuple(series.plot.get("y", ())) == ("delta",)
+
+
+def _is_point(finding: Finding) -> bool:
+    """Whether a finding is a proven upper bound on epsilon for all records, in both directions."""
+    return (
+        (finding.quantity, finding.bound) == ("epsilon", "upper")
+        and (finding.scope.direction, finding.scope.record) == ("both", "all")
+        and set(finding.at) <= {"delta", "group_size"}
+        and math.isfinite(finding.value)
+        and proven_bound(finding)
+    )
+
+
+def _frontier(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """The pairs that no other one implies, from the largest delta to the smallest."""
+    frontier: list[Pair] = []
+    for epsilon, delta in sorted(set(pairs)):
+        if not frontier or delta < frontier[-1][1]:
+            frontier.append((epsilon, delta))
+    return tuple(frontier)
+
+
+def _varying(scopes: Iterable[Scope]) -> tuple[str, ...]:
+    values = [asdict(scope) for scope in scopes]
+    return tuple(key for key in (values[0] if values else {}) if len({scope[key] for scope in values}) > 1)
+
+
+def _points(series: Series) -> Iterator[tuple[int, Pair]]:
+    sizes = series.columns.get("group_size", [1] * len(series.columns["epsilon"]))
+    for size, epsilon, delta in zip(sizes, series.columns["epsilon"], series.columns["delta"], strict=True):
+        if isinstance(epsilon, int | float) and isinstance(delta, int | float) and math.isfinite(epsilon):
+            yield int(size), (float(epsilon), float(delta))

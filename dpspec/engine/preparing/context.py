@@ -1,0 +1,147 @@
+"""What core hands to the steps of an audit: rows, model, trainer and device, each made when first asked for."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Trainer
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event, Progressed
+from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.trial_keys import trial_seed
+
+#: A progress event at most this often, in seconds.
+_EVERY = 0.1
+
+
+class RunContext:
+    """Implements :class:`dpspec.contract.Context` for one audit on this machine."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        catalog: Catalog,
+        inputs: FrozenMap,
+        *,
+        device: str = "auto",
+        emit: Callable[[Event], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        like: RunContext | None = None,
+    ) -> None:
+        """``like``: a context whose rows are taken over where they are loaded and the same."""
+        self.prepared = prepared
+        self.inputs = inputs
+        self.wanted_device = device
+        self._catalog = catalog
+        self._emit = emit
+        self._stop = stop
+        self._told = 0.0
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
+        self.state_folder: Callable[[int], Path | None] | None = None
+        if like is not None and "data" in like.__dict__ and same_rows(like.prepared, prepared):
+            self.__dict__["data"] = like.data
+
+    def attend(self, emit: Callable[[Event], None] | None, stop: Callable[[], bool] | None) -> None:
+        """From now on, tell events to ``emit``, and ask ``stop`` whether to stop."""
+        self._emit, self._stop = emit, stop
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of data and model."""
+        return self.prepared.facts
+
+    @cached_property
+    def data(self) -> LoadedData:
+        """The rows. Raises ``DataError`` where the files do not hold what their headers promised, or not any more."""
+        rows = self.prepared.source.load()
+        if self.prepared.source.facts().digest != self.prepared.facts.digest:
+            raise DataError("the data changed during the run: a file is not what it was at the start")
+        return rows
+
+    @property
+    def model(self) -> ModelFactory:
+        """Builds the spec's model. Raises ``ValueError`` where the spec has none."""
+        if self.prepared.model is None:
+            raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
+        return self.prepared.model
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Trains, by the backend that the spec names."""
+        return self.prepared.trainer(self._catalog)
+
+    @cached_property
+    def device(self) -> str:
+        """The torch device; asking for it imports torch."""
+        from dpspec.training.device import resolve_device
+
+        return resolve_device(self.wanted_device)
+
+    @property
+    def directory(self) -> Path:
+        """What relative files of the spec are relative to."""
+        return Path(self.prepared.spec.directory)
+
+    @property
+    def device_used(self) -> str | None:
+        """The device, if anything asked for it."""
+        device: str | None = self.__dict__.get("device")
+        return device
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for temporary files, removed by :meth:`close`."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="dpspec-")
+        return Path(self._folder.name)
+
+    def seed(self, index: int, *purpose: str) -> int:
+        """A 63-bit seed derived from the trial's inputs but for ``split``, an index and a purpose."""
+        return trial_seed(self._seeding, index, *purpose)
+
+    @cached_property
+    def _seeding(self) -> FrozenMap:
+        """How a run is divided among trials changes nothing that it draws."""
+        return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
+
+    def resumable(self, index: int) -> Resumable | None:
+        """Where the runs of trial ``index`` may keep their state, which the store removes once it has the trial."""
+        folder = self.state_folder(index) if self.state_folder is not None else None
+        return None if folder is None else Resumable(folder=folder)
+
+    def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
+        """Emit a progress event, unless the last one was a moment ago."""
+        now = time.monotonic()
+        if self._emit is not None and (done >= total or now - self._told >= _EVERY):
+            self._told = now
+            name = self.prepared.spec.name
+            self._emit(Progressed(audit=name, what=what, done=done, total=total, unit=unit, records=records))
+
+    def cancelled(self) -> bool:
+        """Whether to stop at the next safe point."""
+        return self._stop is not None and self._stop()
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        """Apply a function to independent items, in order; raises ``Cancelled`` between items when told to stop."""
+        for item in items:
+            if self.cancelled():
+                raise Cancelled
+            yield function(item)
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def same_rows(first: Prepared, second: Prepared) -> bool:
+    """Whether two audits read the same rows in the same way."""
+    same_digest = first.facts.digest is not None and first.facts.digest == second.facts.digest
+    return same_digest and first.spec.data == second.spec.data and first.spec.directory == second.spec.directory

@@ -1,0 +1,281 @@
+"""From a spec to what can run it: its data source, model, backend and audit, and what is wrong with them together.
+
+Nothing here reads rows or imports torch, so that ``validate`` and ``plan`` answer at once.
+
+Where a pipeline's constants (divisor, rate, clip norm, schedule) come from, its backend says. A divisor that counts the
+records tells who is among them, however much noise there is, and no bound holds then. So what the backend says stands
+in every proof: ``false`` and nothing rests on it, nothing said and nobody checked it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from dpspec.contract import (
+    Assumption,
+    Audit,
+    Backend,
+    DataError,
+    DataSource,
+    Diagnostic,
+    Facts,
+    Finding,
+    FrozenMap,
+    ModelFactory,
+    Outcome,
+    Plan,
+    Spec,
+    Trainer,
+)
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
+from dpspec.engine.preparing.trial_keys import maker
+from dpspec.errors import PluginError, SpecError
+from dpspec.language.reading.tree import locate
+from dpspec.registry.foreign_calls import made, misbehaved
+from dpspec.registry.foreign_code import resolve
+
+#: The assumption of findings that a backend's statement is about.
+NAME = "public-constants"
+
+#: What somebody says of their own backend is reported, however sure they are.
+_BAD = ("false", "unchecked")
+_CAPPED = ("by-construction", "not-rejected", "declared")
+
+
+def constants_of(offered: Offered, spec: Spec) -> Assumption:
+    """What the backend that a spec names says of its constants. Raises ``PluginError`` where that cannot be asked."""
+    backend: Backend = offered.provider
+    said = backend.constants
+    if not said:
+        text = f"backend {backend.kind!r} does not say where its divisor, rate and clip norm come from"
+        return Assumption(name=NAME, status="unchecked", text=text)
+    if isinstance(said, str):
+        named = resolve(said)
+        said = named if isinstance(named, Assumption) else made(offered, said, "its constants", spec)
+    if not isinstance(said, Assumption):
+        raise misbehaved(offered, f"its constants are a {type(said).__name__}, not an Assumption")
+    reported = offered.distribution != "dpspec" and said.status in _CAPPED
+    return replace(said, name=NAME, status="reported") if reported else replace(said, name=NAME)
+
+
+def resting_on(constants: Assumption, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
+    """The outcomes, with what is known of the constants in every finding that takes them for public.
+
+    Of a model that is trained all upper bounds do, whether they name it or not; of other mechanisms those that say so.
+    """
+    for outcome in outcomes:
+        yield _with(constants, outcome, trained=spec.model is not None) if isinstance(outcome, Finding) else outcome
+
+
+def _with(constants: Assumption, finding: Finding, *, trained: bool) -> Finding:
+    named = any(a.name == NAME for a in finding.assumptions)
+    if named:
+        held = tuple(_known(constants, a) if a.name == NAME else a for a in finding.assumptions)
+        return replace(finding, assumptions=held)
+    if constants.status in _BAD and trained and finding.bound == "upper" and finding.scope.pipeline == "declared":
+        return replace(finding, assumptions=(*finding.assumptions, constants))
+    return finding
+
+
+def _known(constants: Assumption, own: Assumption) -> Assumption:
+    """Where the backend's words contradict the finding's, they stand alone."""
+    if own.status == "false":
+        return own
+    words = [own.text, constants.text] if constants.status not in _BAD else [constants.text]
+    return replace(own, status=constants.status, text="; ".join(filter(None, words)), test=constants.test)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A spec with the objects that its kinds name.
+
+    constants: what the backend says of where its own come from. missing: whether the mechanism takes records without
+    values.
+    """
+
+    spec: Spec
+    audit: Audit
+    source: DataSource
+    facts: Facts
+    model: ModelFactory | None
+    offers: Mapping[str, tuple[str, Offered]]
+    diagnostics: tuple[Diagnostic, ...]
+    constants: Assumption
+    missing: bool = False
+
+    @cached_property
+    def makers(self) -> FrozenMap:
+        """Who makes its trials, by the part that each has in it, with the code of those that are not dpspec's own."""
+        return FrozenMap({part: maker(kind, offered) for part, (kind, offered) in self.offers.items()})
+
+    @property
+    def revisions(self) -> FrozenMap:
+        """The kind and trial revision of every part."""
+        return FrozenMap({part: [kind, o.provider.trial_revision] for part, (kind, o) in self.offers.items()})
+
+    def plan(self) -> Plan:
+        """The audit's plan; an empty one for a spec that is bounded only."""
+        if self.spec.audit is None:
+            return NO_TRIALS
+        return self.audit.plan(self.spec, self.facts)
+
+    def trainer(self, catalog: Catalog) -> Trainer:
+        """A fresh trainer of the backend that the spec names."""
+        backend = _find(catalog.backends, self.spec.training.kind, "backend")
+        return trainer_of(backend)
+
+
+def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
+    """Look everything up and check it together.
+
+    recorded: the facts that a result recorded, used where the data itself is no longer at hand.
+
+    ``diagnostics`` of the answer holds what is wrong; only what makes further work impossible is raised:
+    ``SpecError`` when data or model cannot be described at all, ``PluginError`` when a kind is not installed.
+    """
+    mechanism = _find(catalog.mechanisms, spec.mechanism.kind, "mechanism")
+    dataset = _find(catalog.datasets, spec.data.kind, "data")
+    backend = _find(catalog.backends, spec.training.kind, "backend")
+    offers = {
+        "mechanism": (spec.mechanism.kind, mechanism),
+        "data": (spec.data.kind, dataset),
+        "backend": (spec.training.kind, backend),
+    }
+    try:
+        source = source_of(dataset, spec.data.options, Path(spec.directory))
+        facts = _facts(source, recorded)
+    except DataError as error:
+        raise SpecError([data_unreadable(error, spec)]) from None
+    facts = dataclasses.replace(facts, capabilities=tuple(sorted(backend.provider.capabilities)))
+    model: ModelFactory | None = None
+    if spec.model is not None:
+        offered = _find(catalog.models, spec.model.kind, "model")
+        offers["model"] = (spec.model.kind, offered)
+        try:
+            model = factory_of(offered, spec.model.options, facts)
+            facts = dataclasses.replace(facts, parameters=model.parameters())
+        except ValueError as error:
+            diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
+            raise SpecError([locate(diagnostic, spec.origin)]) from None
+    audit = audit_of(mechanism)
+    problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
+    problems += _unrecorded(spec)
+    problems += audit.check(spec, facts)
+    diagnostics = tuple(locate(d, spec.origin) for d in problems)
+    return Prepared(
+        spec=spec,
+        audit=audit,
+        source=source,
+        facts=facts,
+        model=model,
+        offers=offers,
+        diagnostics=diagnostics,
+        missing=mechanism.provider.missing,
+        constants=constants_of(backend, spec),
+    )
+
+
+def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
+    """Every semantic diagnostic of a spec that its schema accepts, located. No torch, no rows."""
+    try:
+        return prepare(spec, catalog).diagnostics
+    except SpecError as error:
+        return error.diagnostics
+
+
+def plan(spec: Spec, catalog: Catalog) -> Plan:
+    """What the spec's trials cost and can show. Raises ``SpecError`` where the spec cannot be audited."""
+    return require_auditable(prepare(spec, catalog)).plan()
+
+
+def require_auditable(prepared: Prepared) -> Prepared:
+    """The same; raises ``SpecError`` with the errors that checking everything together found."""
+    errors = [d for d in prepared.diagnostics if d.severity == "error"]
+    if errors:
+        raise SpecError(errors)
+    return prepared
+
+
+def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
+    """What a data error says, at the key of ``data`` that is at fault, or where the file is named.
+
+    A key with points in it is a place in the spec: ``audit.scores.path``.
+    """
+    key = error.key or ("path" if "path" in spec.data.options else "")
+    path = tuple(key.split(".")) if "." in key else ("data", key) if key else ("data",)
+    return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
+
+
+def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
+    """What to tell where a mechanism's numbers are too large or too small to compute bounds with."""
+    what = error.args[-1] if error.args else type(error).__name__
+    message = f"bounds cannot be computed in floating point: {what}"
+    hint = "some number of the mechanism, or of its rate, noise or limits, is far too large or too small"
+    return locate(Diagnostic(code="out-of-range", message=message, path=("mechanism",), help=hint), spec.origin)
+
+
+def _unrecorded(spec: Spec) -> list[Diagnostic]:
+    """What cannot be said of the recorded run that a spec names, where it names one."""
+    if spec.training.kind != "recorded":
+        return []  # numpy is not asked for before it is needed
+    from dpspec.engine.recorded.declared_run import recording_refusals
+
+    return list(recording_refusals(spec))
+
+
+def _other_unit(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
+    """A claim about persons would have no number on either side where all of them speak of records."""
+    unit, units = spec.threat_model.unit, sorted(mechanism.provider.units)
+    if unit not in units:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"the bounds of {spec.mechanism.kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
+            path=("threat_model", "unit"),
+            help="where each of them has one record, leave unit out; for several records each, set group_size",
+        )
+
+
+def _too_many(spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
+    """Claims about larger data sets than the declared one say nothing of it, and no attack on it tells against them."""
+    for i, claim in enumerate(spec.claims):
+        if claim.kind != "metric" and claim.min_records > facts.records:
+            own = claim.min_records != spec.threat_model.min_records
+            yield Diagnostic(
+                code="bad-value",
+                message=f"claim {claim.id!r} is about data sets of at least {claim.min_records} records, and the "
+                f"declared one has {facts.records}",
+                path=("claims", i, "min_records") if own else ("threat_model", "min_records"),
+                help=f"claim at most {facts.records}, so that the claim speaks of the data that is trained on",
+            )
+
+
+def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
+    """Records that miss values are for mechanisms that know what to do with them."""
+    if spec.data.get("missing") and not mechanism.provider.missing:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"{spec.mechanism.kind!r} takes no records with missing values",
+            path=("data", "missing"),
+            help="leave missing out and write a public constant into the empty cells beforehand, which costs nothing, "
+            "or take a mechanism that imputes and accounts for it",
+        )
+
+
+def _facts(source: DataSource, recorded: Facts | None) -> Facts:
+    try:
+        return source.facts()
+    except DataError:
+        if recorded is None:
+            raise
+        return recorded
+
+
+def _find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
+    if kind not in offers:
+        raise PluginError(f"no installed plugin offers {what} kind {kind!r} (see `dpspec plugins`)")
+    return offers[kind]

@@ -1,0 +1,153 @@
+"""Cache keys and seeds: what makes two trials the same trial, and who makes them.
+
+Mechanism, data, backend and model make a trial, each with whoever offers it. dpspec's own providers raise their
+``trial_revision`` when trials change. Of others, the version and the code are part of what identifies a trial too,
+because nothing else tells that noise was taken out of them; a provider that says ``revision_only`` promises to raise
+its revision instead."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+
+from dpspec.contract import Facts, FrozenMap, Json
+from dpspec.contract.canonical import digest
+from dpspec.contract.catalog import Offered
+from dpspec.registry.discover import normalise
+from dpspec.registry.sources import UnknownCodeError, require_unchanged, requirements, source_digest
+
+_SEED_BITS = 63
+
+
+def trial_key(
+    inputs: FrozenMap,
+    facts: Facts,
+    revisions: FrozenMap,
+    chunk: Sequence[int],
+    index: int,
+    code: FrozenMap = FrozenMap(),  # noqa: B008 - it is frozen
+) -> str:
+    """The content address of one trial.
+
+    It covers the inputs that trials may read, the rows' digest, the revisions of mechanism, backend, dataset and
+    model, and the place of the trial in its chunk (trials of one chunk may be computed together). Claims,
+    confidence and the number of runs are in none of these, so changing them never trains again.
+
+    code: the versions and the code of those that are not dpspec's own (``dpspec.engine.preparing.trial_keys``).
+    """
+    identity: dict[str, Json] = {
+        "inputs": inputs,
+        "data": facts.digest,
+        "revisions": revisions,
+        "chunk": list(chunk),
+        "index": index,
+    }
+    return digest({**identity, "code": code} if code else identity)
+
+
+def trial_seed(inputs: FrozenMap, index: int, *purpose: str) -> int:
+    """A 63-bit seed for one purpose within one trial, derived from the trial's inputs and its index."""
+    text = "\x1f".join([digest(inputs), str(index), *purpose])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
+
+
+_OURS = "dpspec"
+
+#: Where descriptors name their code.
+_NAMED = ("audit", "source", "trainer", "factory")
+
+#: What stands for a digest where there is none: no trial of another run is taken for one of this one's.
+_UNKNOWN = "unknown-"
+
+#: What of a maker is part of a trial's key, besides kind and revision.
+_KEYED = ("distribution", "version", "code", "requires")
+
+
+def maker(kind: str, offered: Offered) -> dict[str, Json]:
+    """Who offers a kind: plugin, distribution, version, revision, and for whom that counts, its code."""
+    record: dict[str, Json] = {
+        "kind": kind,
+        "revision": offered.provider.trial_revision,
+        "plugin": offered.plugin,
+        "distribution": offered.distribution,
+        "version": offered.version,
+    }
+    if _counts(offered):
+        record["code"] = code_of(offered)
+        record["requires"] = dict(requirements(offered.distribution))
+    return record
+
+
+def code_of(offered: Offered) -> str:
+    """The digest of a provider's code, or a text that no other run will have."""
+    try:
+        return _digest(offered)
+    except UnknownCodeError:
+        return f"{_UNKNOWN}{uuid.uuid4().hex}"
+
+
+def known_code(offered: Offered) -> str | None:
+    """The first digits of a provider's code; None where there is no digest, or where it counts for nothing."""
+    try:
+        return _digest(offered)[:12] if _counts(offered) else None
+    except UnknownCodeError:
+        return None
+
+
+def unknown(offered: Offered) -> str | None:
+    """Why nothing can be said of a provider's code, in words; None where it can, or where it counts for nothing."""
+    if _counts(offered):
+        try:
+            _digest(offered)
+        except UnknownCodeError as error:
+            return str(error)
+    return None
+
+
+def revisions_of(makers: FrozenMap) -> FrozenMap:
+    """The kind and revision of every part, as keys have them."""
+    return FrozenMap({part: [each["kind"], each["revision"]] for part, each in makers.items()})
+
+
+def code_in(makers: FrozenMap) -> FrozenMap:
+    """What keys have of makers besides: that of parts whose code counts."""
+    return FrozenMap(
+        {
+            part: {name: each.get(name) for name in _KEYED}
+            for part, each in makers.items()
+            if isinstance(each, Mapping) and "code" in each
+        }
+    )
+
+
+def differences(then: FrozenMap, now: FrozenMap) -> Iterator[tuple[str, str, str]]:
+    """Parts whose code, or version, is not what is installed: the part, what made it, and what is installed."""
+    was, is_ = code_in(then), code_in(now)
+    for part, each in then.items():
+        if (part in was or part in is_) and was.get(part) != is_.get(part):
+            here = now.get(part)
+            yield part, said(each), said(here) if here is not None else "nothing of the kind"
+
+
+def said(maker: Mapping[str, Json]) -> str:
+    """A maker in a few words: ``acme 0.2, code 12ab34cd56ef``."""
+    code = str(maker.get("code") or "")
+    what = ", code unknown" if code.startswith(_UNKNOWN) else f", code {code[:12]}" if code else ""
+    return f"{maker.get('distribution')} {maker.get('version')}{what}"
+
+
+def _reference(offered: Offered) -> str:
+    return next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
+
+
+def _counts(offered: Offered) -> bool:
+    """Whether a provider's version and code are part of what identifies a trial."""
+    return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
+
+
+def _digest(offered: Offered) -> str:
+    where = offered.distribution, offered.plugin, _reference(offered)
+    digest = source_digest(*where)
+    require_unchanged(*where)
+    return digest

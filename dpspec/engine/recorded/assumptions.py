@@ -1,0 +1,150 @@
+"""What a bound on a recorded run rests on, each by name, with what the recording knows of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dpspec.contract import Assumption
+from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
+from dpspec.engine.recorded.half_precision import sums_type
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.run_sums import InternalSums
+
+
+def computed_from_records(run: RecordedRun) -> str:
+    """Which constant of the run was computed from the records, as the recording shows; "" for none."""
+    seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
+    sizes = run["rows"][seen]
+    if len(np.unique(sizes)) > 1 and bool((run["divisor"][seen] == sizes).all()):
+        return "the divisor is the number of records in each batch"
+    return ""
+
+
+def maybe_computed(run: RecordedRun) -> str:
+    """Which constants of the run are such as Opacus computes from the number of records; "" for none.
+
+    ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
+    A number that somebody chose may be the same.
+    """
+    header = run.header
+    if header.source != "opacus" or header.records is None or header.rate is None or header.rate <= 0.0:
+        return ""
+    found = []
+    batches = round(1.0 / header.rate)
+    if abs(batches * header.rate - 1.0) < 1e-9:
+        found.append(f"the rate {header.rate:.4g} may be 1 over the number of batches")
+    floor = float(int(header.records * header.rate))
+    divisors = run["divisor"][np.isfinite(run["divisor"])]
+    if header.reduction == "mean" and (header.expected_batch_size == floor or bool((divisors == floor).any())):
+        found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
+    return ", ".join(found)
+
+
+def assumptions(
+    run: RecordedRun, internal: InternalSums | None, adjacency: str, *, public_constants: bool = False
+) -> tuple[Assumption, ...]:
+    """All of them, in the order in which a reader should doubt them.
+
+    public_constants: whether somebody says that no constant of the run was computed from the records.
+    """
+    header = run.header
+    found = [_constants(run, adjacency, public_constants)]
+    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+        seen = internal is not None and internal.sampling is not None
+        text = "each record enters each batch by a coin of its own" + ("" if seen else "; who was drawn was not seen")
+        found.append(Assumption(name="sampling", status="reported" if seen else "unchecked", text=text))
+        unused = unused_batches(run)
+        if unused:
+            text = (
+                f"{batches_left(unused)}, at the ends of passes over the loader; which does not depend on who was in it"
+            )
+            often = passed_over_often(run)
+            if often:
+                text += ", but batches were passed over at so many steps that it looks like a choice"
+            found.append(Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text))
+    largest = internal is not None and bool(np.isfinite(internal.largest).any())
+    if not largest:
+        text = "no contribution is longer than the clip norm; single contributions were not seen"
+        if header.clipping == "ghost":
+            text += ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped"
+        found.append(Assumption(name="clipping", status="unchecked", text=text))
+    half = sums_type(run)
+    if half:
+        text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
+        found.append(Assumption(name="precision", status="unchecked", text=text))
+    kind = "a cryptographic generator" if header.secure else "torch's generator, which is not a cryptographic one"
+    text = (
+        f"noise is Gaussian and cannot be predicted; it comes from {kind if header.source == 'opacus' else 'the loop'}"
+    )
+    found.append(Assumption(name="noise-law", status="declared", text=text))
+    if header.source == "own-loop":
+        text = "norms, noise and batches are those that the loop told of, and what it told of is what moved the model"
+        if not header.optimizer:
+            text += "; no optimizer was given to the recorder, so that no update was looked at"
+        found.append(Assumption(name="told-by-the-loop", status="reported", text=text))
+    text = (
+        "the recorder saw all that moved the model: nothing was trained before or after the recording, and nothing but "
+        "this model is released of these records"
+    )
+    resumed = run.said("resumed") is True
+    before = header.told_before
+    if resumed and not before:
+        text += ", but its optimizer had made steps when it began"
+    if before:
+        text += f", but its accountant had counted {before} steps when it began"
+    if run.end is None:
+        text += f", but the recording has no end: what came after step {run.steps} is not known"
+    status = _unseen_status(before, resumed or run.end is None)
+    found.append(Assumption(name="nothing-unseen", status=status, text=text))
+    text = (
+        "what is clipped as one contribution is made of one record alone, and each record is one index of the data: no "
+        "layer, loss or mixing over the batch, no record that occurs several times"
+    )
+    found.append(Assumption(name="one-record", status="declared", text=text))
+    if header.scheme in ("shuffled", "sequential"):
+        text = "which batch a record comes in does not depend on what the records are"
+        found.append(Assumption(name="order", status="declared", text=text))
+    return tuple(found)
+
+
+def batches_left(unused: int) -> str:
+    """That so many batches were drawn and not used."""
+    return "one batch was drawn and not used" if unused == 1 else f"{unused} batches were drawn and not used"
+
+
+def passed_over_often(run: RecordedRun) -> bool:
+    """Whether batches were drawn and not used before more than a quarter of the steps: an end of each epoch, or an
+    evaluation after it, leaves some before few."""
+    times = run.said("passed_over")
+    return type(times) is int and times > max(3, run.steps // 4)
+
+
+def unused_batches(run: RecordedRun) -> int:
+    """How many batches were drawn that no step is made of."""
+    drawn, batches = run.said("drawn_batches"), run["batches"]
+    if type(drawn) is not int or not np.isfinite(batches).any():
+        return 0
+    return max(0, drawn - int(np.nansum(batches)))
+
+
+def _unseen_status(before: int, doubted: bool) -> Literal["false", "unchecked", "declared"]:
+    return "false" if before else "unchecked" if doubted else "declared"
+
+
+def _constants(run: RecordedRun, adjacency: str, public: bool) -> Assumption:
+    text = "rate, divisor, clip norm, learning rate and number of steps do not depend on the records"
+    counted, maybe = computed_from_records(run), maybe_computed(run)
+    why = ", ".join(filter(None, [maybe, counted]))
+    status: Literal["false", "unchecked", "declared"] = "declared"
+    if adjacency != ADD_REMOVE and why:
+        text += f" other than by their number, which is public: {why}"
+    elif counted:
+        status, text = "false", f"{text}, but {counted}"
+    elif maybe and not public:
+        status, text = "unchecked", f"{text}, but {maybe}"
+    else:
+        text += ": stated by whoever checks" if public else ": one run does not show where they come from"
+        text += f", although {maybe}" if maybe else ""
+    return Assumption(name="public-constants", status=status, text=text)

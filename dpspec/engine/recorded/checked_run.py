@@ -1,0 +1,253 @@
+"""A recorded run against a claim: what ran, what it costs, what its accountant says, and whether it conforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from dpspec.contract import Assumption, Check
+from dpspec.engine.judging.conformance_status import conformance_of, rejected
+from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
+from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, Cost, bare_cost, ordered_cost, poisson_cost
+from dpspec.engine.recorded.costs.told import Told, told_of
+from dpspec.engine.recorded.half_precision import norm_excess
+from dpspec.engine.recorded.own_checks import along_directions, own_checks
+from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
+from dpspec.engine.recorded.run_sums import InternalSums, evidence, internal_sums, scaled_squares
+from dpspec.engine.recorded.schedule import (
+    Stretch,
+    asked_multipliers,
+    noise_multipliers,
+    poisson_rates,
+    sampling_phases,
+    stretches,
+)
+from dpspec.engine.results.decimals import lower, upper
+from dpspec.engine.results.result import Conformance
+from dpspec.errors import ExitCode, NothingToRunError
+from dpspec.stats.conformance import run_checks
+
+#: Of a claim about a run: ``proved`` of the schedule that ran, or ``open``.
+Verdict = Literal["proved", "open"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of a run: at delta in (0, 1), for groups of each size, for neighbours by ``adjacency``.
+
+    epsilon: what is claimed, for the first of the group sizes; None where nothing is. public_constants: whether whoever
+    asks says that rate, divisor and clip norm were not computed from the records.
+    """
+
+    delta: float
+    epsilon: float | None = None
+    group_sizes: tuple[int, ...] = (1,)
+    adjacency: str = "zero-out"
+    public_constants: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRun:
+    """The answer; ``verdict`` and ``reason`` are None and "" where nothing is claimed.
+
+    costs: by group size. measured: epsilon of a single record at the noise and the norms that were measured, an
+    estimate, where these are not what the options ask for.
+    """
+
+    run: RecordedRun
+    question: Question
+    phases: tuple[Stretch, ...]
+    costs: dict[int, Cost]
+    told: Told | None
+    measured: float | None
+    checks: tuple[Check, ...]
+    conformance: Conformance
+    assumptions: tuple[Assumption, ...]
+    verdict: Verdict | None
+    reason: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether the claim is proved, where there is one, and what ran conforms."""
+        return self.verdict != "open" and self.conformance.status == "conforms-within"
+
+    @property
+    def infinite(self) -> bool:
+        """Whether no epsilon is finite, of single records or of groups."""
+        return any(cost.interval is not None and math.isinf(cost.interval.upper) for cost in self.costs.values())
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the claim is proved and what ran conforms; without a claim 5, as nothing is proved; otherwise 1.
+
+        Where no claim could be proved, as no epsilon is finite, it is 1 as well.
+        """
+        if not self.fine or self.infinite:
+            return ExitCode.UNEXPECTED
+        return ExitCode.NOTHING_TO_RUN if self.verdict is None else ExitCode.OK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """A run that was read, with the checks of what it did against what its own options say."""
+
+    run: RecordedRun
+    internal: InternalSums | None
+    checks: tuple[Check, ...]
+
+
+def look_at(path: Path) -> Looked:
+    """Read the folder of a recorded run and make all checks.
+
+    Raises ``RecordingError`` where the folder is none or was changed, ``NothingToRunError`` where no step was recorded.
+    """
+    run = read_run(path)
+    if run.steps == 0:
+        raise NothingToRunError(f"{path}: no step was recorded: the optimizer that was given never stepped")
+    phases = sampling_phases(run)
+    internal = internal_sums(run, phases)
+    poisson = all(rate is not None for rate in poisson_rates(run))
+    found = run_checks.of_runs(phases, [evidence(run, internal, poisson=poisson)])
+    return Looked(run=run, internal=internal, checks=(*map(along_directions, found), *own_checks(run, internal)))
+
+
+def check_run(path: Path, question: Question) -> CheckedRun:
+    """Read the folder of a recorded run and answer the question; raises as :func:`look_at`."""
+    looked = look_at(path)
+    run, internal, checks = looked.run, looked.internal, looked.checks
+    conformance = conformance_of("conforms-within", checks, max(1, len(checks)), executed=True)
+    if conformance.status == "conforms-within":
+        conformance = replace(conformance, reason=_limits(checks))
+    costs = {size: cost_of(run, internal, question, size) for size in question.group_sizes}
+    told = told_of(run, question.delta, costs.get(1))
+    rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
+    verdict, reason = _judged(run, question, costs, conformance, rests)
+    return CheckedRun(
+        run=run,
+        question=question,
+        phases=tuple(stretches(run)),
+        costs=costs,
+        told=told,
+        measured=_measured(run, internal, question, checks, len(checks)),
+        checks=checks,
+        conformance=conformance,
+        assumptions=rests,
+        verdict=verdict,
+        reason=reason,
+    )
+
+
+def cost_of(run: RecordedRun, internal: InternalSums | None, question: Question, size: int) -> Cost:
+    """What groups of ``size`` lose by the schedule that ran; without an interval where nothing bounds that, and why."""
+    noise = noise_multipliers(run)
+    known = [sigma for sigma in noise if sigma is not None]
+    if len(known) < len(noise):
+        what = "what the noise multiplier is, or whether there was noise, was not seen"
+        return Cost(interval=None, reason=f"{what} at {len(noise) - len(known)} of {len(noise)} steps")
+    return _bounded(run, internal, question, size, known)
+
+
+def _bounded(
+    run: RecordedRun, internal: InternalSums | None, question: Question, size: int, noise: Sequence[float]
+) -> Cost:
+    """The cost of the run's steps with these noise multipliers."""
+    if run.header.clipping == "adaptive":
+        reason = "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
+        return Cost(interval=None, reason=reason)
+    bare = bare_cost(noise)
+    if bare is not None:
+        return bare
+    rates = [rate for rate in poisson_rates(run) if rate is not None]
+    if len(rates) == len(noise):
+        return poisson_cost(noise, rates, question.delta, size)
+    ordered = run.header.scheme in ("shuffled", "sequential")
+    if not ordered:
+        told = {"none": "were not told of", "poisson": "were not seen at every step"}
+        how = told.get(run.header.scheme, f"are {run.header.scheme} ({run.header.sampler})")
+        return Cost(interval=None, reason=f"how likely batches are is not known: they {how}")
+    if question.adjacency == ADD_REMOVE:
+        reason = f"{run.header.scheme} batches all change when a record is added: nothing bounds that"
+        return Cost(interval=None, reason=reason)
+    sampling = internal.sampling if internal is not None else None
+    if internal is None or internal.most_often is None or sampling is None or sampling.repeats:
+        return Cost(interval=None, reason="in how many batches a record is was not seen, or some are in one twice")
+    return ordered_cost(noise, internal.most_often, question.delta, size)
+
+
+def _measured(
+    run: RecordedRun, internal: InternalSums | None, question: Question, checks: Sequence[Check], family: int
+) -> float | None:
+    """Epsilon with each step's noise as long as it was, over the longest contribution; None where options hold.
+
+    A step whose noise is as long as chance allows, within four standard deviations, counts as what its options ask for.
+    """
+    longest = 1.0
+    if internal is not None:
+        longest = max([1.0, *(v for v in internal.largest.tolist() if math.isfinite(v))])
+    noise_off = any(c.assumption == "noise-scale" and rejected(c, family) for c in checks)
+    scaled, asked = scaled_squares(run), asked_multipliers(run)
+    known = [sigma for sigma in asked if sigma is not None]
+    count = run.header.parameters
+    longer = longest > (1.0 + run_checks.CLIP_TOLERANCE) * (1.0 + norm_excess(run))
+    if not (noise_off or longer) or scaled is None or len(known) < len(asked) or not count:
+        return None
+    sizes = [math.sqrt(float(one) / count) for one in scaled]
+    likely = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
+    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(known, likely, strict=True)]
+    cost = _bounded(run, internal, question, 1, noise)
+    return None if cost.interval is None else cost.interval.upper
+
+
+def _judged(
+    run: RecordedRun,
+    question: Question,
+    costs: dict[int, Cost],
+    conformance: Conformance,
+    rests: Sequence[Assumption],
+) -> tuple[Verdict | None, str]:
+    if question.epsilon is None:
+        return None, ""
+    cost = costs[question.group_sizes[0]]
+    if run.end is None:
+        return "open", f"the recording has no end: what came after step {run.steps} is not known"
+    if cost.interval is None:
+        return "open", cost.reason
+    claimed, low, high = question.epsilon, cost.interval.lower, cost.interval.upper
+    if high > claimed:
+        at_least = f"at least {lower(low, against=claimed)}"
+        least = at_least if cost.tight else f"bounded by {upper(high, against=claimed)} only"
+        return "open", cost.reason or f"epsilon of the {_steps(run)} is {least}"
+    if conformance.status != "conforms-within":
+        return "open", "what ran is not what its options and its accountant say: see Conformance"
+    why, maybe = computed_from_records(run), maybe_computed(run)
+    if question.adjacency == ADD_REMOVE and why:
+        return "open", f"{why}: that shows how many there are, whatever the noise"
+    if question.adjacency == ADD_REMOVE and maybe and not question.public_constants:
+        shows = "a number that is computed from the records shows how many there are, whatever the noise"
+        return "open", f"{maybe}: {shows}. Where it was chosen without looking at them, say so by --public-constants"
+    doubted = next((one for one in rests if one.status in ("unchecked", "false")), None)
+    if doubted is not None:
+        how = "does not hold" if doubted.status == "false" else "is not known to hold"
+        return "open", f"what the bound rests on {how}: {doubted.name}: {doubted.text}"
+    return "proved", f"epsilon of the {_steps(run)} is at most {upper(high, against=claimed)}"
+
+
+def _steps(run: RecordedRun) -> str:
+    return f"{run.steps} steps that were recorded" if run.steps > 1 else "one step that was recorded"
+
+
+def _limits(checks: Sequence[Check]) -> str:
+    """What no check saw: by the sharpest test of each assumption, the deviation from which on it would have."""
+    sharpest: dict[str, float] = {}
+    for check in checks:
+        if check.detectable is not None and 0.0 < check.detectable < math.inf:
+            sharpest[check.assumption] = min(check.detectable, sharpest.get(check.assumption, math.inf))
+    exact = dict.fromkeys(check.assumption for check in checks if check.detectable == 0.0)
+    said = "No check is rejected."
+    if sharpest:
+        sizes = ", ".join(f"{name} {upper(100.0 * size, digits=2)}%" for name, size in sharpest.items())
+        said += f" The sharpest test of each sees a deviation from this size on: {sizes}."
+    return f"{said} Exact checks were made of {', '.join(exact)}." if exact else said

@@ -1,0 +1,1 @@
+"""What the schedule that ran costs, and what the script's own accountant makes of what it was told."""

@@ -1,0 +1,193 @@
+"""A recorded run against the spec that declares it: ``training: {backend: recorded, run: PATH}``.
+
+The phases of the mechanism are what is claimed, and bounds are theirs. The recording is what ran: the checks of
+``dpspec check`` hold it against its own options, and those here against the spec, so that a run that is not the
+declared one deviates. What the recording leaves open of the assumptions stands in every proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dpspec.contract import Assumption, Check, Diagnostic, Facts, Finding, Phase, Spec
+from dpspec.engine.recorded.assumptions import assumptions
+from dpspec.engine.recorded.cautions import cautions
+from dpspec.engine.recorded.checked_run import Question, cost_of, look_at
+from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, ZERO_OUT
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
+from dpspec.errors import SpecError, UsageError
+from dpspec.language.reading.tree import locate
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS
+from dpspec.stats.conformance.measurement import exact
+
+#: The kind of the backend that names a recorded run.
+RECORDED = "recorded"
+
+#: Mechanisms that are no more than what a recording shows: other kinds do something besides that it does not see.
+_MECHANISMS = ("group",)
+
+#: What stands in an assumption's name where it is not known to hold, so that no test of another thing vouches for it.
+_UNKNOWN = "-unknown"
+
+#: Whether a run has a bound at all is the same at every delta.
+_ANY_DELTA = 1e-5
+
+#: Multipliers, rates and norms that are the same agree to this.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredRun:
+    """What a recorded run says of its spec. notes: what it is, with the digest of its files."""
+
+    checks: tuple[Check, ...]
+    assumptions: tuple[Assumption, ...]
+    notes: tuple[str, ...]
+
+    def under(self, finding: Finding) -> Finding:
+        """A bound on the mechanism as declared, with what the recording leaves open."""
+        if finding.scope.pipeline != "declared":
+            return finding
+        names = {one.name.removesuffix(_UNKNOWN) for one in self.assumptions}
+        kept = [one for one in finding.assumptions if one.name not in names]
+        return replace(finding, assumptions=(*kept, *self.assumptions))
+
+
+def run_of(spec: Spec) -> Path | None:
+    """The folder of the recorded run that a spec names; None where it names none."""
+    if spec.training.kind != RECORDED:
+        return None
+    return Path(spec.directory) / str(spec.training["run"])
+
+
+def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
+    """What cannot be said of a recorded run."""
+    if spec.training.kind != RECORDED:
+        return
+    if spec.mechanism.kind not in _MECHANISMS:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"a recording shows whether {_MECHANISMS[0]!r} is what ran, not {spec.mechanism.kind!r}",
+            path=("mechanism", "kind"),
+            help=f"write kind: {_MECHANISMS[0]}; whatever else this mechanism does, dpspec.record does not see",
+        )
+        return
+    if spec.audit is not None:
+        yield Diagnostic(
+            code="unsupported",
+            message="a recorded run cannot be attacked: nothing was planted, and it is not made again",
+            path=("audit",),
+            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording",
+        )
+    for i, phase in enumerate(spec.phases):
+        if phase.sampling.scheme != "poisson":
+            own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
+            yield Diagnostic(
+                code="unsupported",
+                message=f"a recorded run is compared with Poisson samples, not with {phase.sampling.scheme} batches",
+                path=("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
+                help="dpspec check says what batches in another order cost",
+            )
+
+
+def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
+    """The recorded run that a spec names, held against it; None where it names none.
+
+    Raises ``SpecError`` at the key where there is no such folder, ``RecordingError`` where it holds no run or was
+    changed, and ``NothingToRunError`` where no step was recorded.
+    """
+    folder = run_of(spec)
+    if folder is None:
+        return None
+    try:
+        looked = look_at(folder)
+    except UsageError as error:
+        place = Diagnostic(code="bad-value", message=str(error), path=("training", "run"))
+        raise SpecError([locate(place, spec.origin)]) from None
+    run = looked.run
+    spoken_of = {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
+    adjacency = ADD_REMOVE if ADD_REMOVE in spoken_of else ZERO_OUT
+    public = spec.training.get("public_constants") is True
+    rests = assumptions(run, looked.internal, adjacency, public_constants=public)
+    cost = cost_of(run, looked.internal, Question(delta=_ANY_DELTA, adjacency=adjacency), 1)
+    if cost.interval is None:  # what has no bound of its own has none by the phases of a spec
+        text = f"what ran is a mechanism that has a bound; but {cost.reason}"
+        rests = (*rests, Assumption(name="bounded", status="false", text=text))
+    deltas = [float(claim["delta"]) for claim in spec.claims if "delta" in claim.options]
+    digest = f"recorded run of {run.steps} steps, SHA-256 of its files {digest_of(folder)}"
+    return DeclaredRun(
+        checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records)),
+        assumptions=tuple(map(_unvouched, rests)),
+        notes=(digest, *cautions(run, max(deltas, default=None))),
+    )
+
+
+def _unvouched(one: Assumption) -> Assumption:
+    return replace(one, name=f"{one.name}{_UNKNOWN}") if one.status == "unchecked" else one
+
+
+def as_recorded(findings: Sequence[Finding], checks: Sequence[Check], notes: Sequence[str]) -> DeclaredRun:
+    """The same from a result, where the folder is not at hand."""
+    bound = next((one for one in findings if one.scope.pipeline == "declared" and one.bound == "upper"), None)
+    return DeclaredRun(
+        checks=tuple(checks), assumptions=bound.assumptions if bound is not None else (), notes=tuple(notes)
+    )
+
+
+def digest_of(folder: Path) -> str:
+    """SHA-256 over names, lengths and contents of the folder's files, in order; one that is not there is left out."""
+    whole = hashlib.sha256()
+    for name in (MARK, STEPS, INTERNAL):
+        path = folder / name
+        if not path.exists():
+            continue
+        whole.update(f"{name} {path.stat().st_size}\n".encode())
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                whole.update(part)
+    return whole.hexdigest()
+
+
+def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Check]:
+    """Whether steps, noise, rate, clip norm and number of records of a run are those of the phases; each exact."""
+    steps = sum(phase.steps for phase in phases)
+    test = "updates that the spec declares"
+    yield exact("steps", test, "reported", steps == run.steps, steps, run.steps, "recorded")
+    ran = np.array([math.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
+    declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
+    yield _same("noise-scale", "noise multiplier that the spec declares", declared, ran)
+    rates = np.array([math.nan if rate is None else rate for rate in poisson_rates(run)])
+    declared = _each(phases, [phase.rate(records) for phase in phases], run.steps)
+    yield _same("sampling", "sampling rate that the spec declares", declared, rates)
+    declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)
+    yield _same("clipping", "clip norm that the spec declares", declared, run["clip_norm"])
+    seen = run.header.records
+    if seen is not None:
+        test = "records that the spec declares"
+        yield exact("sampling", test, "reported", seen == records, records, seen, "of the loader's data")
+
+
+def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
+    """The value of each phase at each of its steps, the first ``steps`` of them."""
+    left, parts = steps, []
+    for phase, value in zip(phases, values, strict=True):
+        parts.append(np.full(min(left, phase.steps), float(value)))
+        left -= len(parts[-1])
+    return np.concatenate(parts)
+
+
+def _same(assumption: str, test: str, declared: Array, ran: Array) -> Check:
+    """At the first step where they differ; steps that the spec does not declare are counted by another check."""
+    ran = ran[: len(declared)]
+    wrong = ~np.isclose(ran, declared, rtol=_SAME, atol=0.0)
+    at = int(np.argmax(wrong)) if wrong.any() else 0
+    values = (float(declared[at]), float(np.nan_to_num(ran[at], nan=0.0)))
+    note = f"first at step {at + 1}" if wrong.any() else "recorded"
+    return exact(assumption, test, "reported", not wrong.any(), *values, note)

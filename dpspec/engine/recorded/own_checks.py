@@ -1,0 +1,227 @@
+"""Checks that only a recording allows: what the accountant was told, who moved the parameters, what was divided by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dpspec.contract import Check
+from dpspec.engine.recorded.half_precision import norm_excess, sums_type
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
+from dpspec.engine.recorded.schedule import poisson_rates
+from dpspec.engine.recorded.told_noise import NOT_GOT, told_noise
+from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance.measurement import check, exact, worst
+from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
+
+#: Float32 quotients of norms are right to this.
+_DIVIDED = 1e-4
+
+#: Those of sums in half precision to this.
+_DIVIDED_HALF = 2.0**-6
+
+MOVED = "moves of the parameters without the recorded optimizer"
+CHANGED = "other parts of the model that changed, and got no noise"
+MEDDLED = "updates by other gradients than the noisy sum"
+_ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
+
+#: What may be the matter, and what to do about it, by how a test's name begins.
+_ADVICE = {
+    MOVED: "Where what moved them looks at no record (clamping, an average of weights, a checkpoint that is loaded) it "
+    "is post-processing and costs nothing, but a recording cannot tell it from training without noise: do it after "
+    "the block, or on a copy of the model.",
+    CHANGED: "Where it looks at no record (a counter of steps, an average of weights) it costs nothing, but a "
+    "recording cannot tell it from what was computed of records: keep it outside of the model that is recorded.",
+    MEDDLED: "Where what was added or changed looks at no record (clipping the noisy gradient once more, weight decay) "
+    "it costs nothing, but a recording cannot tell: do it in the inner optimizer.",
+    "largest clipped norm": "Gradients that are longer than the clip norm lose more than was accounted for: see the "
+    "estimate with the norms that were measured.",
+    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with.",
+    _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
+    "have the accountant count a batch as it is.",
+    "steps that are made of several drawn batches": "Batches that are drawn and left out as they come make the sample "
+    "another one; batches that are put together have another rate.",
+}
+
+
+def advice(found: Check) -> str:
+    """What may be the matter where a check is rejected; "" where its name says it all."""
+    return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
+
+
+#: Notes of checks that speak of coordinates, where a recording looks along directions.
+_ALONG = {
+    "in each parameter that was looked at": "along each of the fixed directions",
+    "independent across parameters": "independent across the fixed directions",
+}
+
+
+def along_directions(found: Check) -> Check:
+    """A check of the noise log, saying what it was made on."""
+    return replace(found, note=_ALONG.get(found.note, found.note))
+
+
+def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    """All of them, as far as what they need was seen."""
+    if run.steps == 0:
+        return
+    yield from _noise(run)
+    yield from _moved(run, internal)
+    yield from _contributions(run, internal)
+    yield from _batches(run)
+    yield from _told(run)
+    yield from _divided(run)
+
+
+def _noise(run: RecordedRun) -> Iterator[Check]:
+    squares = run["noise_squares"]
+    seen = np.isfinite(squares)
+    if seen.any():
+        asked = run["noise_multiplier"] > 0.0
+        without = int((seen & (squares == 0.0) & (asked | np.isnan(run["noise_multiplier"]))).sum())
+        test = "updates of the parameters without noise"
+        yield exact("noise-scale", test, "reported", without == 0, 0, without, "every update has noise")
+    parts = {
+        name: (float(total), size * run.steps)
+        for (name, size), total in zip(run.header.layers, run.layers, strict=True)
+        if size
+    }
+    if scaled_squares(run) is None or not parts:
+        return
+    name, quiet = noise_size.quietest(parts)
+    yield check("noise-isotropy", quiet, "reported", f"in each layer, least in {name}")
+    least = {
+        name: (float(value), size)
+        for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
+        if size and np.isfinite(value)
+    }
+    if least:
+        yield worst(
+            "noise-isotropy", [noise_size.quietest_step(least, run.steps)], "reported", "in each layer, each step"
+        )
+
+
+def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    updates = run["updates"]
+    if np.isfinite(updates).any():
+        wrong = int((updates != 1).sum())
+        test = "steps with more or fewer than one update"
+        yield exact("update", test, "measured", wrong == 0, 0, wrong, "one update a step")
+    if internal is None:
+        return
+    outside = internal.outside
+    if np.isfinite(outside).any():
+        moved = int((np.nan_to_num(outside, nan=0.0) > 0.0).sum())
+        after = run.said("outside")
+        moved += isinstance(after, int | float) and not isinstance(after, bool) and after > 0.0
+        test = MOVED
+        yield exact("update", test, "measured", moved == 0, 0, moved, "nobody else moves the parameters")
+    buffers = run.said("buffers")
+    if isinstance(buffers, list):
+        test = CHANGED
+        moved = len(buffers)
+        yield exact(
+            "update",
+            test,
+            "measured",
+            moved == 0,
+            0,
+            moved,
+            "running averages, frozen and new parameters",
+            detectable=None,
+        )
+    meddled = run.said("meddled")
+    if type(meddled) is int:
+        test = MEDDLED
+        yield exact("update", test, "measured", meddled == 0, 0, meddled, "between noise and update", detectable=None)
+    got = told_noise(run)
+    if got is not None:
+        yield got
+    seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
+    if seen.any():
+        still = int((internal.update[seen] == 0.0).sum())
+        test = "noisy updates that moved no parameter"
+        yield exact("update", test, "measured", still == 0, 0, still, "what got noise moves the model", detectable=None)
+    vain = run.said("noised_without_update")
+    if isinstance(vain, bool):
+        test = "noisy gradients that no update followed"
+        yield exact("steps", test, "reported", not vain, 0, float(vain), "at the end")
+
+
+def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+    unseen = internal is None or not np.isfinite(internal.largest).any()
+    missing, astray = uncounted(run)
+    if unseen and missing is not None and astray is not None:
+        test = "drawn records without a contribution of their own"
+        yield exact("clipping", test, "reported", missing == 0, 0, missing, detectable=None)
+        test = "steps with more or fewer contributions than drawn records"
+        yield exact("clipping", test, "reported", astray == 0, 0, astray, detectable=None)
+    if internal is None:
+        return
+    if run.header.clipping == "ghost":
+        nobody = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
+        test = "sums of gradients that nobody was seen to clip"
+        yield exact("clipping", test, "reported", nobody == 0, 0, nobody, "by the criterion of make_private")
+    both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
+    if both.any():
+        room = run["rows"][both] * (1.0 + CLIP_TOLERANCE) * (1.0 + norm_excess(run)) + 1e-6
+        beyond = int((internal.sum_norm[both] > room).sum())
+        test = "steps whose sum is longer than clipped contributions can be"
+        yield exact("clipping", test, "reported", beyond == 0, 0, beyond, "length of the sum", detectable=None)
+
+
+def _batches(run: RecordedRun) -> Iterator[Check]:
+    header = run.header
+    assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
+    if header.scheme not in ("poisson", "none") and assumed:
+        test = f"{_ORDERED} {header.scheme}"
+        yield exact("sampling", test, "reported", False, 1, 0, "scheme")
+        return
+    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+        unseen = sum(rate is None for rate in poisson_rates(run))
+        test = "steps for which no batch was seen to be drawn"
+        yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
+    if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
+        several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
+        test = "steps that are made of several drawn batches"
+        yield exact("sampling", test, "reported", several == 0, 0, several, "one batch a step")
+
+
+def _told(run: RecordedRun) -> Iterator[Check]:
+    if not run.header.accountant:
+        return
+    told = run["told_steps"] - run.header.told_before
+    behind = int((told != np.arange(1, run.steps + 1)).sum())
+    counted = float(told[-1]) if np.isfinite(told[-1]) else 0.0
+    test = "steps that the accountant was told of"
+    yield exact("accounting", test, "reported", behind == 0, run.steps, counted, "steps")
+    asked, noise = run["noise_multiplier"], run["told_noise"]
+    wrong = ~np.isclose(noise, asked, rtol=1e-9, atol=0.0, equal_nan=False)
+    yield _told_of("noise multiplier that the accountant was told", wrong, asked, noise, "noise")
+    rates = np.array([np.nan if rate is None else rate for rate in poisson_rates(run)])
+    if np.isfinite(rates).any():
+        wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
+        yield _told_of("sampling rate that the accountant was told", wrong, rates, run["told_rate"], "rate")
+
+
+def _told_of(test: str, wrong: Array, ran: Array, told: Array, note: str) -> Check:
+    """Whether what was told is what ran: the first step where it is not."""
+    at = int(np.argmax(wrong)) if wrong.any() else 0
+    declared, seen = (float(np.nan_to_num(one[at], nan=0.0)) for one in (ran, told))
+    return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)
+
+
+def _divided(run: RecordedRun) -> Iterator[Check]:
+    declared, measured = run["divisor"], run["measured_divisor"]
+    both = np.isfinite(declared) & np.isfinite(measured)
+    if both.any():
+        apart = np.abs(measured[both] / declared[both] - 1.0)
+        at = int(np.argmax(apart))
+        exact_to = _DIVIDED_HALF if sums_type(run) else _DIVIDED
+        right = bool(apart[at] <= exact_to)
+        values = float(declared[both][at]), float(measured[both][at])
+        test = "divisor of the gradient"
+        yield exact("public-constants", test, "reported", right, *values, "what the options say", detectable=exact_to)

@@ -1,0 +1,118 @@
+"""Results of several invocations as one, for one report; each is still judged as the family that it was judged as.
+
+A joined result is a result with ``parts``: what each of those it was put together from holds besides its audits. They
+can be taken out of it again as they were, which is how ``verify`` recomputes them and ``redact`` counts their tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.results.decimals import exact
+from dpspec.engine.results.result import Part, Result
+
+
+def join(results: Sequence[tuple[str, Result]]) -> Result:
+    """One result of several, each with the name of its file; a single one is returned as it is.
+
+    Audits of one name are told apart by their files. The confidence is that with which the statements of all families
+    hold together: 1 less the sum of their error levels (the union bound), at least 0.
+    """
+    if len(results) == 1:
+        return results[0][1]
+    parts = [part for source, result in results for part in _parts(source, result)]
+    audits = [audit for _, result in results for audit in result.audits]
+    names = [(name, part.source) for part in parts for name in part.names]
+    times = Counter(name for name, _ in names)
+    return Result(
+        audits=tuple(
+            dataclasses.replace(audit, name=name if times[name] == 1 else f"{name} ({source})")
+            for audit, (name, source) in zip(audits, names, strict=True)
+        ),
+        confidence=(confidence := _together(parts)),
+        created=max(part.created for part in parts),
+        environment=_shared([part.environment for part in parts]),
+        notes=(_note(len(parts), confidence), *dict.fromkeys(note for part in parts for note in part.notes)),
+        parts=tuple(parts),
+    )
+
+
+def split(result: Result) -> tuple[Result, ...]:
+    """The results that a joined one was put together from, as they were; of any other, itself."""
+    if not result.parts:
+        return (result,)
+    return tuple(
+        dataclasses.replace(
+            part,
+            audits=tuple(
+                dataclasses.replace(audit, name=name) for audit, name in zip(part.audits, whole.names, strict=True)
+            ),
+        )
+        for part, whole in zip(apart(result), result.parts, strict=True)
+    )
+
+
+def apart(result: Result) -> tuple[Result, ...]:
+    """Like :func:`split`, with the names that audits have in the joined result."""
+    if not result.parts:
+        return (result,)
+    return tuple(_taken(result))
+
+
+def sources(result: Result) -> tuple[str, ...]:
+    """For every audit the file of the result that it is from; empty where all are from one."""
+    return tuple(part.source for part in result.parts for _ in part.names) or ("",) * len(result.audits)
+
+
+def _taken(result: Result) -> Iterator[Result]:
+    start = 0
+    for part in result.parts:
+        yield Result(
+            audits=result.audits[start : start + len(part.names)],
+            confidence=part.confidence,
+            created=part.created,
+            environment=part.environment,
+            notes=part.notes,
+        )
+        start += len(part.names)
+
+
+def _parts(source: str, result: Result) -> tuple[Part, ...]:
+    """What a result is besides its audits; of a joined one, what each of its own parts is."""
+    if result.parts:
+        return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
+    return (
+        Part(
+            source=source,
+            names=tuple(audit.name for audit in result.audits),
+            confidence=result.confidence,
+            created=result.created,
+            environment=result.environment,
+            notes=result.notes,
+        ),
+    )
+
+
+def _together(parts: Sequence[Part]) -> float:
+    """In decimals, as the confidences were stated."""
+    return float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
+
+
+def _shared(environments: Sequence[FrozenMap]) -> FrozenMap:
+    """What all were made with; the commands stay with the parts."""
+    first, *others = environments
+    return FrozenMap(
+        {key: value for key, value in first.items() if key != "command" and all(e.get(key) == value for e in others)}
+    )
+
+
+def _note(parts: int, confidence: float) -> str:
+    together = f"at confidence {exact(confidence)}" if confidence > 0.0 else "at no confidence that could be stated"
+    return (
+        f"{parts} results are shown side by side. Each was judged by itself, its claims and tests as one family; the "
+        f"statements of all of them hold together {together}."
+    )

@@ -1,0 +1,273 @@
+"""What follows from the bounds and the trials of an audit, sorted by type and checked for what the judge can read.
+
+The stages of a run hand on one value for each audit.
+
+======== ================================ =======================================
+stage    made by                          gives
+======== ================================ =======================================
+prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
+bounds   ``running.runner.bound``         :class:`Bounded`
+trials   ``running.train.Training.run``   :class:`Trained`
+conclude ``running.conclude.conclude``    ``Concluded``: what the judge is given
+judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
+result   ``running.runner.assemble``      ``AuditResult``
+======== ================================ =======================================
+
+What a run showed speaks of certain pairs of data sets: how many records they hold, and whether they miss the same
+entries. A claim may be about data sets of at least so many records. What an attack showed tells against it only if both
+of the neighbours that it told apart were as large, and a plugin need not say how large they were: the data does.
+
+An audit may stop before its last trial once tests that hold whenever one stops have decided its claims. The trials are
+judged from the first on, after each chunk, in the order of the plan, whatever the order in which they were made. So the
+answer is the same on every executor, and for trials that were in the store before."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Scope, Series, Spec, Trial
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.findings import Rigor
+from dpspec.engine.judging.inequalities import about_privacy, statement
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
+from dpspec.engine.preparing.prepare import Prepared, resting_on
+from dpspec.engine.results.codec import decode, encode
+from dpspec.engine.results.result_validation import flaws_of
+from dpspec.engine.storage.trial_store import StoredTrial
+from dpspec.errors import PluginError, ResultError
+
+if TYPE_CHECKING:
+    from dpspec.engine.recorded.declared_run import DeclaredRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """An audit with its bounds from theory, and the plan of its trials; ``seconds`` is what both took.
+
+    recording: what the recorded run that the spec names says of it; None where nothing was recorded.
+    """
+
+    prepared: Prepared
+    bounds: Sequence[Finding | Series] = ()
+    plan: Plan = NO_TRIALS
+    seconds: float = 0.0
+    recording: DeclaredRun | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those of the plan and of the recording."""
+        return self.plan.notes if self.recording is None else (*self.plan.notes, *self.recording.notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """An audit with the trials that are there, in the order of their indices.
+
+    stopped_after: the number of trials after which all its claims were decided, None where the plan went to its end.
+    from_store: how many of the trials were in the store before. seconds: what the others took.
+    """
+
+    bounded: Bounded
+    trials: tuple[StoredTrial, ...] = ()
+    stopped_after: int | None = None
+    from_store: int = 0
+    seconds: float = 0.0
+
+    @property
+    def needed_trials(self) -> int:
+        """How many trials there must be."""
+        return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
+
+
+#: Data whose number of records is that of the declared rows, or not far from it.
+_AT_HAND = ("this", "planted", "collection")
+
+T = TypeVar("T")
+
+
+def with_extent(outcome: T, prepared: Prepared) -> T:
+    """Evidence, or a finding about the pipeline that ran, with the extent of the data that it ran on in its scope.
+
+    What a plugin says itself stands, as where it trains on fewer records than there are.
+    """
+    if not isinstance(outcome, Evidence | Finding) or outcome.scope.pipeline != "executed":
+        return outcome
+    size = int(outcome.at.get("group_size", 1))
+    return replace(outcome, scope=_within(outcome.scope, size, prepared))
+
+
+def _within(scope: Scope, group_size: int, prepared: Prepared) -> Scope:
+    if scope.data not in _AT_HAND:
+        return scope
+    if scope.min_records == 0:
+        # Planted records stand beside all others. Of this data set, the smaller neighbour lacks those who may leave.
+        leaves = scope.data != "planted" and scope.adjacency == "add-remove"
+        scope = replace(scope, min_records=max(0, prepared.facts.records - (group_size if leaves else 0)))
+    # Where the data block does not say how missing values are written no record misses any, but one that was planted
+    # for a mechanism that takes such records may.
+    full = not prepared.spec.data.get("missing") and (scope.data == "this" or not prepared.missing)
+    if scope.neighbours == "all" and full:
+        scope = replace(scope, neighbours="same-missing-values")
+    return scope
+
+
+def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
+    """The audit's bounds, and what follows from its trials.
+
+    needed: how many trials there must be; None for as many as there are.
+
+    Raises ``PluginError`` where the audit yields what no verdict could be based on.
+    """
+    began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
+    spec = prepared.spec
+    quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
+    quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
+    from_trials = prepared.audit.conclude(spec, trials) if trials else ()
+    yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
+    outcomes: list[Outcome] = []
+    for outcome in _assumed(bounded, yielded, spec):
+        if flaw := _flaw(outcome, quantities):
+            kind = spec.mechanism.kind
+            raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
+        outcomes.append(outcome)
+    return Concluded(
+        spec=spec,
+        findings=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
+        series=tuple(outcome for outcome in outcomes if isinstance(outcome, Series)),
+        checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
+        evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
+        trials=len(trials),
+        needed=len(trials) if needed is None else needed,
+        sequential=plan.sequential,
+        tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
+        promised=plan.checks,
+        recorded=bounded.recording is not None,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
+    """The outcomes with what is known of the constants, and of a recorded run with all that its recording knows.
+
+    Lower bounds of theory are left out then: they speak of updates that can be undone, and no spec says of a recorded
+    run which they are.
+    """
+    if bounded.recording is None:
+        yield from resting_on(bounded.prepared.constants, outcomes, spec)
+        return
+    for outcome in outcomes:
+        if not isinstance(outcome, Finding):
+            yield outcome
+        elif outcome.bound != "lower":
+            yield bounded.recording.under(outcome)
+    yield from bounded.recording.checks
+
+
+def _flaw(outcome: object, quantities: Container[str]) -> str:
+    """Why the judge could not read an outcome; empty where it can. The conformance suite (``dpspec.testing``) finds the
+    other faults.
+
+    quantities: those that claims and bounds are of: evidence of other ones is not tested.
+    """
+    if not isinstance(outcome, Finding | Series | Check | Evidence):
+        return f"a {type(outcome).__name__}, which is no Finding, Series, Check or Evidence"
+    if isinstance(outcome, Finding) and outcome.rigor not in get_args(Rigor):
+        return f"a finding whose rigor is {outcome.rigor!r} (valid: {', '.join(get_args(Rigor))})"
+    if isinstance(outcome, Check) and not 0.0 <= outcome.p_value <= 1.0:
+        return f"a check of {outcome.assumption!r} whose p-value is {outcome.p_value}"
+    if isinstance(outcome, Evidence) and (outcome.quantity == "epsilon" or outcome.quantity in quantities):
+        from dpspec.stats.attacks import evidence_tests
+
+        try:
+            evidence_tests.require_counts(outcome)
+            if outcome.quantity == "epsilon":
+                evidence_tests.require_privacy(outcome)
+            else:
+                evidence_tests.require_metric(outcome)
+        except ValueError as error:
+            return str(error)
+    named = f"a {type(outcome).__name__.lower()} that cannot be kept"
+    if isinstance(outcome, Series):
+        named = f"the series {outcome.name!r}, which cannot be kept"
+    try:
+        kept = decode(type(outcome), encode(outcome), "it")
+    except (TypeError, ValueError) as error:
+        return f"{named}: {next(undefined_numbers(outcome), str(error))}"
+    except ResultError as error:
+        return f"{named}: {error}"
+    return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
+
+
+def undefined_numbers(outcome: Outcome) -> Iterator[str]:
+    """A sentence for every NaN in an outcome, with its place."""
+    yield from _undefined({name: getattr(outcome, name) for name in outcome.__dataclass_fields__}, "")
+
+
+def _undefined(value: Any, place: str) -> Iterator[str]:
+    """Every NaN, with its place."""
+    if isinstance(value, float) and math.isnan(value):
+        yield f"its {place} is NaN: where nothing can be computed, yield nothing, or inf for a bound that is not there"
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _undefined(part, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            yield from _undefined(part, f"{place}[{i}]")
+
+
+_REJECTED = ("refuted", "contradicted")
+
+
+def all_decided(bounded: Bounded, trials: Sequence[Trial], others: OtherTests) -> bool:
+    """Whether these trials refute every claim about privacy that bounds do not prove, and there is one.
+
+    Where all claims are proved, trials are made to contradict the proofs, and no number of them is enough for that. So
+    too where theory alone refutes a claim: the trials are made to find out whether the attack sees it.
+    """
+    bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
+    concluded = replace(conclude(replace(bounded, bounds=bounds), trials), checks=(), promised=())
+    (judged,) = judge([concluded], others)
+    names = [verdict.verdict for verdict in judged.verdicts if about_privacy(verdict.kind)]
+    return any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names)
+
+
+def stopped_after(bounded: Bounded, trials: Mapping[int, Trial], others: OtherTests) -> int | None:
+    """After how many of these trials the audit was to stop; None where its plan goes to the end."""
+    if not bounded.plan.sequential:
+        return None
+    chunks = EarlyStop(bounded, others).chunks_needed(trials, trials.__getitem__)
+    return None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
+
+
+class EarlyStop:
+    """Judges the trials of one audit as they arrive."""
+
+    def __init__(self, bounded: Bounded, others: OtherTests) -> None:
+        self._bounded, self._others = bounded, others
+        self._chunks = bounded.plan.chunks
+        self._judged_chunks = 0
+
+    def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
+        """The number of chunks after which all claims are decided; None while they are not.
+
+        available: the indices that ``trial`` can be asked for.
+        """
+        for chunks in self._complete(available):
+            indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
+            if all_decided(self._bounded, [trial(index) for index in indices], self._others):
+                return chunks
+            self._judged_chunks = chunks
+        return None
+
+    def _complete(self, available: Container[int]) -> Iterator[int]:
+        """Numbers of leading chunks that are complete and not judged yet; never that of all chunks."""
+        for number in range(self._judged_chunks + 1, len(self._chunks)):
+            if not all(index in available for index in self._chunks[number - 1]):
+                return
+            yield number

@@ -1,0 +1,267 @@
+"""The pipeline: load → prepare → bounds → trials → conclude → judge → result, each stage one function.
+
+``load`` is ``dpspec.language.load.load_specs``, and :func:`run` shows the others in their order. All of them compute in
+the caller's process, but for the trials, which go to an executor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
+from dpspec.engine.judging.evidence_weight import unmeasured
+from dpspec.engine.judging.judge import Judged, judge
+from dpspec.engine.judging.judge_input import Concluded, confidence_of
+from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.tasks import WorkerCache
+from dpspec.engine.running.train import Training
+from dpspec.engine.storage.origins import environment
+from dpspec.engine.storage.stored_trials import Listener
+from dpspec.engine.storage.trial_store import Store
+from dpspec.errors import NothingToRunError, SpecError
+from dpspec.language.reading.tree import locate, source_file
+
+if TYPE_CHECKING:
+    from dpspec.engine.recorded.declared_run import DeclaredRun
+
+#: Of more audits than this, the progress through a stage is told besides that of each audit.
+_MANY = 8
+
+T = TypeVar("T")
+
+
+def run(
+    specs: Sequence[Spec],
+    catalog: Catalog,
+    *,
+    store: Store,
+    device: str = "auto",
+    listeners: Sequence[Listener] = (),
+    deadline: float | None = None,
+    train: bool = True,
+    options: RunOptions | None = None,
+) -> Result:
+    """Audit every spec and judge all claims as one family.
+
+    device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+    deadline: a ``time.monotonic()`` after which no training goes on; the result is then incomplete.
+    train: whether trials may be made; without, bounds are computed and claims judged by them alone.
+    options: executor, workers and limits; ``device`` and ``deadline`` are then those of the options.
+
+    Raises ``SpecError`` with every diagnostic of every spec before any work begins, ``PluginError`` when a kind is
+    not installed, ``NothingToRunError`` without specs.
+    """
+    if not specs:
+        raise NothingToRunError("no spec to run")
+    options = options or RunOptions(device=device, deadline=deadline)
+
+    def emit(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    prepared = prepare_all(specs, catalog)
+    names = tuple(audit.spec.name for audit in prepared)
+    emit(RunStarted(audits=names))
+    _emit_warnings(prepared, emit)
+    cache = WorkerCache(prepared)
+    try:
+        stage = _stage("bound", prepared, names, emit)
+        bounded = [bound(audit, catalog, cache=cache, plan=train, emit=emit) for audit in stage]
+        training = Training(bounded, catalog, store, options, cache, emit) if train else None
+        trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
+        concluded, errors = conclude_all(trained, names, emit)
+        while errors and training is not None:  # a stored trial may be no trial that could have been made
+            trained = training.repeat_doubted(errors)
+            concluded, errors = conclude_all(trained, names, emit)
+    finally:
+        cache.close()
+    judged = judge(concluded)
+    result = assemble(trained, concluded, judged, catalog)
+    for audit in result.audits:
+        for message in unmeasured(audit.verdicts, audit.findings):
+            emit(Noticed(audit=audit.name, message=message))
+    emit(RunFinished(complete=result.complete))
+    return result
+
+
+def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
+    """Prepare every spec; raises one ``SpecError`` with the errors of all of them."""
+    ready: list[Prepared] = []
+    errors: list[Diagnostic] = []
+    for spec in specs:
+        try:
+            prepared = prepare(spec, catalog)
+        except SpecError as error:
+            errors.extend(error.diagnostics)
+            continue
+        errors.extend(_same_name(spec, other.spec) for other in ready if other.spec.name == spec.name)
+        ready.append(prepared)
+        errors.extend(d for d in prepared.diagnostics if d.severity == "error")
+    if errors:
+        raise SpecError(errors)
+    return ready
+
+
+def bound(prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Listener) -> Bounded:
+    """The bounds of an audit from theory, and where ``plan`` is true the plan of its trials.
+
+    Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
+    with, and ``RecordingError`` where the folder of a recorded run is none.
+    """
+    from dpspec.training.threads import limited
+
+    began, spec = time.monotonic(), prepared.spec
+    try:
+        with limited(1):
+            context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
+            bounds = list(prepared.audit.bound(spec, context))
+            planned = prepared.plan() if plan else NO_TRIALS
+        recording = _recording(prepared)
+    except DataError as error:
+        raise SpecError([data_unreadable(error, spec)]) from error
+    except ArithmeticError as error:
+        if isinstance(error, ZeroDivisionError):
+            raise
+        raise SpecError([out_of_range(error, spec)]) from error
+    return Bounded(
+        prepared=prepared, bounds=bounds, plan=planned, seconds=time.monotonic() - began, recording=recording
+    )
+
+
+def _recording(prepared: Prepared) -> DeclaredRun | None:
+    """What the recorded run that a spec names says of it; raises as ``declared_run``."""
+    if prepared.spec.training.kind != "recorded":
+        return None
+    from dpspec.engine.recorded.declared_run import declared_run
+
+    return declared_run(prepared.spec, prepared.facts)
+
+
+def conclude_all(
+    trained: Sequence[Trained], names: Sequence[str], emit: Listener
+) -> tuple[list[Concluded], dict[int, Exception]]:
+    """What follows for every audit; and by number, why nothing does for an audit with trials from the store.
+
+    Raises what stands in the way of an audit of which no trial was stored.
+    """
+    concluded: list[Concluded] = []
+    errors: dict[int, Exception] = {}
+    for number, audit in enumerate(_stage("conclude", trained, names, emit)):
+        try:
+            concluded.append(conclude_trained(audit))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if not audit.from_store:
+                raise
+            errors[number] = error
+    return concluded, errors
+
+
+def conclude_trained(trained: Trained) -> Concluded:
+    """What follows from the bounds and the trials of an audit. Raises ``SpecError`` where the data cannot be read."""
+    from dpspec.training.threads import limited
+
+    try:
+        with limited(1):
+            return conclude(trained.bounded, [stored.trial for stored in trained.trials], trained.needed_trials)
+    except DataError as error:
+        raise SpecError([data_unreadable(error, trained.bounded.prepared.spec)]) from error
+
+
+def assemble(
+    trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
+) -> Result:
+    """The result of an invocation, from the stages of all its audits."""
+    audits = tuple(audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
+    return Result(
+        audits=audits,
+        confidence=confidence_of([of_audit.spec for of_audit in concluded]),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        environment=environment(catalog),
+        notes=_notes(audits),
+    )
+
+
+def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
+    """The result of one audit, from its stages."""
+    bounded, spec = trained.bounded, concluded.spec
+    return AuditResult(
+        name=spec.name,
+        source=source_file(spec.origin),
+        digest=spec.digest,
+        document=spec.document,
+        cell=spec.cell,
+        facts=bounded.prepared.facts,
+        verdicts=judged.verdicts,
+        conformance=judged.conformance,
+        findings=judged.findings,
+        series=concluded.series,
+        checks=concluded.checks,
+        evidence=concluded.evidence,
+        trials=tuple(stored.record for stored in trained.trials),
+        planned_trials=bounded.plan.trials,
+        settled_after=trained.stopped_after,
+        power=bounded.plan.power,
+        notes=bounded.notes,
+        seconds=round(bounded.seconds + trained.seconds + concluded.seconds, 3),
+        places=_places(spec),
+        stored_trials=trained.from_store,
+        promised=bounded.plan.checks,
+    )
+
+
+def _emit_warnings(prepared: Iterable[Prepared], emit: Listener) -> None:
+    for audit in prepared:
+        for warning in audit.diagnostics:
+            emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
+
+
+def _stage(name: str, audits: Sequence[T], names: Sequence[str], emit: Listener) -> Iterator[T]:
+    """The audits one by one, with an event as each enters the stage, and the progress through many."""
+    total = len(audits)
+    for number, audit in enumerate(audits):
+        emit(StageStarted(audit=names[number], stage=name))
+        yield audit
+        if total > _MANY:
+            emit(Progressed(audit=f"{total} audits", what=name, done=number + 1, total=total, unit="audits"))
+
+
+def _same_name(spec: Spec, other: Spec) -> Diagnostic:
+    first = other.origin.get(("name",))
+    where = f", in {first.file}:{first.line}" if first is not None else ""
+    diagnostic = Diagnostic(
+        code="same-name",
+        message=f"another audit of this run is named {spec.name!r} too{where}",
+        path=("name",),
+        help="verdicts are told apart by the audit's name: rename one, or run them one by one",
+    )
+    return locate(diagnostic, spec.origin)
+
+
+def _places(spec: Spec) -> FrozenMap:
+    """Where each claim stands, by its id; and under the empty id, the spec itself."""
+    spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
+    spans[""] = spec.origin.get(())
+    return FrozenMap(
+        {name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None}
+    )
+
+
+def _notes(audits: Sequence[AuditResult]) -> tuple[str, ...]:
+    cells = [a for a in audits if a.cell]
+    if len(cells) < 2:
+        return ()
+    return (
+        f"{len(cells)} cells of a matrix were audited one by one; releasing more than one of them composes "
+        "their losses, which no claim here covers.",
+    )

@@ -1,0 +1,249 @@
+"""The stage ``trials`` of all audits of a run: those that the store lacks are made, by one queue over an executor.
+
+The cells of a matrix and the specs of a folder share that queue, so that every worker stays busy. Audits with claims
+that bounds leave open come first, so that a time limit cuts off what matters least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dpspec.contract import DataError
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import confidence_of, other_tests, planned_tests
+from dpspec.engine.preparing.prepare import data_unreadable
+from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
+from dpspec.engine.running.run_options import RunOptions, open_pool
+from dpspec.engine.running.tasks import TrainTrials, WorkerCache
+from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
+from dpspec.engine.storage.trial_store import Store
+from dpspec.errors import SpecError
+from dpspec.executors import Needs
+from dpspec.executors.inline import Inline
+
+
+@dataclass
+class _AuditTrials:
+    """The trials of one audit while they arrive."""
+
+    bounded: Bounded
+    trials: StoredTrials
+    early_stop: EarlyStop | None = None
+    stopped_after: int | None = None
+    seconds: float = 0.0
+    queued: list[QueuedChunk] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.bounded.prepared.spec.name
+
+    def trained(self) -> Trained:
+        """The stage's value, once no more trials are made."""
+        trials = self.trials.in_order()
+        return Trained(
+            bounded=self.bounded,
+            trials=tuple(trials),
+            stopped_after=self.stopped_after,
+            from_store=sum(stored.record.index in self.trials.from_store for stored in trials),
+            seconds=self.seconds,
+        )
+
+
+class Training:
+    """The trials of all audits of one run: those that the store has are taken, and the others are made.
+
+    An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). What the
+    options' limits cut off is told by a ``Noticed`` event for each audit that misses trials. All methods raise
+    ``SpecError`` where the data cannot be read, and whatever else a trial raises.
+    """
+
+    def __init__(
+        self,
+        audits: Sequence[Bounded],
+        catalog: Catalog,
+        store: Store,
+        options: RunOptions,
+        cache: WorkerCache,
+        emit: Listener,
+    ) -> None:
+        self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
+        specs = [bounded.prepared.spec for bounded in audits]
+        tests = [
+            planned_tests((claim.kind for claim in spec.claims), bounded.plan.trials, bounded.plan.power)
+            for spec, bounded in zip(specs, audits, strict=True)
+        ]
+        others = other_tests(tests, (claim.kind for spec in specs for claim in spec.claims), confidence_of(specs))
+        self.audits = [
+            _AuditTrials(
+                bounded=bounded,
+                trials=StoredTrials(bounded.prepared, bounded.plan, store, emit),
+                early_stop=EarlyStop(bounded, of_others) if bounded.plan.sequential else None,
+            )
+            for bounded, of_others in zip(audits, others, strict=True)
+        ]
+
+    def run(self) -> list[Trained]:
+        """Take what is stored, make what is missing."""
+        self.look_in_store()
+        self.make_missing()
+        return [audit.trained() for audit in self.audits]
+
+    def repeat_doubted(self, errors: Mapping[int, Exception]) -> list[Trained]:
+        """Make stored trials again that may be why nothing could be concluded from the audits of these numbers.
+
+        Raises the error where no stored trial can be why, or where the trial comes out as it was stored.
+        """
+        for number, error in errors.items():
+            audit = self.audits[number]
+            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
+                raise error
+        self.make_missing()
+        return [audit.trained() for audit in self.audits]
+
+    def look_in_store(self) -> None:
+        """Take what the store has, and say how much is missing."""
+        for audit in self.audits:
+            if audit.bounded.plan.chunks:
+                audit.trials.look()
+                self._stop_if_decided(audit)
+                total, missing = audit.trials.plan.trials, audit.trials.missing_trials
+                seconds = audit.bounded.plan.seconds
+                self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
+
+    def make_missing(self) -> None:
+        """Make the trials that are missing, within the limits, and those that are doubted meanwhile."""
+        waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
+        chosen = _first(waiting, self._options.max_trials)
+        if not chosen:
+            return
+        plans = [(audit.bounded.plan, audit.trials.missing_trials) for audit in self.audits]
+        seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
+        pool = open_pool(
+            self._options,
+            self._catalog,
+            tasks=len(chosen),
+            seconds=seconds,
+            on_said=lambda said: self._emit(said.value),
+        )
+        done, total, doubted = 0, sum(len(missing) for _, missing in chosen), self._doubted()
+        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+
+        def on_trial(chunk: QueuedChunk, new: NewTrial) -> None:
+            nonlocal done
+            audit = self.audits[chunk.audit]
+            audit.seconds += new.seconds
+            if new.index in audit.trials.available:  # made again because it is computed together with a missing one
+                return
+            audit.trials.keep(new)
+            done += 1
+            self._stop_if_decided(audit)
+            if pool.size > 1:
+                self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
+
+        try:
+            elsewhere = not isinstance(pool, Inline)
+            queue = [self._queued(number, missing, elsewhere=elsewhere) for number, missing in chosen]
+            for chunk in queue:
+                self.audits[chunk.audit].queued.append(chunk)
+            dispatcher = Dispatcher(
+                pool,
+                on_trial=on_trial,
+                on_error=self._raise,
+                emit=self._emit,
+                seconds_left=self._options.seconds_left,
+            )
+            dispatcher.run(queue)
+        finally:
+            pool.close()
+        if self._doubted() - doubted:
+            self.make_missing()
+        else:
+            self._say_what_is_missing(cut=len(chosen) < len(waiting))
+
+    def _doubted(self) -> set[tuple[int, int]]:
+        """The stored trials that are still to be made again: the audit's number and the trial's index."""
+        return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
+
+    def _queued(self, number: int, missing: list[int], *, elsewhere: bool) -> QueuedChunk:
+        """What is missing of a chunk; ``elsewhere``: to be made by other processes than this one."""
+        audit = self.audits[number]
+        prepared, plan = audit.bounded.prepared, audit.bounded.plan
+        threads = self._options.threads_of(plan)
+
+        def task(indices: Sequence[int]) -> TrainTrials:
+            together = audit.trials.computed_together(indices)
+            return TrainTrials(
+                spec=prepared.spec,
+                catalog=self._catalog,
+                facts=prepared.facts,
+                threads=threads,
+                cache=self._cache,
+                indices=together,
+                makers=prepared.makers,
+                folders=audit.trials.folders(together, create=elsewhere),
+            )
+
+        needs = Needs(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
+        return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
+
+    def _stop_if_decided(self, audit: _AuditTrials) -> None:
+        """Make no more trials of an audit whose claims are decided."""
+        if audit.early_stop is None or audit.stopped_after is not None:
+            return
+        available = audit.trials.available
+        try:
+            chunks = audit.early_stop.chunks_needed(available, lambda index: available[index].trial)
+        except Exception as error:
+            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
+                raise
+            return
+        if chunks is None:
+            return
+        audit.stopped_after = audit.trials.cut(chunks)
+        for queued in audit.queued:
+            queued.missing.clear()
+        planned = audit.bounded.plan.trials
+        message = f"all claims decided after {audit.stopped_after} of {planned} trials; stopping early"
+        self._emit(Noticed(audit=audit.name, message=message))
+
+    def _order(self) -> list[int]:
+        """The numbers of the audits: first those with claims that bounds leave open."""
+        if len(self.audits) == 1:
+            return [0]
+        judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
+        is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
+        return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
+
+    def _raise(self, chunk: QueuedChunk, error: BaseException) -> None:
+        if isinstance(error, DataError):
+            raise SpecError([data_unreadable(error, self.audits[chunk.audit].bounded.prepared.spec)]) from error
+        raise error
+
+    def _say_what_is_missing(self, *, cut: bool) -> None:
+        """Say of each audit that misses trials why; ``cut``: more trials were missing than may be made."""
+        why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
+        late = (self._options.seconds_left() or 0.0) < 0.0
+        for audit in self.audits:
+            if audit.trials.missing_trials and (cut or late):
+                message = f"{why}; running the same command again continues"
+                self._emit(Noticed(audit=audit.name, message=message))
+
+
+def _first(chunks: list[tuple[int, list[int]]], most: int | None) -> list[tuple[int, list[int]]]:
+    """The first chunks with at most so many missing trials together; chunks are not split, and one is always taken."""
+    if most is None:
+        return chunks
+    taken: list[tuple[int, list[int]]] = []
+    count = 0
+    for number, missing in chunks:
+        count += len(missing)
+        if taken and count > most:
+            break
+        taken.append((number, missing))
+    return taken

@@ -1,0 +1,1 @@
+"""Trials in a store, and where they came from."""

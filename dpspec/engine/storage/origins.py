@@ -1,0 +1,164 @@
+"""Where numbers come from: versions and machines, the store or this run, and other revisions than those installed."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+
+from dpspec.contract import Facts, FrozenMap, Json
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, said, trial_key
+from dpspec.engine.results.result import AuditResult, TrialRecord
+
+_ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
+
+
+def environment(catalog: Catalog | None) -> FrozenMap:
+    """Versions of Python and of the libraries that numbers depend on; with a catalog, of the plugins too."""
+    values: dict[str, Json] = dict(_base())
+    if catalog is not None:
+        offers = (catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends)
+        values["plugins"] = {o.plugin: f"{o.distribution} {o.version}" for offer in offers for o in offer.values()}
+    return FrozenMap(values)
+
+
+@cache
+def _base() -> FrozenMap:
+    values: dict[str, Json] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    return FrozenMap({**values, **{library: version_of(library) for library in _ENVIRONMENT}})
+
+
+@cache
+def version_of(distribution: str) -> str | None:
+    """The version that is installed here, None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+#: Versions that a record has of the machine's libraries, the ones that decide what trials compute.
+_RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
+
+#: Versions of which several among the trials of one audit are worth a word.
+_MIXED = ("device", "dpspec", "torch")
+
+
+def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
+    """Say where the trials of one audit were made on different devices or by different versions."""
+    notices = []
+    for what in _MIXED:
+        values = sorted({str(record.recorded.get(what)).partition(":")[0] for record in records})
+        if len(values) > 1:
+            notices.append(f"its trials were made with different {what}: {', '.join(values)}")
+    return notices
+
+
+def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
+    """Say where trials were made by other versions than those of an environment."""
+    for what in _RECORDED:
+        here = environment.get(what)
+        made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]
+        if made and here is not None:
+            number = f"{len(made)} of its {len(records)} trials were" if len(records) > 1 else "its trial was"
+            yield f"{number} made with {what} {', '.join(sorted(set(made)))}; {here} is what judged them"
+
+
+def origin_summary(audit: AuditResult) -> str:
+    """How many trials are from the store, who made all of them and when; empty where there are none."""
+    if not audit.trials:
+        return ""
+    dates = sorted({made[:10] for t in audit.trials if isinstance(made := t.recorded.get("made"), str)})
+    versions = [
+        f"{what} {', '.join(seen)}"
+        for what in ("dpspec", "torch")
+        if (seen := sorted({str(t.recorded[what]) for t in audit.trials if t.recorded.get(what)}))
+    ]
+    by = [*versions, *(f"{part} of {who}" for part, who in _makers(audit))]
+    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
+    text += f"{', ' if text else 'trials '}made by {', '.join(by)}" if by else ""
+    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")
+
+
+def _makers(audit: AuditResult) -> Iterator[tuple[str, str]]:
+    """The parts of which the code counts, with who made them: dpspec's own go with its version."""
+    seen: dict[tuple[str, str], None] = {}
+    for trial in audit.trials:
+        by = trial.recorded.get("by")
+        for part, each in by.items() if isinstance(by, Mapping) else ():
+            if isinstance(each, Mapping) and ("code" in each or each.get("distribution") != "dpspec"):
+                seen[part, said(each)] = None
+    yield from seen
+
+
+def made_by(record: TrialRecord) -> FrozenMap | None:
+    """What a record says of its makers; None where it says nothing that could be their shape, as those of 0.1.0."""
+    by = record.recorded.get("by")
+    if not isinstance(by, FrozenMap) or not by:
+        return None
+    whole = all(isinstance(each, FrozenMap) and {"kind", "revision"} <= set(each) for each in by.values())
+    return by if whole else None
+
+
+#: What differs from what is installed, as (part, kind, revision): ``("mechanism", "group", 6)``.
+Revisions = tuple[tuple[str, str, int], ...]
+
+#: A part whose code or version differs: the part, what made it, and what is installed.
+OtherCode = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherOrigins:
+    """The indices of the trials whose makers are not those that are installed.
+
+    by_revisions: by the revisions that made them. by_code: by the part whose code or version differs.
+    unexplained: those whose address does not follow from this spec with the makers that their record names, or with
+        the installed ones where it names none.
+    """
+
+    by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
+    by_code: dict[OtherCode, list[int]] = field(default_factory=dict)
+    unexplained: list[int] = field(default_factory=list)
+
+
+def trials_from_other_revisions(
+    trials: Sequence[TrialRecord],
+    chunk_of: Mapping[int, Sequence[int]],
+    inputs: FrozenMap,
+    facts: Facts,
+    installed: FrozenMap,
+) -> OtherOrigins:
+    """The trials whose address is not the one that they would have here, by what made them.
+
+    chunk_of: by a trial's index, the indices of its chunk. installed: the makers that are at hand.
+    """
+    origins = OtherOrigins()
+    revisions = revisions_of(installed)
+    for record in trials:
+        chunk, makers = chunk_of.get(record.index, ()), made_by(record)
+        if makers is not None and set(makers) == set(revisions):
+            named = trial_key(inputs, facts, revisions_of(makers), chunk, record.index, code_in(makers))
+            if named == record.key:
+                _compare(makers, installed, record.index, origins)
+                continue
+        codes = (FrozenMap(), code_in(installed))
+        if record.key not in [trial_key(inputs, facts, revisions, chunk, record.index, code) for code in codes]:
+            origins.unexplained.append(record.index)
+    return origins
+
+
+def _compare(makers: FrozenMap, installed: FrozenMap, index: int, origins: OtherOrigins) -> None:
+    """File a trial under the revisions and the code in which its makers differ from those that are installed."""
+    revisions = revisions_of(installed)
+    others: Revisions = tuple(
+        (part, str(maker["kind"]), maker["revision"])
+        for part, maker in makers.items()
+        if (maker["kind"], maker["revision"]) != tuple(revisions[part])
+    )
+    if others:
+        origins.by_revisions.setdefault(others, []).append(index)
+    for difference in differences(makers, installed):
+        origins.by_code.setdefault(difference, []).append(index)

@@ -1,0 +1,173 @@
+"""The trials of one audit: which the store has, which are still to be made, and storing those that are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dpspec.contract import FrozenMap, Plan, Trial
+from dpspec.contract.canonical import canonical_json
+from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.trial_keys import code_in, trial_key, unknown
+from dpspec.engine.results.result import TrialRecord
+from dpspec.engine.storage.origins import environment, mixture_notices, version_notices
+from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
+from dpspec.text import clipped
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTrial:
+    """A trial that has just been made, the seconds that it took, and the record of who made it where."""
+
+    trial: Trial
+    seconds: float
+    recorded: FrozenMap = field(default_factory=FrozenMap)
+
+    @property
+    def index(self) -> int:
+        """The trial's index in its audit."""
+        return self.trial.index
+
+
+class StoredTrials:
+    """The planned trials of one audit in one store.
+
+    available: those that are there, by their indices. from_store: the indices of those that were there before.
+    doubted: those of them from which nothing follows, and why; they are to be made again.
+    """
+
+    def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
+        self.plan = plan
+        self.available: dict[int, StoredTrial] = {}
+        self.from_store: frozenset[int] = frozenset()
+        self.doubted: dict[int, tuple[StoredTrial, Exception]] = {}
+        self._damage_found = False
+        self._name = prepared.spec.name
+        self._store = store
+        self._emit = emit
+        self._prepared = prepared
+        inputs = prepared.audit.trial_inputs(prepared.spec)
+        code = code_in(prepared.makers) if plan.chunks else FrozenMap()
+        self._keys = {
+            index: trial_key(inputs, prepared.facts, prepared.revisions, chunk, index, code)
+            for chunk in plan.chunks
+            for index in chunk
+        }
+
+    def look(self) -> None:
+        """Take from the store what it has; a damaged record is told, and counts as absent."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
+            pairs = zip(self._keys, stored, strict=True)
+            self.available = {index: trial for index, trial in pairs if trial is not None}
+        self.from_store = frozenset(self.available)
+        for part, (kind, offered) in self._prepared.offers.items():
+            if (why := unknown(offered)) is not None:
+                self._notice(
+                    f"cannot read the code of {part} {kind!r} ({offered.distribution}): {why}; its trials are made "
+                    "again in every run"
+                )
+
+    def missing(self) -> Iterator[list[int]]:
+        """What is still to be made, chunk by chunk."""
+        for chunk in self.plan.chunks:
+            if rest := [index for index in chunk if index not in self.available]:
+                yield rest
+
+    @property
+    def missing_trials(self) -> int:
+        """How many are still to be made."""
+        return sum(map(len, self.missing()))
+
+    def computed_together(self, indices: Sequence[int]) -> tuple[int, ...]:
+        """What has to be made for the missing ``indices`` of one chunk to come out as if nothing of it were stored.
+
+        Trials of a chunk may be computed together, and sums over fewer of them round otherwise: then it is all of them.
+        """
+        chunk = next(chunk for chunk in self.plan.chunks if indices[0] in chunk)
+        return tuple(indices) if self.plan.independent else chunk
+
+    def folders(self, indices: Sequence[int], *, create: bool) -> dict[int, Path | None]:
+        """Where unfinished trials may keep their state; ``create``: make the folders, for other processes to find."""
+        folders = {index: self._store.unfinished(self._keys[index]) for index in indices}
+        for folder in folders.values():
+            if create and folder is not None:
+                with suppress(OSError):  # without one, a trial that is lost begins anew
+                    folder.mkdir(parents=True, exist_ok=True)
+        return folders
+
+    def cut(self, chunks: int) -> int:
+        """Keep only the first ``chunks`` chunks of the plan; returns their number of trials."""
+        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
+        return self.plan.trials
+
+    def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
+        """Ask again for stored trials that may be why ``conclude`` raised ``error``; False where none of them can be.
+
+        A digest says only that a record was written whole, not who wrote it. One trial is asked for at first: where it
+        comes out as it was stored, no record is to blame, and ``keep`` raises ``error``.
+        """
+        suspects = self._suspects(conclude)
+        for index in suspects if self._damage_found else suspects[:1]:
+            self.doubted[index] = self.available.pop(index), error
+            reason = clipped(" ".join(f"{type(error).__name__}: {error}".split()))
+            key = self._keys[index][:12]
+            self._notice(f"stored trial {key} cannot be evaluated ({reason}); making it again")
+        self.from_store -= self.doubted.keys()
+        return bool(suspects)
+
+    def _suspects(self, conclude: Callable[[Sequence[Trial]], object]) -> list[int]:
+        """Stored trials from which alone nothing follows; if there are none, those without which something does."""
+
+        def concludes(indices: Iterable[int]) -> bool:
+            try:
+                conclude([self.available[index].trial for index in indices])
+            except MemoryError:
+                raise
+            except Exception:
+                return False
+            return True
+
+        indices = sorted(self.available)
+        if concludes(indices):
+            return []
+        stored = [index for index in indices if index in self.from_store]
+        alone = [index for index in stored if not concludes([index])]
+        return alone or [index for index in stored if concludes(other for other in indices if other != index)]
+
+    def keep(self, new: NewTrial) -> None:
+        """Store a trial that has just been made; raises what a stored one was doubted for, where it is no other."""
+        key = self._keys[new.index]
+        doubted = self.doubted.pop(new.index, None)
+        if doubted is not None:
+            self._store.set_aside(key)
+        self.available[new.index] = kept = self._store.put(key, new.trial, new.recorded)
+        if doubted is not None:
+            stored, error = doubted
+            if _content(kept.record) == _content(stored.record):
+                raise error
+            self._damage_found = True
+        self._emit(TrialFinished(audit=self._name, index=new.index, seconds=new.seconds))
+
+    def in_order(self) -> list[StoredTrial]:
+        """All that are there and in the plan, by index; emits a notice where they were made in different ways."""
+        planned = {index for chunk in self.plan.chunks for index in chunk}
+        trials = [self.available[index] for index in sorted(self.available) if index in planned]
+        records = [stored.record for stored in trials]
+        for notice in (*mixture_notices(records), *version_notices(records, environment(None))):
+            self._notice(notice)
+        return trials
+
+    def _notice(self, message: str) -> None:
+        self._emit(Noticed(audit=self._name, message=message))
+
+
+def _content(record: TrialRecord) -> str:
+    """What a trial says, to the last character: 1 and 1.0 are equal, and not the same."""
+    return canonical_json({"evidence": record.evidence, "arrays": record.arrays})

@@ -1,0 +1,1 @@
+"""Recomputing what a result says, and comparing."""

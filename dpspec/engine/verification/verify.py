@@ -1,0 +1,141 @@
+"""Recompute what a result says, from the spec and the trials' evidence that it carries, and compare.
+
+Nothing is trained. Bounds are computed anew, conclusions drawn anew from the embedded evidence, and all claims
+judged anew; a number that was edited by hand no longer follows and is named. What cannot be recomputed, because it
+rests on something that is not at hand, is named too, and with it the claims whose verdicts rest on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import other_tests, planned_tests
+from dpspec.engine.results.codec import encode
+from dpspec.engine.results.joined import apart, join, split
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.runner import assemble
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.differences import Mismatch, compare, explained
+from dpspec.engine.verification.recompute import Recomputed, recompute, same_names
+from dpspec.engine.verification.verify_redacted import comparable
+from dpspec.errors import SpecError
+
+#: The parts of an audit that follow from its spec and its trials.
+_RECOMPUTED = (
+    "findings",
+    "series",
+    "checks",
+    "evidence",
+    "verdicts",
+    "conformance",
+    "planned_trials",
+    "settled_after",
+    "promised",
+    "power",
+    "notes",
+    "left_out",
+)
+
+
+def verify(
+    result: Result,
+    catalog: Catalog,
+    *,
+    directory: str | None = None,
+    store: Store | None = None,
+    vouched: bool = False,
+) -> tuple[Mismatch, ...]:
+    """Every value that does not follow, and every one that could not be recomputed; empty when all was, and follows.
+
+    What nothing in a result implies is not verified (``dpspec.engine.verification.differences``).
+
+    directory: what relative data files of the specs are relative to (bounds may read the data); by default the
+        folder of the file that each spec came from.
+    store: where arrays that conclusions need are looked up, and evidence is compared with what was stored.
+    vouched: whether a trial that the store does not have is told as one that could not be recomputed.
+
+    Raises ``PluginError`` when a kind that the result names is not installed.
+    """
+    if result.parts:
+        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
+    mismatches: list[Mismatch] = list(same_names(result.audits))
+    recomputed_audits: list[Recomputed] = []
+    tests = [planned_tests((v.kind for v in a.verdicts), a.planned_trials, a.power) for a in result.audits]
+    kinds = [verdict.kind for audit in result.audits for verdict in audit.verdicts]
+    for audit, others in zip(result.audits, other_tests(tests, kinds, result.confidence), strict=True):
+        try:
+            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+        except (SpecError, OSError, ValueError, KeyError) as error:
+            text = str(error) or type(error).__name__
+            mismatches.append(Mismatch(audit=audit.name, what="audit", recorded="a result", recomputed=text))
+            continue
+        mismatches.extend(differences)
+        recomputed_audits.append(again)
+    if len(recomputed_audits) < len(result.audits):
+        return (*mismatches, *(_unjudged(again.recorded) for again in recomputed_audits))
+    concluded = [again.concluded for again in recomputed_audits]
+    try:
+        judged = judge(concluded)
+    except ValueError as error:  # what was taken as recorded may be what no audit yields
+        none = Mismatch(audit="", what="verdicts", recorded="verdicts", recomputed=f"none can be given: {error}")
+        return (*mismatches, none)
+    recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)
+    family = sum(len(audit.checks) for audit in recomputed.audits)
+    for again, new in zip(recomputed_audits, recomputed.audits, strict=True):
+        old = again.recorded
+        if old.left_out:
+            old, new, differences = comparable(old, new, family, again.taken)
+            mismatches.extend(differences)
+        if new.promised and not old.promised:
+            mismatches.append(_unpromised(new))
+            old = dataclasses.replace(old, promised=new.promised)
+        for what in _RECOMPUTED:
+            differences = list(compare(old.name, what, encode(getattr(old, what)), encode(getattr(new, what))))
+            mismatches.extend(
+                explained(differences, [v.reason for v in new.verdicts]) if what == "verdicts" else differences
+            )
+    for what in ("confidence", "notes"):
+        mismatches.extend(compare("", what, encode(getattr(result, what)), encode(getattr(recomputed, what))))
+    return tuple(mismatches)
+
+
+def _of_parts(
+    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
+) -> Iterator[Mismatch]:
+    """Every part by itself, as it was judged, and that the whole is no more than these."""
+    parts = split(result)
+    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
+        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
+        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
+            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
+            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
+    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
+    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
+    yield from compare("", "names", encode(names_now), encode(names_then))
+    for what in ("confidence", "created", "environment", "notes"):
+        yield from compare("", what, encode(getattr(result, what)), encode(getattr(again, what)))
+
+
+def _unjudged(audit: AuditResult) -> Mismatch:
+    return Mismatch(
+        audit=audit.name,
+        what="its verdicts",
+        recorded=", ".join(dict.fromkeys(verdict.verdict for verdict in audit.verdicts)) or "none",
+        recomputed="they are one family with those of an audit that cannot be made anew",
+        differs=False,
+        claims=tuple(verdict.claim for verdict in audit.verdicts),
+    )
+
+
+def _unpromised(audit: AuditResult) -> Mismatch:
+    """Results of version 0.1.0 do not say what their plans promised: conformance is held against the plan made anew."""
+    return Mismatch(
+        audit=audit.name,
+        what="promised",
+        recorded="no checks",
+        recomputed=f"taken from the plan, which promises {len(audit.promised)}",
+        differs=False,
+    )

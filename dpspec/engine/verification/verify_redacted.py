@@ -1,0 +1,190 @@
+"""Verifying a result that values were left out of: what can still be said of what rests on them.
+
+Where nothing that was left out is missing here, because the bounds are all there is or the store has the trials, the
+audit is made anew as a whole, redacted as it was, and compared; how much was left out must then come out again too.
+Otherwise what rests on left-out evidence is taken as recorded, and named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, get_args
+
+from dpspec.contract import Assumption, Check, Evidence, Finding
+from dpspec.contract.canonical import canonical_json
+from dpspec.contract.findings import Privacy
+from dpspec.engine.judging.conformance_status import looks, rejected
+from dpspec.engine.judging.judge import as_expected
+from dpspec.engine.judging.judge_input import Concluded
+from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit
+from dpspec.engine.results.codec import encode
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.verification.differences import Mismatch, compare
+
+#: What a verdict says of its claim, whatever it rests on.
+_OF_THE_CLAIM = ("kind", "text", "expect", "expected", "quantity", "claimed")
+
+#: What follows from trials.
+_PARTS = ("findings", "series", "checks", "evidence")
+
+
+def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, tuple[str, ...]]:
+    """The recomputed conclusions with what only the audit has in its places; of which part each of the latter is."""
+    parts: dict[str, Any] = {}
+    taken: list[str] = []
+    for part in _PARTS:
+        items, only_recorded = _merge(getattr(audit, part), getattr(again, part))
+        parts[part] = tuple(items)
+        taken.extend([part] * only_recorded)
+    return dataclasses.replace(again, **parts), tuple(taken)
+
+
+def comparable(
+    old: AuditResult, new: AuditResult, family: int, taken: Sequence[str] | None
+) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
+    """An audit that values were left out of and one made anew, both without what cannot be compared; and what does not
+    follow, or could not be made anew, in that.
+
+    family: how many checks the invocation made. taken: of which parts something was taken as recorded; None where
+        nothing that was left out is missing here.
+    """
+    new = redact_audit(new, family)
+    if taken is None or (not taken and old.left_out == new.left_out):
+        return old, new, []
+    mismatches = [*_counts(old, new), *_left_out(old, new), *_taken(old, taken)]
+    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
+    verdicts = tuple(left_out.get(verdict.claim, verdict) for verdict in new.verdicts)
+    new = dataclasses.replace(new, verdicts=verdicts, left_out=old.left_out)
+    if "checks" in taken:
+        if _blurred_away(old, new, family):
+            new = dataclasses.replace(new, conformance=old.conformance)
+        old, new = _plainly(old), _plainly(new)
+    return old, new, mismatches
+
+
+def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], int]:
+    """``again``, and behind what each of the others followed there what ``recorded`` has besides; and how many."""
+    places: dict[Hashable, deque[int]] = defaultdict(deque)
+    for i, item in enumerate(again):
+        places[_key(item)].append(i)
+    besides: dict[int, list[Any]] = defaultdict(list)
+    last = -1
+    for item in recorded:
+        indices = places.get(_key(item))
+        if indices:
+            last = indices.popleft()
+        else:
+            besides[last].append(item)
+    items = [*besides[-1]]
+    for i, item in enumerate(again):
+        items += [item, *besides[i]]
+    return items, len(items) - len(again)
+
+
+def _key(item: Any) -> Hashable:
+    """What tells an outcome from others, whatever was found."""
+    match item:
+        case Finding():
+            what = (item.quantity, item.bound, item.rigor, item.method, item.source, item.privacy)
+            return (*what, canonical_json(item.at), canonical_json(encode(item.scope)))
+        case Check():
+            return (item.assumption, item.test, item.note, item.observed)
+        case Evidence():
+            return (item.id, item.kind, item.quantity, item.method)
+        case _:
+            return (item.name, item.title)
+
+
+def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
+    """No less can have been left out than would be here, and nothing of a class that there is not."""
+    for privacy, number in old.left_out.items():
+        due = int(new.left_out.get(privacy, 0))
+        if privacy not in get_args(Privacy) or privacy == "public" or number < due:
+            yield Mismatch(audit=old.name, what=f"left_out.{privacy}", recorded=str(number), recomputed=str(due))
+        elif number > due:
+            yield Mismatch(
+                audit=old.name,
+                what=f"left_out.{privacy}",
+                recorded=f"{number} values",
+                recomputed=f"{due} of them come out again; the rest needs the run's store, or its data",
+                differs=False,
+            )
+    for privacy, number in new.left_out.items():
+        if privacy not in old.left_out:
+            yield Mismatch(audit=old.name, what=f"left_out.{privacy}", recorded="nothing", recomputed=str(number))
+
+
+def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
+    """What can still be said of verdicts that rest on values which were left out."""
+    again = {verdict.claim: verdict for verdict in new.verdicts}
+    for verdict in old.verdicts:
+        if verdict.reason != LEFT_OUT_REASON:
+            continue
+        what, verdict_now = f"the verdict of {verdict.claim}", again.get(verdict.claim)
+        if verdict_now is None:
+            yield Mismatch(audit=old.name, what=what, recorded=verdict.verdict, recomputed="no such claim")
+            continue
+        verdict_now = dataclasses.replace(verdict_now, expected=as_expected(verdict.verdict, verdict_now.expect))
+        for key in _OF_THE_CLAIM:
+            yield from compare(
+                old.name, f"{what}: {key}", encode(getattr(verdict, key)), encode(getattr(verdict_now, key))
+            )
+        yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
+        if verdict.upper is not None and verdict.lower is not None:
+            ends = f"[{verdict.lower}, {verdict.upper}]"
+            yield Mismatch(audit=old.name, what=what, recorded=ends, recomputed="one end rests on what was left out")
+        # No value that was left out can turn what an attack rejects: the tests of privacy are a family of their own.
+        rejects = verdict.kind != "metric" and verdict_now.verdict in ("refuted", "contradicted")
+        differs = rejects and verdict.verdict not in ("refuted", "contradicted")
+        yield Mismatch(
+            audit=old.name,
+            what=what,
+            recorded=verdict.verdict,
+            recomputed=verdict_now.verdict if differs else "rests on values that were left out of this result",
+            differs=differs,
+            claims=(verdict.claim,),
+        )
+
+
+def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
+    """What was taken as recorded, and whose verdicts may rest on it."""
+    everyone = tuple(verdict.claim for verdict in old.verdicts)
+    executed = tuple(
+        verdict.claim
+        for verdict in old.verdicts
+        if verdict.upper_finding is not None and old.findings[verdict.upper_finding].scope.pipeline == "executed"
+    )
+    rest = {"findings": everyone, "evidence": everyone, "series": (), "checks": executed}
+    for part, number in Counter(taken).items():
+        yield Mismatch(
+            audit=old.name,
+            what="conformance" if part == "checks" else part,
+            recorded=old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
+            recomputed=f"{number} {part} rest on values that were left out of this result",
+            differs=False,
+            claims=rest[part],
+        )
+
+
+def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
+    """Whether what rejected the declaration may do so no more for its p-value being told as a power of ten."""
+    family *= looks(len(new.trials), new.needed_trials)
+    near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
+    return (old.conformance.status, new.conformance.status) == ("deviates", "conforms-within") and any(
+        rejected(check, family) for check in near
+    )
+
+
+def _plainly(audit: AuditResult) -> AuditResult:
+    """Without the tests behind assumptions: which of several is told depends on digits that were left out."""
+
+    def plainly(held: Sequence[Assumption]) -> tuple[Assumption, ...]:
+        return tuple(dataclasses.replace(assumption, test=None, detectable=None) for assumption in held)
+
+    return dataclasses.replace(
+        audit,
+        findings=tuple(dataclasses.replace(f, assumptions=plainly(f.assumptions)) for f in audit.findings),
+        evidence=tuple(dataclasses.replace(e, assumptions=plainly(e.assumptions)) for e in audit.evidence),
+    )

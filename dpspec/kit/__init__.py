@@ -1,0 +1,100 @@
+"""What mechanisms have in common, so that a plugin writes only what is its own: one bound, and one attack.
+
+    >>> from dpspec import kit
+    >>> kit.number("Scale of the noise.", above=0)["exclusiveMinimum"]
+    0
+
+:class:`SimpleMechanism` audits by an upper bound on epsilon alone, :class:`AttackedMechanism` by an attack on real
+releases too. ``dpspec new plugin`` writes one of each kind to start from. The functions are for mechanisms that write
+an ``Audit`` of their own, because they train models by DP-SGD, say. Importing this imports neither numpy nor torch.
+"""
+
+from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model
+from dpspec.kit.attacked import AttackedMechanism, Releases
+from dpspec.kit.findings import ASSUMPTIONS, COINS, coins, dp_sgd_assumptions, executed_scope, lower_from, theorem_upper
+from dpspec.kit.options import Options
+from dpspec.kit.recorded import (
+    coins_by_size,
+    fair_coins,
+    recorded,
+    recorded_number,
+    recorded_part,
+    scored_coins,
+    whole_number,
+)
+from dpspec.kit.simple import SimpleMechanism
+from dpspec.kit.specs import (
+    CURVE_DELTAS,
+    DEFAULT_DELTA,
+    array,
+    bad_value,
+    block,
+    choice,
+    claimed_deltas,
+    did_you_mean,
+    flag,
+    integer,
+    missing_key,
+    number,
+    other_scheme,
+    unsupported,
+)
+from dpspec.kit.tables import columns_of, series
+from dpspec.kit.trials import (
+    chunks,
+    expected_checks,
+    runs_together,
+    select_inputs,
+    training_bytes,
+    training_job,
+    training_seconds,
+    twin_accuracy,
+)
+
+__all__ = [
+    "ASSUMPTIONS",
+    "COINS",
+    "CURVE_DELTAS",
+    "DEFAULT_DELTA",
+    "AttackedMechanism",
+    "Options",
+    "Releases",
+    "SimpleMechanism",
+    "array",
+    "bad_value",
+    "block",
+    "choice",
+    "chunks",
+    "claimed_deltas",
+    "coins",
+    "coins_by_size",
+    "columns_of",
+    "did_you_mean",
+    "dp_sgd_assumptions",
+    "executed_scope",
+    "expected_checks",
+    "fair_coins",
+    "flag",
+    "integer",
+    "lower_from",
+    "missing_key",
+    "number",
+    "other_scheme",
+    "recorded",
+    "recorded_number",
+    "recorded_part",
+    "requires_capabilities",
+    "requires_data",
+    "requires_model",
+    "runs_together",
+    "scored_coins",
+    "select_inputs",
+    "series",
+    "theorem_upper",
+    "training_bytes",
+    "training_job",
+    "training_seconds",
+    "twin_accuracy",
+    "unsupported",
+    "whole_number",
+]

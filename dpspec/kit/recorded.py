@@ -1,0 +1,84 @@
+"""What attacks recorded of a trial, read by type and range.
+
+Trials come out of stores that somebody else may have written. What no run writes is refused here: a stored trial that
+says it is doubted and made again, and never counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dpspec.stats.conformance.evidence.json_records import Record, read
+
+if TYPE_CHECKING:
+    import dpspec.contract as dps
+
+R = TypeVar("R", bound=Record)
+
+
+def recorded(trial: dps.Trial, key: str) -> Any:
+    """What a trial's evidence says under ``key``; raises ``ValueError`` where it says nothing."""
+    if key not in trial.evidence:
+        raise ValueError(f"{key} is missing")
+    return trial.evidence[key]
+
+
+def recorded_number(trial: dps.Trial, key: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    """A whole number from ``least`` to ``most``; raises ``ValueError`` where a trial's evidence has none."""
+    return whole_number(recorded(trial, key), key, least=least, most=most)
+
+
+def recorded_part(trial: dps.Trial, kind: type[R], *path: str) -> R | None:
+    """The typed record at ``path`` of a trial's evidence, None where there is nothing.
+
+    Raises ``ValueError`` where what stands there is no such record.
+    """
+    value: Any = trial.evidence
+    for place, key in enumerate(path):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{'.'.join(path[:place])} must be a mapping, got {str(value)[:40]!r}")
+        if value.get(key) is None:
+            return None
+        value = value[key]
+    return read(kind, value, ".".join(path))
+
+
+def fair_coins(value: object, count: int) -> str:
+    """``count`` coins as text of 0 and 1; raises ``ValueError`` where ``value`` is anything else."""
+    if not isinstance(value, str) or len(value) != count or not set(value) <= {"0", "1"}:
+        raise ValueError(f"coins must be {count} characters 0 or 1, got {str(value)[:40]!r}")
+    return value
+
+
+def coins_by_size(trial: dps.Trial, counts: Mapping[int, int]) -> dict[int, str]:
+    """The coins of the groups of each size, from the lowest score to the highest: evidence ``[[size, coins], ...]``.
+
+    counts: how many groups of each size were to be planted. Raises ``ValueError`` where others were.
+    """
+    rows = _rows(recorded(trial, "outcomes"), 2, "a size and its coins")
+    if [size for size, _ in rows] != list(counts):
+        raise ValueError(f"outcomes must be those of the group sizes {', '.join(map(str, counts))}, in order")
+    return {size: fair_coins(coins, counts[size]) for size, coins in rows}
+
+
+def scored_coins(value: object, count: int, edges: int) -> list[tuple[int, int]]:
+    """``count`` pairs of a coin and how many of ``edges`` its score reaches; raises ``ValueError`` for others."""
+    pairs = _rows(value, 2, "a coin and how many edges its score reaches")
+    if len(pairs) != count:
+        raise ValueError(f"scores must be {count}, got {len(pairs)}")
+    return [(whole_number(c, "a coin", most=1), whole_number(s, "a score", most=edges)) for c, s in pairs]
+
+
+def whole_number(value: object, name: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    """``value`` itself; raises ``ValueError`` where it is no whole number from ``least`` to ``most``."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {str(value)[:40]!r}")
+    return value
+
+
+def _rows(value: object, width: int, what: str) -> list[Any]:
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(row, list | tuple) and len(row) == width for row in rows):
+        raise ValueError(f"outcomes must be a list, each {what}")
+    return list(rows)

@@ -1,0 +1,143 @@
+"""A mechanism with an upper bound on epsilon and nothing else: six names, and core does the rest."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dpspec.contract as dps
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.kit.specs import block
+
+if TYPE_CHECKING:
+    from dpspec.accounting import Interval
+
+_NO_AUDIT = "an upper bound is all that mechanism {!r} has: it attacks nothing"
+
+
+class SimpleMechanism(dps.Audit):
+    """Subclass it, and yield ``YourMechanism.offer()`` from the hook ``dpspec_mechanisms``.
+
+    kind: the mechanism's name in specs. schema: the fragment of each of its keys (``kit.number``, ...); a key without
+        default is required.
+    assumptions: what every bound rests on besides the formula.
+    example: a whole spec as YAML text, which the conformance suite runs.
+    source: who proved the bound, and where. method: what computes it; the kind where it is left empty.
+    rigor: ``certified`` if :meth:`epsilon` returns an interval whose upper end is rounded outward, ``theorem`` if it
+        evaluates a proved formula in float64.
+    scope: whom the bound speaks of; add-remove neighbours, any data, every release seen, unless it says otherwise.
+    iterative: whether specs give ``steps`` or ``phases``.
+
+    Example::
+
+        class Laplace(kit.SimpleMechanism):
+            kind = "laplace"
+            schema = {"scale": kit.number("Scale of the noise on a count.", above=0)}
+            source = "Dwork, McSherry, Nissim and Smith 2006, Theorem 1"
+            example = EXAMPLE
+
+            def epsilon(self, spec, delta, group_size):
+                return group_size / spec.mechanism["scale"]
+    """
+
+    kind: ClassVar[str]
+    schema: ClassVar[Mapping[str, dps.Json]]
+    example: ClassVar[str]
+    source: ClassVar[str]
+    summary: ClassVar[str] = ""
+    assumptions: ClassVar[tuple[dps.Assumption, ...]] = ()
+    method: ClassVar[str] = ""
+    rigor: ClassVar[dps.findings.Rigor] = "theorem"
+    scope: ClassVar[dps.Scope] = dps.Scope()
+    iterative: ClassVar[bool] = False
+    trial_revision: ClassVar[int] = 1
+    revision_only: ClassVar[bool] = False
+    audit_schema: ClassVar[Mapping[str, dps.Json]] = {}
+
+    @abstractmethod
+    def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval | float:
+        """An upper bound on epsilon at ``delta`` for groups of up to ``group_size`` units, in the class's ``scope``.
+
+        An interval's upper end is the bound, its lower end says how tight that is. ``inf`` where there is none.
+        """
+
+    @classmethod
+    def offer(cls) -> dps.Mechanism:
+        """The descriptor that the hook yields."""
+        return dps.Mechanism(
+            kind=cls.kind,
+            summary=cls.summary or _first_line(cls.__doc__) or cls.kind,
+            schemas=dps.Schemas(
+                mechanism=_block(cls.schema),
+                threat_model=_block({"adjacency": _only(cls.scope.adjacency)}, optional=True),
+                audit=_block(cls.audit_schema, optional=True),
+            ),
+            claims=frozenset({"approx-dp", "pure-dp"}),
+            audit=f"{cls.__module__}:{cls.__qualname__}",
+            example=cls.example,
+            steps=cls.iterative,
+            trial_revision=cls.trial_revision,
+            revision_only=cls.revision_only,
+        )
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """Refuse an ``audit`` block, since nothing is attacked. Extend it with what a schema cannot say."""
+        if spec.audit is not None:
+            message = _NO_AUDIT.format(self.kind)
+            yield dps.Diagnostic(code="unsupported", message=message, path=("audit",), help="leave audit out")
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
+        """:meth:`epsilon` for every group size, at each delta that is claimed and at 0."""
+        for size, delta in conditions(spec):
+            found = self.epsilon(spec, delta, size)
+            lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
+            if not math.isnan(upper):
+                yield self._upper(upper, lower, delta, size)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """No trials."""
+        return NO_TRIALS
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
+        """None."""
+        return ()
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
+        """Nothing follows from no trials."""
+        return ()
+
+    def _upper(self, value: float, lower: float | None, delta: float, group_size: int) -> dps.Finding:
+        return dps.Finding(
+            quantity="epsilon",
+            value=value,
+            lower=lower,
+            bound="upper",
+            rigor=self.rigor,
+            method=self.method or self.kind,
+            source=self.source,
+            at=dps.FrozenMap({"delta": delta, "group_size": group_size}),
+            scope=self.scope,
+            assumptions=self.assumptions,
+        )
+
+
+def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
+    """Every group size that the spec names, with each delta that is claimed for it and with 0; in order."""
+    sizes = {(size, 0.0) for size in spec.threat_model.group_size}
+    claimed = {(c.group_size, d) for c in spec.claims for d in (0.0, float(c.options.get("delta", 0.0)))}
+    return sorted(sizes | claimed)
+
+
+def _only(value: str) -> dict[str, Any]:
+    return {"enum": [value], "default": value, "description": "Which data sets are neighbours."}
+
+
+def _block(properties: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    required = [] if optional else [key for key, fragment in properties.items() if "default" not in fragment]
+    return block(None, required or None, **properties)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().split("\n", 1)[0].rstrip(".")

@@ -1,0 +1,133 @@
+"""``dpspec schema``: one JSON Schema of specs with all installed plugins, for editors and other tools.
+
+It speaks JSON Schema 2020-12 in keywords that draft-07 shares and holds no references. Where a spec extends a parent
+or has a matrix, nothing is demanded of the file alone: the parent or the cells may give it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from dpspec.contract import Json, Mechanism
+from dpspec.contract.catalog import Catalog
+from dpspec.language.validating import blocks
+from dpspec.language.validating.blocks import Plain
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def bundle(catalog: Catalog) -> dict[str, Json]:
+    """The schema of everything that a spec may hold, given what is installed."""
+    whole = _whole(catalog, blocks.mechanism_block)
+    inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
+    top = {key: whole[key] for key in ("title", "description", "type")}
+    names = {key: {"description": value["description"]} for key, value in whole["properties"].items()}
+    return {
+        "$schema": SCHEMA,
+        **top,
+        "properties": names,
+        "additionalProperties": False,
+        "if": inherits,
+        "then": blocks.relaxed({key: value for key, value in whole.items() if key not in top}, removable=True),
+        "else": {key: value for key, value in whole.items() if key not in top},
+    }
+
+
+def reference(catalog: Catalog) -> dict[str, Json]:
+    """The same without cases for parents, matrix and phases: what a page of reference is made from."""
+    return _whole(catalog, functools.partial(blocks.mechanism_block, demanding=True))
+
+
+def _whole(catalog: Catalog, mechanism_block: Json) -> Plain:
+    """The schema of a spec that has no parent."""
+    schema = dict(blocks.core("spec"))
+    mechanisms = _providers(catalog.mechanisms)
+    properties = dict(schema["properties"])
+    properties["mechanism"] = _by_kind("mechanism", "kind", mechanisms, mechanism_block)
+    properties["data"] = _by_kind("data", "kind", _providers(catalog.datasets), blocks.data_block)
+    properties["model"] = _by_kind("model", "kind", _providers(catalog.models), blocks.model_block)
+    properties["training"] = _training(catalog)
+    schema["properties"] = properties
+    return _with_cases(schema, [_of_mechanism(provider) for provider in mechanisms.values()])
+
+
+def _providers(offers: Json) -> dict[str, Json]:
+    return {kind: offers[kind].provider for kind in sorted(offers)}
+
+
+def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Plain:
+    """A block whose kind chooses among the schemas of its providers."""
+    described = blocks.core(name)["properties"][key]["description"]
+    summaries = "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
+    schema = {
+        "type": "object",
+        "description": blocks.core("spec")["properties"][name]["description"],
+        "properties": {key: _choice(providers, described + summaries)},
+        "required": [key],
+    }
+    cases = [
+        {"if": _is(key, kind), "then": _without_description(block(provider))} for kind, provider in providers.items()
+    ]
+    return _with_cases(schema, cases)
+
+
+def _training(catalog: Catalog) -> Plain:
+    """The training block, whose backend may be left out: then it is the native one."""
+    providers = _providers(catalog.backends)
+    schema = _by_kind("training", "backend", providers, blocks.training_block)
+    del schema["required"]
+    core = blocks.core("training")["properties"]
+    schema["properties"] = {**core, "backend": {**schema["properties"]["backend"], "default": "native"}}
+    for case in schema.get("allOf", ()):
+        if case["if"] == _is("backend", "native"):
+            case["if"] = {"properties": {"backend": {"const": "native"}}}
+    return schema
+
+
+def _of_mechanism(provider: Mechanism) -> Plain:
+    """What a mechanism's kind decides about the other blocks."""
+    return {
+        "if": {
+            "properties": {"mechanism": {"type": "object", **_is("kind", provider.kind)}},
+            "required": ["mechanism"],
+        },
+        "then": {
+            "properties": {
+                "threat_model": blocks.threat_model_block(provider),
+                "audit": blocks.audit_block(provider),
+                "claims": {"items": _claims(provider)},
+            }
+        },
+    }
+
+
+def _claims(provider: Mechanism) -> Plain:
+    """One claim of any kind that the mechanism judges."""
+    kinds = [kind for kind in blocks.known_claim_kinds(provider) if kind in provider.claims]
+    summaries = {kind: blocks.claim_block(kind, provider).get("description", "") for kind in kinds}
+    described = "What kind of statement this is." + "".join(f"\n{kind}: {text}" for kind, text in summaries.items())
+    cases = [
+        {"if": _is("kind", kind), "then": _without_description(blocks.claim_block(kind, provider))} for kind in kinds
+    ]
+    return _with_cases(
+        {"type": "object", "properties": {"kind": _choice(kinds, described)}, "required": ["kind"]}, cases
+    )
+
+
+def _with_cases(schema: Plain, cases: list[Plain]) -> Plain:
+    return {**schema, "allOf": cases} if cases else schema  # an empty allOf is no valid schema
+
+
+def _is(key: str, value: str) -> Plain:
+    return {"properties": {key: {"const": value}}, "required": [key]}
+
+
+def _choice(values: Iterable[str], description: str) -> Plain:
+    allowed = list(values)
+    return {"type": "string", **({"enum": allowed} if allowed else {}), "description": description}
+
+
+def _without_description(schema: Plain) -> Plain:
+    """A claim's or block's own words would hide those of the key that chose it."""
+    return {key: value for key, value in schema.items() if key != "description"}

@@ -1,0 +1,1 @@
+"""The layers of a spec: extends, matrix, --set."""

@@ -1,0 +1,121 @@
+"""Diagnostics as text: where, what, the line with a caret under the fault, and what to do about it."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Mapping
+
+from dpspec.contract import Diagnostic, Span, format_path
+from dpspec.language.reading.spec_files import LINE_END, MAX_BYTES
+from dpspec.regular_files import read_regular
+from dpspec.text import visible
+
+WIDTH = 80
+_TAB = 4
+_CUT = "..."
+_STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
+
+
+def render(diagnostics: Iterable[Diagnostic], *, color: bool = False, sources: Mapping[str, str] | None = None) -> str:
+    """Write diagnostics, one paragraph each.
+
+    The first line of each, ``file:line:column: error[code]: message``, is never folded, so that editors can follow
+    it; all else fits in 80 columns.
+
+    sources: texts by file name, as ``Loaded.sources`` holds them; other files are read again.
+    """
+    painter = _Painter(color, dict(sources or {}))
+    return "\n".join(painter.paragraph(d) for d in diagnostics)
+
+
+class _Painter:
+    def __init__(self, color: bool, sources: dict[str, str]) -> None:
+        self.color = color
+        self.sources = sources
+        self.lines: dict[str, list[str]] = {}
+
+    def paragraph(self, diagnostic: Diagnostic) -> str:
+        span = diagnostic.span
+        place = visible(format_path(diagnostic.path))
+        if span is not None:
+            place = f"{visible(span.file)}:{span.line}:{span.column}"
+        label = self._paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
+        lines = [f"{self._paint('bold', place)}: {label}: {visible(diagnostic.message)}"]
+        source = self._line(span) if span is not None else None
+        gutter = " " * len(str(span.line)) if span is not None and source is not None else " "
+        if span is not None and source is not None:
+            lines += self._excerpt(span, source, diagnostic.severity)
+        if diagnostic.help:
+            lines += self._help(diagnostic.help, gutter)
+        return "\n".join(lines) + "\n"
+
+    def _excerpt(self, span: Span, source: str, severity: str) -> list[str]:
+        number = str(span.line)
+        bar = self._paint("gutter", "|")
+        end = span.end_column - 1 if span.end_line == span.line else len(source.rstrip())
+        text, first, width = _window(source, span.column - 1, end, WIDTH - len(number) - 4)
+        caret = self._paint(severity, "^" * width)
+        return [
+            f" {self._paint('gutter', number)} {bar} {text}".rstrip(),
+            f" {' ' * len(number)} {bar} {' ' * first}{caret}",
+        ]
+
+    def _help(self, text: str, gutter: str) -> list[str]:
+        head = f" {gutter} = help: "
+        body = textwrap.wrap(visible(text), WIDTH - len(head), break_on_hyphens=False) or [""]
+        indent = " " * len(head)
+        return [self._paint("gutter", head.rstrip()) + " " + body[0], *(indent + line for line in body[1:])]
+
+    def _line(self, span: Span) -> str | None:
+        """The source line of a span; None where there is no text to show."""
+        if span.file not in self.lines:
+            text = self.sources[span.file] if span.file in self.sources else _read(span.file)
+            self.lines[span.file] = LINE_END.split(text) if text is not None else []
+        lines = self.lines[span.file]
+        return lines[span.line - 1] if 0 < span.line <= len(lines) else None
+
+    def _paint(self, style: str, text: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color else text
+
+
+def _read(file: str) -> str | None:
+    try:
+        return read_regular(file, MAX_BYTES).decode("utf-8", errors="backslashreplace").removeprefix("\ufeff")
+    except (OSError, ValueError):
+        return None
+
+
+def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
+    """The part of a line that fits into ``room`` columns, the caret's first column in it, and the caret's width."""
+    cells = _cells(source)
+    start = min(max(start, 0), len(cells))
+    end = min(max(end, start), len(cells))
+    widths = [_width(cell) for cell in cells]
+    marked = sum(widths[start:end])
+    if sum(widths) <= room:
+        return "".join(cells), sum(widths[:start]), max(marked, 1)
+    # Too long: show some context before the fault, and as much after it as fits.
+    left, before = start, 0
+    while left > 0 and before + widths[left - 1] <= room // 3:
+        left -= 1
+        before += widths[left]
+    room -= len(_CUT) if left > 0 else 0
+    right, used = left, 0
+    while right < len(cells) and used + widths[right] <= room - len(_CUT):
+        used += widths[right]
+        right += 1
+    head, tail = _CUT if left > 0 else "", _CUT if right < len(cells) else ""
+    first = len(head) + before
+    shown = sum(widths[start : min(end, right)])
+    return head + "".join(cells[left:right]) + tail, first, max(shown, 1)
+
+
+def _cells(source: str) -> list[str]:
+    """What each character of a line is shown as."""
+    return [" " * _TAB if c == "\t" else visible(c) for c in source]
+
+
+def _width(text: str) -> int:
+    """How many columns a piece of text takes in a terminal."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

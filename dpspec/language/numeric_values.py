@@ -1,0 +1,159 @@
+"""The numbers of a spec that may be varied: dotted place, type, limits by the schemas, and the value there now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpspec.accounting import LEAST_TRIED
+from dpspec.contract import Json, Path, Spec, thaw
+from dpspec.contract.catalog import Catalog
+from dpspec.errors import UsageError
+from dpspec.language.validating import blocks
+from dpspec.language.validating.blocks import Plain
+from dpspec.language.validating.problems import accepts
+from dpspec.text import closest, did_you_mean, listed, quoted, shown
+
+#: Stands for a limit that a schema does not give.
+LARGEST = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericKey:
+    """One number of a spec.
+
+    place: as ``--set`` takes it, claims by id: ``claims.family.group_size``.
+    low, high: the range that the schemas allow, both ends included; 0 <= low.
+    value: what stands there; of a list of numbers the largest; None where the spec leaves the key out.
+    """
+
+    place: str
+    path: Path
+    integer: bool
+    low: float
+    high: float
+    value: float | None
+
+    def spelling(self, value: float) -> str:
+        """A value of this key as one writes it in a spec or after ``--set``."""
+        whole = self.integer or (float(value).is_integer() and abs(value) < 1e15)
+        return str(int(value)) if whole else shown(float(value))
+
+
+def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
+    """The number at a dotted place. Raises ``UsageError`` where there is no such key or it holds no number."""
+    keys = [(path, _numeric(_by_id(spec, path), path, parts, value)) for path, parts, value in _keys(spec, catalog)]
+    numbers = {key.place: key for _, key in keys if key is not None}
+    found = {_by_id(spec, path): key for path, key in keys}
+    found = {**{dotted(path): key for path, key in keys}, **found}  # as with --set, an id wins over a position
+    key = found.get(place)
+    if key is not None:
+        return key
+    given = (name for name, k in numbers.items() if k.value is not None and isinstance(k.path[-1], str))
+    hint = f"numbers of this spec: {listed(given)}"
+    if place in found:
+        raise UsageError(f"{quoted(place)} is not a number that could be varied; {hint}")
+    near = next((name for name in numbers if name.endswith(f".{place}")), None) or closest(place, numbers)
+    raise UsageError(f"no key {quoted(place)} in spec {quoted(spec.name)}{did_you_mean(near)} ({hint})")
+
+
+def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
+    """The spec's resolved document with another value at the key."""
+    document: dict[str, Json] = spec.to_json()
+    block: Json = document
+    for step in key.path[:-1]:
+        block = block[step]
+    block[key.path[-1]] = int(value) if key.integer else float(value)
+    return document
+
+
+def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Json]]:
+    """Every key below the blocks on which bounds may depend: path, the schemas that hold for it, value or None."""
+    document = spec.to_json()
+    mechanism = catalog.mechanisms[spec.mechanism.kind].provider
+    schemas: dict[str, Plain] = {
+        "mechanism": blocks.mechanism_block(mechanism),
+        "threat_model": blocks.threat_model_block(mechanism),
+        "data": blocks.data_block(catalog.datasets[spec.data.kind].provider),
+        "training": blocks.training_block(catalog.backends[spec.training.kind].provider),
+    }
+    if spec.model is not None:
+        schemas["model"] = blocks.model_block(catalog.models[spec.model.kind].provider)
+    for name, schema in schemas.items():
+        yield from _below((name,), [schema], document[name])
+    for i, claim in enumerate(document["claims"]):
+        yield from _below(("claims", i), [blocks.claim_block(claim["kind"], mechanism)], claim)
+
+
+def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[Path, list[Plain], Json]]:
+    parts = [part for schema in schemas for part in _applying(schema, value)]
+    inner: dict[str | int, list[Json]] = {}
+    for part in parts:
+        if isinstance(value, list):
+            for i in range(len(value)):
+                inner.setdefault(i, []).append(part.get("items", {}))
+        else:
+            for name, schema in part.get("properties", {}).items():
+                inner.setdefault(name, []).append(schema)
+    for step, found in inner.items():
+        if any(schema is False for schema in found):
+            continue  # it does not belong beside what stands there
+        usable = [schema for schema in found if isinstance(schema, Mapping)]
+        current = value[int(step)] if isinstance(value, list) else value.get(step)
+        yield (*path, step), [thaw(schema) for schema in usable], current
+        if isinstance(current, dict | list):
+            yield from _below((*path, step), [thaw(schema) for schema in usable], current)
+
+
+def _applying(schema: Plain, value: Json) -> Iterator[Plain]:
+    """A schema and those of its parts that hold for a value."""
+    yield schema
+    for part in schema.get("allOf", ()):
+        yield from _applying(part, value)
+    if "if" in schema:
+        branch = schema.get("then" if accepts(schema["if"], value) else "else")
+        if isinstance(branch, Mapping):
+            yield from _applying(dict(branch), value)
+
+
+def _numeric(place: str, path: Path, parts: Sequence[Plain], value: Json) -> NumericKey | None:
+    if any("const" in part or "enum" in part for part in parts):
+        return None
+    types = [{part["type"]} if isinstance(part["type"], str) else set(part["type"]) for part in parts if "type" in part]
+    if not types or not all(kinds & {"number", "integer"} for kinds in types):
+        return None
+    integer = not all("number" in kinds for kinds in types)
+    low, high = _limits(parts, integer)
+    if isinstance(value, list):
+        value = max((item for item in value if isinstance(item, int | float)), default=None)
+    return NumericKey(path=path, place=place, integer=integer, low=low, high=high, value=value)
+
+
+def _limits(parts: Sequence[Plain], integer: bool) -> tuple[float, float]:
+    low, high = 0.0, LARGEST
+    for part in parts:
+        if "minimum" in part:
+            low = max(low, math.ceil(part["minimum"]) if integer else part["minimum"])
+        if "maximum" in part:
+            high = min(high, math.floor(part["maximum"]) if integer else part["maximum"])
+        if "exclusiveMinimum" in part:
+            limit = part["exclusiveMinimum"]
+            above = math.floor(limit) + 1 if integer else LEAST_TRIED if limit == 0 else math.nextafter(limit, math.inf)
+            low = max(low, above)
+        if "exclusiveMaximum" in part:
+            limit = part["exclusiveMaximum"]
+            high = min(high, math.ceil(limit) - 1 if integer else math.nextafter(limit, -math.inf))
+    return float(low), float(high)
+
+
+def _by_id(spec: Spec, path: Path) -> str:
+    """A path in dotted form, with claims by their ids."""
+    if path[0] == "claims":
+        return dotted(("claims", spec.claims[int(path[1])].id, *path[2:]))
+    return dotted(path)
+
+
+def dotted(path: Path) -> str:
+    """A path as ``--set`` takes it."""
+    return ".".join(str(step) for step in path)

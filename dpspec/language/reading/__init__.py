@@ -1,0 +1,1 @@
+"""Spec files to trees in which every value remembers where it was written."""

@@ -1,0 +1,1 @@
+"""Documents held against the schemas of core and plugins."""

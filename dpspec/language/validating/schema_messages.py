@@ -1,0 +1,254 @@
+"""Our own words for everything that a JSON Schema can object to: one text per keyword, never the library's."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpspec.contract import Diagnostic, Json, Path, format_path
+from dpspec.language.reading.yaml_syntax import is_not_finite, read_scalar
+from dpspec.language.validating.blocks import Plain
+from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, quoted, shown, visible
+
+#: How many unknown keys of one map are told; the rest would only repeat that something is very wrong.
+_MOST_KEYS = 50
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One objection of the validator: the keyword, what it demands, the value, and where both stand.
+
+    whole: the value is the whole block that ``root`` describes.
+    """
+
+    keyword: str | None
+    wanted: Any
+    value: Json
+    path: Path
+    schema: Json
+    root: Plain
+    schema_path: tuple[str | int, ...]
+    branches: Sequence[Any] = ()
+    whole: bool = False
+
+    @property
+    def name(self) -> str:
+        """The value's own name: its key, with the positions that follow it."""
+        keys = [i for i, part in enumerate(self.path) if isinstance(part, str)]
+        return visible(format_path(self.path[keys[-1] :])) if keys else format_path(self.path)
+
+    @property
+    def place(self) -> str:
+        """The value's whole path, as people write it."""
+        return visible(format_path(self.path))
+
+    def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
+        """A diagnostic at the value, or at ``path``."""
+        return Diagnostic(code=code, message=message, path=self.path if path is None else path, help=help)
+
+
+def _unknown_keys(p: Problem) -> Iterator[Diagnostic]:
+    valid = _valid_keys(p.schema)
+    for key, near in _meant(p.schema, p.value):
+        message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
+        hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
+        if key == "<<":
+            hint = "YAML's merge key is no part of the spec language; use extends, or repeat the keys"
+        yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
+
+
+def _valid_keys(schema: Json) -> list[str]:
+    return [key for key, inner in schema.get("properties", {}).items() if inner != {"not": {}}]
+
+
+def _meant(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
+    """The unknown keys of a map, each with the valid key that it was most likely meant to be."""
+    required = schema.get("required", ())
+    # A missing key is the likeliest meaning of a misspelt one, and one that is there the least likely.
+    likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
+    patterns = [re.compile(pattern) for pattern in schema.get("patternProperties", ())]
+    properties = schema.get("properties", {})
+    unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
+    for key in itertools.islice(unknown, _MOST_KEYS):
+        yield key, closest(key, likely)
+
+
+def _missing_keys(p: Problem) -> Iterator[Diagnostic]:
+    schema = p.root if p.whole else p.schema  # what a condition requires is described by the block that it stands in
+    strict = schema.get("additionalProperties") is False
+    misspelt = {near for _, near in _meant(schema, p.value)} if strict else set()
+    for key in p.wanted:
+        if key in p.value or key in misspelt:  # a misspelt key is told once, as the unknown key that it is
+            continue
+        about = _description(schema, key) or _description(p.root, key)
+        message = f"missing key {quoted(key)} in {p.place}"
+        yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
+
+
+def missing_one(p: Problem, keys: Sequence[str]) -> Iterator[Diagnostic]:
+    """What to tell where one of several keys has to stand: nothing where a misspelt one is told anyway."""
+    if not {near for _, near in _meant(p.schema, p.value)} & set(keys):
+        message = f"{p.place} needs one of {listed(keys)}"
+        yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
+
+
+def _description(schema: Json, key: str) -> str | None:
+    found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
+    text = found.get("description") if isinstance(found, dict) else None
+    return f"{key}: {text}" if text else None
+
+
+_TYPE_NAMES = {
+    "number": "a number",
+    "integer": "a whole number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "a map",
+    "array": "a list",
+    "null": "nothing",
+}
+
+
+def _wrong_type(p: Problem) -> Iterator[Diagnostic]:
+    kinds = [p.wanted] if isinstance(p.wanted, str) else list(p.wanted)
+    wanted = " or ".join(_TYPE_NAMES[k] for k in kinds)
+    numeric = "number" in kinds or "integer" in kinds
+    if numeric and isinstance(p.value, str) and is_not_finite(p.value):
+        yield p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(p.value)}")
+        return
+    yield p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(p.value)}", _type_help(p.value, kinds, numeric))
+
+
+def _type_help(value: Json, kinds: list[str], numeric: bool) -> str | None:
+    if value is None:
+        return "give it a value, or remove the key"
+    if isinstance(value, str) and numeric:
+        if _is_number(value):
+            return "write it without quotes"
+        if _is_number(value.replace("_", "").replace(",", "")):
+            return f"write it as {clipped(value.replace('_', '').replace(',', ''))}"
+    if isinstance(value, str) and "boolean" in kinds and value.lower() in ("yes", "no", "on", "off", "true", "false"):
+        return f"write {'true' if value.lower() in ('yes', 'on', 'true') else 'false'}"
+    if "string" in kinds and isinstance(value, bool | int | float):
+        return "write it in quotes"
+    if "array" in kinds:
+        return "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        value = read_scalar(text.strip())
+    except ValueError:
+        return False
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _bad_choice(p: Problem) -> Iterator[Diagnostic]:
+    allowed = p.wanted if p.keyword == "enum" else [p.wanted]
+    texts = [a for a in allowed if isinstance(a, str)]
+    if texts and isinstance(p.value, str):
+        near = closest(p.value, texts)
+        message = f"{quoted(p.value)} is not a choice for {p.name}" + (
+            f"; did you mean {quoted(near)}?" if near else ""
+        )
+    else:
+        message = f"{shown(p.value)} is not a choice for {p.name}"
+    yield p.tell("bad-choice", message, f"valid: {listed(allowed)}")
+
+
+def _out_of_range(words: str) -> Callable[[Problem], Iterator[Diagnostic]]:
+    def tell(p: Problem) -> Iterator[Diagnostic]:
+        yield p.tell("out-of-range", f"{p.name} must be {words} {number(p.wanted)}, got {shown(p.value)}")
+
+    return tell
+
+
+def _length(words: str, thing: str) -> Callable[[Problem], Iterator[Diagnostic]]:
+    def tell(p: Problem) -> Iterator[Diagnostic]:
+        things = thing if p.wanted == 1 else "entries" if thing == "entry" else f"{thing}s"
+        yield p.tell("bad-length", f"{p.name} must have {words} {p.wanted} {things}, got {len(p.value)}")
+
+    return tell
+
+
+def _repeats(p: Problem) -> Iterator[Diagnostic]:
+    for i, item in enumerate(p.value):
+        if item in p.value[:i]:
+            yield p.tell("bad-length", f"{p.name} lists {choice(item)} twice", path=(*p.path, i))
+            return
+
+
+def _pattern(p: Problem) -> Iterator[Diagnostic]:
+    about = p.schema.get("description")
+    yield p.tell("bad-format", f"{quoted(p.value)} is not a valid {p.name}", f"{p.name}: {about}" if about else None)
+
+
+def _conflict(p: Problem) -> Iterator[Diagnostic]:
+    """A property that a condition forbids: its schema was ``false``."""
+    if p.wanted != {}:
+        yield from otherwise(p)
+        return
+    yield Diagnostic(
+        code="conflicting-key",
+        message=f"{quoted(p.name)} does not belong {_condition(p)}",
+        path=p.path,
+        help="remove it, or change what excludes it",
+        at_key=True,
+    )
+
+
+def _condition(p: Problem) -> str:
+    """The condition under which the value is judged, in words: ``to scheme poisson``, ``beside 'phases'``."""
+    schema: Any = p.root
+    test: Plain | None = None
+    holds = True
+    for step in p.schema_path:
+        if step in ("then", "else") and isinstance(schema, dict) and "if" in schema:
+            test, holds = schema["if"], step == "then"
+        schema = schema[step]
+    if test is None:
+        return "here"
+    values = [f"{key} {_compared(schema)}" for key, schema in test.get("properties", {}).items()]
+    if holds and values:
+        return f"to {' and '.join(values)}"
+    keys = " and ".join(values or [quoted(key) for key in test.get("required", ())])
+    return f"{'beside' if holds else 'here without'} {keys}" if keys else "here"
+
+
+def _compared(schema: Plain) -> str:
+    """What a condition compares a value with."""
+    return listed([schema["const"]] if "const" in schema else schema.get("enum", []))
+
+
+def otherwise(p: Problem) -> Iterator[Diagnostic]:
+    """For keywords that no text stands for."""
+    about = p.schema.get("description") if isinstance(p.schema, dict) else None
+    yield p.tell("not-allowed", f"{p.name} cannot be {shown(p.value)}", f"{p.name}: {about}" if about else None)
+
+
+#: One text per keyword.
+TEXTS: dict[str | None, Callable[[Problem], Iterator[Diagnostic]]] = {
+    "not": _conflict,
+    "additionalProperties": _unknown_keys,
+    "required": _missing_keys,
+    "type": _wrong_type,
+    "enum": _bad_choice,
+    "const": _bad_choice,
+    "minimum": _out_of_range("at least"),
+    "maximum": _out_of_range("at most"),
+    "exclusiveMinimum": _out_of_range("above"),
+    "exclusiveMaximum": _out_of_range("below"),
+    "multipleOf": _out_of_range("a multiple of"),
+    "minLength": _length("at least", "character"),
+    "maxLength": _length("at most", "character"),
+    "minItems": _length("at least", "item"),
+    "maxItems": _length("at most", "item"),
+    "minProperties": _length("at least", "entry"),
+    "maxProperties": _length("at most", "entry"),
+    "uniqueItems": _repeats,
+    "pattern": _pattern,
+}

@@ -1,0 +1,172 @@
+"""Validates one resolved document: every block by core's schema and its provider's, every error at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path
+from dpspec.contract.catalog import Catalog
+from dpspec.language.validating import blocks, installed
+from dpspec.language.validating.blocks import Plain
+from dpspec.language.validating.claims import check_claims
+from dpspec.language.validating.installed import CHOOSERS, find
+from dpspec.language.validating.problems import cast, fill, problems
+from dpspec.text import shown
+
+VERSION = 1
+
+
+@dataclass
+class Checked:
+    """A document with defaults filled in and numbers in their types, and what is wrong with it."""
+
+    document: dict[str, Json]
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+
+def check(document: dict[str, Json], catalog: Catalog) -> Checked:
+    """Validate a document whose parents, cell and overrides are in place."""
+    version = document.get("dpspec")
+    if version is not None and (isinstance(version, bool) or version != VERSION):
+        # Another version is another language: to judge it by this one's rules would only mislead.
+        message = f"this dpspec reads version {VERSION} of the spec language, got {shown(version)}"
+        hint = f"write dpspec: {VERSION}, or install the dpspec that this spec was written for"
+        return Checked(document, [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)])
+    return _Checker(document, catalog).run()
+
+
+class _Checker:
+    def __init__(self, document: dict[str, Json], catalog: Catalog) -> None:
+        top = _top_schema()
+        self.catalog = catalog
+        self.found = list(problems(top, document))
+        self.document: dict[str, Json] = fill(top, document)
+
+    def run(self) -> Checked:
+        if isinstance(self.document.get("requires"), list):
+            self.found += installed.check(self.document["requires"])
+        mechanism = self._mechanism()
+        self._chosen("data", blocks.data_block)
+        self._chosen("model", blocks.model_block)
+        self._training()
+        threat_model = self._threat_model(mechanism)
+        if "audit" in self.document:
+            self._block("audit", blocks.audit_block(mechanism), open=mechanism is None)
+        if "claims" in self.document:
+            claims, wrong = check_claims(self.document["claims"], mechanism, threat_model)
+            self.document["claims"] = claims
+            self.found += wrong
+        self.document = {**self.document, "dpspec": VERSION}
+        return Checked(self.document, list(dict.fromkeys(self.found)))
+
+    def _mechanism(self) -> Mechanism | None:
+        provider = self._provider("mechanism")
+        if provider is None:
+            return None
+        block = self.document["mechanism"]
+        if provider.steps and "phases" in block:
+            self._phases(provider, block)
+        else:
+            self._block("mechanism", blocks.mechanism_block(provider))
+        return provider  # type: ignore[no-any-return]
+
+    def _phases(self, provider: Mechanism, block: dict[str, Json]) -> None:
+        """Each phase over the block, as training will see it; an error is told where its value stands."""
+        phases_schema = blocks.mechanism_block(provider)["properties"]["phases"]
+        phases = block["phases"]
+        wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
+        if "steps" in block:
+            message = "'steps' does not belong beside 'phases': each phase has its own"
+            wrong.append(
+                Diagnostic(
+                    code="conflicting-key", message=message, path=("mechanism", "steps"), help="remove it", at_key=True
+                )
+            )
+        whole = blocks.phase_block(provider)
+        base = fill(whole, {k: v for k, v in block.items() if k not in ("kind", "phases", "steps")})
+        filled: list[Json] = []
+        for i, phase in enumerate(phases if isinstance(phases, list) else []):
+            if not isinstance(phase, dict):
+                continue
+            own = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
+            here: Path = ("mechanism", "phases", i)
+            wrong += (_at_home(d, own, here) for d in problems(whole, {**base, **own}, here))
+            filled.append(own)
+        if not wrong:
+            base = cast(whole, base)
+            filled = [
+                {key: cast(whole["properties"].get(key, {}), value) for key, value in phase.items()} for phase in filled
+            ]
+        self.found += wrong
+        self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
+
+    def _chosen(self, name: str, schema: Any) -> None:
+        provider = self._provider(name)
+        if provider is not None:
+            self._block(name, schema(provider))
+
+    def _training(self) -> None:
+        written = self.document.get("training")
+        if not isinstance(written, dict):
+            return  # told by the top schema
+        if not written and "native" not in self.catalog.backends:
+            self._block("training", blocks.training_block(None))  # nothing asks for a backend yet
+            return
+        self.document["training"] = {"backend": "native", **written}
+        self._chosen("training", blocks.training_block)
+
+    def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
+        """The threat model where it is valid."""
+        if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
+            return None
+        block: dict[str, Json] = self.document["threat_model"]
+        if isinstance(block["group_size"], int):
+            block["group_size"] = [block["group_size"]]
+        return block
+
+    def _provider(self, name: str) -> Any:
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return None  # absent, or told by the top schema
+        found = find(block, CHOOSERS[name], self.catalog)
+        if isinstance(found, Diagnostic):
+            self.found.append(found)
+            return None
+        return found
+
+    def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
+        """Validate and fill in one block; whether it is there and valid.
+
+        open: the mechanism is unknown, and with it some of the keys: none can be called unknown.
+        """
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return False
+        filled = fill(schema, block)
+        wrong = [d for d in problems(schema, filled, (name,)) if not (open and d.code == "unknown-key")]
+        self.document[name] = filled if wrong else cast(schema, filled)
+        self.found += wrong
+        return not wrong
+
+
+def _top_schema() -> Plain:
+    """Core's own schema, claims aside: those are validated one by one."""
+    schema = blocks.core("spec")
+    # These stay valid keys: ``claims`` and ``dpspec`` have their own checks, the other two are composed away.
+    apart = ("dpspec", "extends", "matrix", "claims")
+    properties = {
+        key: {"description": inner["description"]} if key in apart else inner
+        for key, inner in schema["properties"].items()
+    }
+    return {**schema, "properties": properties}
+
+
+def _at_home(diagnostic: Diagnostic, own: dict[str, Json], here: Path) -> Diagnostic:
+    """Where a phase took a value from the block, the block is at fault: point there."""
+    inside = diagnostic.path[len(here) :]
+    if not inside or inside[0] in own:
+        return diagnostic
+    message = diagnostic.message.replace(format_path(here), "mechanism")
+    return dataclasses.replace(diagnostic, path=("mechanism", *inside), message=message)

@@ -1,0 +1,136 @@
+"""What is known of a run as a whole when its recording begins: ``run.json``, the mark of such a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpspec.errors import RecordingError
+from dpspec.recording.folder.members import MOST_RECORDS
+
+#: The version of the folder's format.
+FORMAT = 1
+
+#: A header has at most so many bytes and layers, and a name in it so many characters.
+MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The parts of a run, by the names of their classes; "" or None for what is not known.
+
+    versions: of dpspec, torch, opacus. source: who tells of the steps, ``opacus`` or ``own-loop``. optimizer, inner,
+    model, loader, sampler: classes. clipping: ``flat``, ``per-layer``, ``adaptive``, ``ghost`` or ``own``. scheme: how
+    the sampler draws: ``poisson``, ``shuffled``, ``sequential``, ``weighted``, ``unknown``, or ``none`` without a
+    loader. rate: of a Poisson sampler. records: how many the loader's data set holds. batch_size: of loaders that have
+    one. workers: processes that load data ahead. reduction: ``mean`` or ``sum``. expected_batch_size: what a mean
+    divides by. accountant: its mechanism (``rdp``, ``prv``, ``gdp``), or its class; told_before: how many steps it had
+    counted before. layers: names and sizes of all parameters that the optimizer moves. width: how many directions the
+    noise is looked at along. secure: whether noise comes from a cryptographic generator. notes: what could not be
+    recognised.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    source: str = "own-loop"
+    optimizer: str = ""
+    inner: str = ""
+    model: str = ""
+    loader: str = ""
+    sampler: str = ""
+    clipping: str = "own"
+    scheme: str = "none"
+    rate: float | None = None
+    records: int | None = None
+    batch_size: int | None = None
+    workers: int = 0
+    reduction: str = ""
+    expected_batch_size: float | None = None
+    accountant: str = ""
+    told_before: int = 0
+    layers: tuple[tuple[str, int], ...] = ()
+    width: int = 0
+    secure: bool = False
+    notes: tuple[str, ...] = ()
+
+    def write(self) -> bytes:
+        """Its JSON."""
+        text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
+        return text.encode("utf-8") + b"\n"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the optimizer moves."""
+        return sum(size for _, size in self.layers)
+
+
+def read_header(content: bytes, name: str) -> Header:
+    """A header from its bytes; ``RecordingError`` that names the file and the key where they are none."""
+    try:
+        read = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RecordingError(f"{name}: not JSON: {str(error)[:80]}") from None
+    if not isinstance(read, dict) or "dpspec-run" not in read:
+        raise RecordingError(f"{name}: not the mark of a recorded run: it has no 'dpspec-run'")
+    version = read["dpspec-run"]
+    if type(version) is not int or version < 1:
+        raise RecordingError(f"{name}: dpspec-run must be a whole number from 1 on")
+    if version > FORMAT:
+        raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
+    found: dict[str, Any] = {key: read[key] for key in Header.__dataclass_fields__ if key in read}
+    for key, value in found.items():
+        problem = _problem(key, value)
+        if problem:
+            raise RecordingError(f"{name}: {key} must be {problem}")
+    if "layers" in found:
+        found["layers"] = tuple((layer, size) for layer, size in found["layers"])
+    found["notes"] = tuple(found.get("notes", ()))
+    return Header(**found)
+
+
+_WORDS = {
+    "source": ("opacus", "own-loop"),
+    "clipping": ("flat", "per-layer", "adaptive", "ghost", "own"),
+    "scheme": ("poisson", "shuffled", "sequential", "weighted", "unknown", "none"),
+    "reduction": ("mean", "sum", ""),
+}
+_COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}
+_COUNTS["told_before"] = (0, 2**53)
+_REALS = {"rate": 1.0, "expected_batch_size": 1e12}
+
+
+def _problem(key: str, value: Any) -> str | None:
+    """What a value of the header has to be, where it is not."""
+    if key in _WORDS:
+        return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
+    if key in _COUNTS:
+        low, high = _COUNTS[key]
+        optional = key in ("records", "batch_size")
+        fits = (value is None and optional) or (type(value) is int and low <= value <= high)
+        return None if fits else f"a whole number from {low} to {high}"
+    if key in _REALS:
+        fits = value is None or (type(value) in (int, float) and 0.0 <= value <= _REALS[key])
+        return None if fits else f"a number from 0 to {_REALS[key]:g}"
+    if key == "secure":
+        return None if type(value) is bool else "true or false"
+    if key == "versions":
+        fits = isinstance(value, dict) and len(value) <= 20 and all(map(_is_name, [*value, *value.values()]))
+        return None if fits else "a mapping of names to versions"
+    if key == "notes":
+        return (
+            None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
+        )
+    if key == "layers":
+        fits = isinstance(value, list) and len(value) <= MOST_LAYERS and all(map(_is_layer, value))
+        return None if fits else f"a list of at most {MOST_LAYERS} names with sizes"
+    return None if _is_name(value) else f"a text of at most {_LONGEST} characters"
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST
+
+
+def _is_layer(value: Any) -> bool:
+    pair = isinstance(value, list) and len(value) == 2
+    return pair and _is_name(value[0]) and type(value[1]) is int and 0 <= value[1] < 2**48

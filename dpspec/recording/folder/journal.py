@@ -1,0 +1,92 @@
+"""A file that is only appended to: frames under a chain of digests, readable up to the last whole one.
+
+A frame is its length (4 bytes, little-endian), its kind (1 byte), its payload, and 32 bytes of SHA-256 over the digest
+of the frame before it, the length, the kind and the payload. The first frame follows the digest of the run's header.
+Each is written by one call, so that a killed process leaves at most one frame cut short, which readers leave out; any
+other change of any byte breaks the chain at the frame that holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpspec.errors import RecordingError
+
+#: No frame is longer; a reader allocates no more for one.
+LONGEST = 1 << 22
+
+_HEAD = struct.Struct("<IB")
+_DIGEST = 32
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that was read: its kind, its payload, its own digest, and its number in the file, from 1 on."""
+
+    kind: int
+    payload: bytes
+    digest: bytes
+    number: int
+
+
+class JournalWriter:
+    """Appends frames to a new file; raises ``FileExistsError`` where there is one."""
+
+    def __init__(self, path: Path, first: bytes) -> None:
+        """``first``: the digest that the first frame follows."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._file = os.open(path, flags, 0o600)
+        self._digest = first
+
+    def append(self, kind: int, payload: bytes) -> bytes:
+        """Write one frame and return its digest; raises ``ValueError`` if it is too long, ``OSError`` as writing."""
+        if len(payload) > LONGEST:
+            raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
+        head = _HEAD.pack(len(payload), kind)
+        digest = hashlib.sha256(self._digest + head + payload).digest()
+        whole = head + payload + digest
+        written = os.write(self._file, whole)
+        if written != len(whole):
+            raise OSError(f"wrote {written} of {len(whole)} bytes")
+        self._digest = digest
+        return digest
+
+    def close(self) -> None:
+        """Close the file; nothing more is written."""
+        os.close(self._file)
+
+
+def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
+    """The whole frames of a file, in order, each checked against the chain; a last one cut short is left out.
+
+    name: what the file is called in messages. Raises ``RecordingError`` that names file, frame and byte where a frame
+    is none, or does not follow from the one before.
+    """
+    digest, offset, number = first, 0, 1
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while True:
+                head = file.read(_HEAD.size)
+                if len(head) < _HEAD.size:
+                    return
+                length, kind = _HEAD.unpack(head)
+                where = f"{name}: frame {number} at byte {offset}"
+                if length > LONGEST:
+                    raise RecordingError(f"{where}: a frame holds at most {LONGEST} bytes, this one claims {length}")
+                if offset + _HEAD.size + length + _DIGEST > size:
+                    return
+                payload, told = file.read(length), file.read(_DIGEST)
+                digest = hashlib.sha256(digest + head + payload).digest()
+                if told != digest:
+                    raise RecordingError(f"{where}: its digest does not follow from what stands before it")
+                yield Frame(kind, payload, digest, number)
+                offset += _HEAD.size + length + _DIGEST
+                number += 1
+    except OSError as error:
+        raise RecordingError(f"{name}: cannot be read: {error.strerror or error}") from error

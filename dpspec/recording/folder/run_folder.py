@@ -1,0 +1,201 @@
+"""The folder of a recorded run: written once by its recorder, read by strangers who trust nothing in it.
+
+``run.json`` is the mark, and says what the run is made of. ``steps.log`` and ``internal.log`` are journals
+(:mod:`~dpspec.recording.folder.journal`): what was done at each step, and what of it speaks of records. The internal
+part is written first, and the public one holds its digest fast. So both files end at a step that is whole, whenever the
+process was killed, and ``internal.log`` can be kept back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
+from dpspec.recording.folder.journal import Frame, JournalWriter, read_frames
+from dpspec.recording.folder.step_record import InternalStep, PublicStep
+
+#: The files of a folder.
+MARK, STEPS, INTERNAL = "run.json", "steps.log", "internal.log"
+
+#: Kinds of frames: a step, and the end of a recording.
+STEP, END = 1, 2
+
+#: Runs have at most so many steps; more than these say nothing is recorded that is read.
+MOST_STEPS = 2**20
+
+#: The last frame's text has at most so many bytes.
+_LONGEST_END = 1 << 20
+
+
+class RunWriter:
+    """Writes a new run folder; each step is on its way to the disk before the next begins."""
+
+    def __init__(self, folder: Path, header: Header) -> None:
+        """Raises ``UsageError`` where the folder holds anything already: two recorders, or an earlier run."""
+        content = header.write()
+        if len(content) > MOST_BYTES:
+            raise UsageError(f"the model has too many or too long names of parameters: more than {MOST_BYTES} bytes")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            strange = next(iter(sorted(os.listdir(folder))), None)
+            if strange is None:
+                self._mark(folder, content)
+        except FileExistsError:
+            strange = MARK if folder.is_dir() else ""
+        except OSError as error:
+            raise UsageError(f"cannot record into {folder}: {error.strerror or error}") from error
+        if strange == "":
+            raise UsageError(f"cannot record into {folder}: it is not a folder")
+        if strange is not None:
+            what = "a recording, or another recorder writes there" if strange in (MARK, STEPS, INTERNAL) else strange
+            raise UsageError(
+                f"{folder} already holds {what}: a run is recorded once; give a folder that is new or empty"
+            )
+        first = hashlib.sha256(content).digest()
+        self._steps = JournalWriter(folder / STEPS, first)
+        self._internal = JournalWriter(folder / INTERNAL, first)
+        self.steps = 0
+
+    @staticmethod
+    def _mark(folder: Path, content: bytes) -> None:
+        mark = os.open(folder / MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(mark, content)
+        finally:
+            os.close(mark)
+
+    def write(self, public: PublicStep, internal: InternalStep) -> None:
+        """Append a step: first what is internal, then what is public."""
+        digest = self._internal.append(STEP, internal.encode())
+        self._steps.append(STEP, public.encode(digest))
+        self.steps += 1
+
+    def end(self, told: Mapping[str, Any]) -> None:
+        """Append what is known at the end, and close."""
+        try:
+            self._steps.append(END, json.dumps(told).encode("utf-8"))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close both files."""
+        self._steps.close()
+        self._internal.close()
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder that is read; every way in checks digests, and raises ``RecordingError`` that names the place."""
+
+    path: Path
+    header: Header
+    first: bytes
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder at a path; ``UsageError`` where there is no folder, ``RecordingError`` where it holds no run."""
+        if not path.is_dir():
+            raise UsageError(f"{path} is not a folder; dpspec.record writes one")
+        if not os.path.lexists(path / MARK):
+            raise RecordingError(f"{path}: not the folder of a recorded run: it has no {MARK}")
+        for name in (MARK, STEPS, INTERNAL):
+            if os.path.lexists(path / name) and not stat.S_ISREG(os.lstat(path / name).st_mode):
+                raise RecordingError(f"{path / name}: not a regular file")
+        try:
+            with (path / MARK).open("rb") as file:
+                content = file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise RecordingError(f"{path / MARK}: cannot be read: {error.strerror or error}") from error
+        if len(content) > MOST_BYTES:
+            raise RecordingError(f"{path / MARK}: longer than {MOST_BYTES} bytes")
+        return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
+
+    def steps(self) -> Iterator[PublicStep | Mapping[str, Any]]:
+        """The recorded steps, in order, and last what was known at the end, where the recording came to one."""
+        for public, _ in self._public():
+            yield public
+
+    def internal(self) -> Iterator[InternalStep]:
+        """What of the steps speaks of records, as far as :meth:`steps` go; raises where it was kept back."""
+        if not (self.path / INTERNAL).exists():
+            raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
+        frames = self._frames(INTERNAL)
+        for public, digest in self._public():
+            if not isinstance(public, PublicStep):
+                return
+            frame = next(frames, None)
+            if frame is None or frame.digest != digest:
+                raise RecordingError(
+                    f"{self.path / INTERNAL}: step {public.step} is not the one that {STEPS} holds fast"
+                )
+            try:
+                internal = InternalStep.decode(frame.payload)
+                if internal.step != public.step:
+                    raise ValueError(f"step {internal.step} stands where step {public.step} should")
+            except ValueError as error:
+                raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
+            yield internal
+
+    @property
+    def has_internal(self) -> bool:
+        """Whether the internal part is there."""
+        return (self.path / INTERNAL).exists()
+
+    def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any], bytes]]:
+        ended = False
+        for frame in self._frames(STEPS):
+            where = f"{self.path / STEPS}: frame {frame.number}"
+            if ended:
+                raise RecordingError(f"{where}: follows the end of the recording")
+            if frame.kind == END:
+                ended = True
+                yield _end(frame, where), b""
+                continue
+            if frame.kind != STEP:
+                raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
+            if frame.number > MOST_STEPS:
+                raise RecordingError(f"{where}: a recording has at most {MOST_STEPS} steps")
+            try:
+                step, digest = PublicStep.decode(frame.payload, len(self.header.layers), self.header.width)
+                if step.step != frame.number:
+                    raise ValueError(f"step {step.step} stands where step {frame.number} should")
+                _require_sane(step)
+            except ValueError as error:
+                raise RecordingError(f"{where}: {error}") from None
+            yield step, digest
+
+    def _frames(self, name: str) -> Iterator[Frame]:
+        if not (self.path / name).exists():
+            return iter(())
+        return read_frames(self.path / name, self.first, str(self.path / name))
+
+
+def _require_sane(step: PublicStep) -> None:
+    """Raise ``ValueError`` for numbers that no recorder writes; what a faulty training can do is read."""
+    for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
+        if getattr(step, name) < 0.0:
+            raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+    for name in ("told_rate", "rate"):
+        if not (math.isnan(getattr(step, name)) or getattr(step, name) >= 0.0):
+            raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+
+
+def _end(frame: Frame, where: str) -> Mapping[str, Any]:
+    if len(frame.payload) > _LONGEST_END:
+        raise RecordingError(f"{where}: the end is longer than {_LONGEST_END} bytes")
+    try:
+        read = json.loads(frame.payload)
+    except (ValueError, RecursionError):
+        raise RecordingError(f"{where}: the end is not JSON") from None
+    if not isinstance(read, dict):
+        raise RecordingError(f"{where}: the end is not a mapping")
+    return read

@@ -1,0 +1,84 @@
+"""The noise of a step in a few numbers: each layer's sum of squares, and the noise along fixed directions.
+
+Coordinate i of a layer belongs to direction i mod W, with the sign S[(i div W) mod R, i mod W]; S is a fixed table of
+R by W random signs. The directions are orthogonal, and together they hold every coordinate, so that Gaussian noise of
+deviation s gives independent N(0, s^2) along them, and noise that is used again anywhere in the model shows in their
+products. It takes one addition for each coordinate, and no memory that grows with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+#: At most so many directions, and so many rows of signs; the signs' seed is part of the format.
+MOST_DIRECTIONS, _ROWS, _SEED = 128, 127, 20_260_101
+
+
+def width_of(sizes: Sequence[int]) -> int:
+    """How many directions a model with layers of these sizes is looked at along: those that hold a coordinate."""
+    return min(MOST_DIRECTIONS, max(sizes, default=0))
+
+
+class NoiseSketch:
+    """Adds up the noise of one step, layer by layer."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """``sizes``: how many coordinates each layer has."""
+        self.width = width_of(sizes)
+        whole = _ROWS * max(1, self.width)
+        signs = np.random.default_rng(_SEED).integers(0, 2, size=(_ROWS, max(1, self.width))) * 2.0 - 1.0
+        self._signs = torch.tensor(signs, dtype=torch.float64)
+        counts = np.zeros(max(1, self.width))
+        for size in sizes:
+            counts += np.bincount(np.arange(size % whole) % max(1, self.width), minlength=max(1, self.width))
+            counts += size // whole * _ROWS
+        self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
+        self._whole = whole
+        self._block: Tensor | None = None
+        self._squares: list[Tensor] = []
+
+    def add(self, noise: Tensor) -> None:
+        """The noise of the next layer, of any shape."""
+        flat = noise.detach().reshape(-1)
+        if flat.dtype not in (torch.float32, torch.float64):
+            flat = flat.float()
+        if self._block is None:
+            self._block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
+        block = self._block
+        flat = flat.to(block.device)
+        self._squares.append(torch.dot(flat, flat).double())
+        full = len(flat) // self._whole * self._whole
+        if full:
+            block += flat[:full].view(-1, self._whole).sum(0)
+        if full < len(flat):
+            block[: len(flat) - full] += flat[full:]
+
+    def results(self) -> Tensor:
+        """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions."""
+        if self._block is None:
+            return torch.zeros(0, dtype=torch.float64)
+        signs, lengths = self._signs.to(self._block.device), self._lengths.to(self._block.device)
+        along = (self._block.view(signs.shape) * signs).sum(0) / lengths
+        return torch.cat([torch.stack(self._squares), along[: self.width]])
+
+    def clear(self) -> None:
+        """Forget it all, before the next step."""
+        self._squares = []
+        if self._block is not None:
+            self._block.zero_()
+
+
+def directions(sizes: Sequence[int]) -> Tensor:
+    """(width, sum of sizes) the directions themselves, of length one: for tests, as slow as they are plain."""
+    sketch = NoiseSketch(sizes)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    rows = torch.zeros(sketch.width, int(starts[-1]), dtype=torch.float64)
+    for low, high in pairwise(starts.tolist()):
+        for i in range(high - low):
+            rows[i % sketch.width, low + i] = sketch._signs[i // sketch.width % _ROWS, i % sketch.width]
+    return rows / sketch._lengths[: sketch.width, None]

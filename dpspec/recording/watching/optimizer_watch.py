@@ -1,0 +1,204 @@
+"""Opacus' optimizer while it steps: what it clips and adds up, which noise it adds, by what it divides, what it moves.
+
+Three of its methods are replaced on the instance by ones that call them and look at what they left behind; the inner
+optimizer of torch tells before and after each of its steps. An update without a call of ``add_noise`` before it is one
+that got no noise, whoever made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.folder.step_record import UNSEEN
+from dpspec.recording.watching.contributions import Contributions
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.pending_step import PendingStep
+
+#: What is called when the inner optimizer is about to step, and when it has stepped.
+Moment = Callable[[], None]
+
+
+class OpacusWatch:
+    """Fills in the pending step of a recorder."""
+
+    def __init__(self, optimizer: Any, clipping: str, model: Any, sketch: NoiseSketch) -> None:
+        self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
+        self._undo: list[Callable[[], None]] = []
+        self._scaled: Tensor | None = None
+        self._meddled: Tensor | None = None
+        self.step = PendingStep()
+        #: In which half precision norms were computed, and sums made; "" for neither.
+        self.norm_type, self.sum_type = "", ""
+
+    @property
+    def meddled(self) -> int:
+        """How many updates were made with other gradients than the noisy, scaled sum."""
+        return 0 if self._meddled is None else int(self._meddled)
+
+    def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None]) -> None:
+        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training."""
+        optimizer, self._guarded = self._optimizer, guarded
+        self._ids = [id(p) for p in optimizer.params]
+        if self._clipping == "ghost":
+            self._replace(optimizer, "accumulate", self._around_accumulate)
+            if callable(getattr(self._model, "get_clipping_coef", None)):
+                self._replace(self._model, "get_clipping_coef", self._around_coefficients)
+        else:
+            self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
+        self._replace(optimizer, "add_noise", self._around_noise)
+        self._replace(optimizer, "scale_grad", self._around_scaling)
+        inner = optimizer.original_optimizer
+        handles = (
+            inner.register_step_pre_hook(lambda *_: guarded(before)),
+            inner.register_step_post_hook(lambda *_: guarded(after)),
+        )
+        self._undo += [handle.remove for handle in handles]
+
+    def detach(self) -> None:
+        """Leave the optimizer as it was."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    def _replace(self, thing: Any, name: str, around: Callable[[Callable[[], Any]], Any]) -> None:
+        """Put ``around`` in the place of a method without arguments, on this instance alone."""
+        own, original = vars(thing).get(name), getattr(thing, name)
+
+        def replaced(this: Any) -> Any:
+            return around(original)
+
+        put = MethodType(replaced, thing)
+        object.__setattr__(thing, name, put)
+
+        def undo() -> None:
+            if vars(thing).get(name) is not put:
+                return  # somebody else has replaced it meanwhile: theirs calls this one, which only looks on
+            if own is None:
+                object.__delattr__(thing, name)
+            else:
+                object.__setattr__(thing, name, own)
+
+        self._undo.append(undo)
+
+    def _around_clipping(self, original: Callable[[], Any]) -> Any:
+        with contextlib.ExitStack() as stack:
+            seen: list[Contributions] = []
+            self._guarded(lambda: seen.append(stack.enter_context(Contributions(self._optimizer.params))))
+            result = original()
+
+        def look() -> None:
+            parameters = self._optimizer.params
+            if seen:
+                self.norm_type = seen[0].norm_type or self.norm_type
+                self.sum_type = seen[0].sum_type or self.sum_type
+            norms = seen[0].norms() if seen else None
+            norms = norms if seen and seen[0].summed == len(parameters) else None
+            if norms is not None:
+                self.step.add_rows(len(norms))
+                self.step.norms.append(norms)
+            else:
+                self.step.add_rows(len(self._optimizer.grad_samples[0]))
+
+        self._guarded(look)
+        return result
+
+    def _around_accumulate(self, original: Callable[[], Any]) -> Any:
+        result = original()
+
+        def look() -> None:
+            self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
+
+        self._guarded(look)
+        return result
+
+    def _around_coefficients(self, original: Callable[[], Any]) -> Any:
+        result = original()
+
+        def look() -> None:
+            rows = len(result)
+            self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
+
+        self._guarded(look)
+        return result
+
+    def _around_noise(self, original: Callable[[], Any]) -> Any:
+        result = original()
+
+        def look() -> None:
+            step, optimizer = self.step, self._optimizer
+            if [id(p) for p in optimizer.params] != self._ids:
+                raise RuntimeError("other parameters are trained than at the beginning; record each part apart")
+            step.noise_multiplier = float(optimizer.noise_multiplier)
+            step.clip_norm = float(optimizer.max_grad_norm)
+            step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
+            norms: list[Tensor] = []
+            self._sketch.clear()
+            for p in optimizer.params:
+                summed = p.summed_grad.detach().reshape(-1)
+                norms.append(torch.linalg.vector_norm(summed))
+                self._sketch.add(p.grad.detach().reshape(-1) - summed)
+            step.sketch, step.noised = self._sketch.results(), True
+            step.sum_norm = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]).double())
+
+        self._guarded(look)
+        return result
+
+    def look_before_update(self) -> None:
+        """The inner optimizer is about to step: count it where gradients are not what the noisy, scaled sum was."""
+        scaled, self._scaled = self._scaled, None
+        if scaled is not None:
+            now = self._fingerprint()
+            other = ((now != scaled) & ~(now.isnan() & scaled.isnan())).any()
+            self._meddled = other.long() if self._meddled is None else self._meddled + other
+
+    def _fingerprint(self) -> Tensor:
+        """Two sums over all gradients (2,), bitwise equal where nothing touched them."""
+        grads = [p.grad.detach() for p in self._optimizer.params if p.grad is not None]
+        sums = [torch.stack([g.sum(dtype=torch.float64), g.square().sum(dtype=torch.float64)]) for g in grads]
+        return torch.stack([s.to(sums[0].device) for s in sums]).sum(0) if sums else torch.zeros(2, dtype=torch.float64)
+
+    def _around_scaling(self, original: Callable[[], Any]) -> Any:
+        norms: list[Tensor] = []
+
+        def look() -> None:
+            norms.append(torch.linalg.vector_norm(self._optimizer.params[0].grad.detach()))
+
+        self._guarded(look)
+        result = original()
+        self._guarded(look)
+        if len(norms) == 2:
+            self.step.divided = (norms[0], norms[1])
+
+        def divisor() -> None:
+            self.step.divisor = 1.0
+            if self._optimizer.loss_reduction == "mean":
+                times = int(self._optimizer.accumulated_iterations)
+                self.step.divisor = float(self._optimizer.expected_batch_size) * times
+
+        self._guarded(divisor)
+
+        def remember() -> None:
+            self._scaled = self._fingerprint()
+
+        self._guarded(remember)
+        return result
+
+
+def expected_multiplier(optimizer: Any, clipping: str) -> float:
+    """The multiplier of the noise on gradients that the optimizer's options ask for.
+
+    Adaptive clipping spends some of its noise multiplier s on a count with noise of deviation u, and adds noise of
+    (s^-2 - (2 u)^-2)^(-1/2) to gradients (Andrew et al. 2021, Theorem 1).
+    """
+    multiplier = float(optimizer.noise_multiplier)
+    if clipping == "adaptive" and multiplier > 0.0:
+        rest = multiplier**-2 - (2.0 * float(optimizer.unclipped_num_std)) ** -2
+        return rest**-0.5 if rest > 0.0 else math.inf
+    return float(getattr(optimizer, "_adjusted_noise_multiplier", multiplier))

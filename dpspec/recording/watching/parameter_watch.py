@@ -1,0 +1,44 @@
+"""Whether, how far and by whom the parameters were moved: one copy of them, and comparisons with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+#: How far a parameter moved that became, or was, no number.
+_HUGE = 1e300
+
+
+class ParameterWatch:
+    """Keeps the parameters as the optimizer left them; memory for one copy."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
+        self._last = [p.detach().clone() for p in self._parameters]
+
+    @torch.no_grad()
+    def moved(self) -> Tensor:
+        """How far the parameters are from the copy: an l2 norm, 0 only where every one of them is the same.
+
+        Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
+        """
+        device = self._last[0].device if self._last else None
+        pairs = zip(self._parameters, self._last, strict=True)
+        apart = [torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs]
+        if not apart:
+            return torch.zeros((), dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(apart).double())
+        return norm.nan_to_num(nan=_HUGE, posinf=_HUGE)
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Take the parameters as they are now for the copy."""
+        for p, q in zip(self._parameters, self._last, strict=True):
+            q.copy_(p)
+
+
+def _difference(p: Tensor, q: Tensor) -> Tensor:
+    same = (p == q) | (p.isnan() & q.isnan())
+    return torch.where(same, torch.zeros((), dtype=p.dtype, device=p.device), p - q)

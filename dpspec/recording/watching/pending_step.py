@@ -1,0 +1,129 @@
+"""A logical step while it happens: what was seen of it so far, and the record that it becomes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.recording.folder.members import Indices
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep
+
+
+@dataclass
+class PendingStep:
+    """Numbers are NaN and counts ``UNSEEN`` until they are seen; tensors stay on their device until the end.
+
+    silent: nobody said whether there was noise. Otherwise a step without a sketch is one that got none.
+    """
+
+    rows: int = UNSEEN
+    virtual: int = UNSEEN
+    updates: int = 0
+    noise_multiplier: float = math.nan
+    clip_norm: float = math.nan
+    deviation: float = math.nan
+    divisor: float = math.nan
+    rate: float = math.nan
+    norms: list[Tensor] = field(default_factory=list)
+    sketch: Tensor | None = None
+    noised: bool = False
+    sum_norm: Tensor | None = None
+    divided: tuple[Tensor, Tensor] | None = None
+    outside: Tensor | None = None
+    update: Tensor | None = None
+    members: list[Indices] = field(default_factory=list)
+    silent: bool = False
+
+    def add_rows(self, rows: int) -> None:
+        """So many more contributions, in one more virtual step."""
+        self.rows = rows if self.rows == UNSEEN else self.rows + rows
+        self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
+
+    def moved_outside(self, distance: Tensor) -> None:
+        """The parameters had moved so far without the optimizer; of several such moves the longest is kept."""
+        self.outside = distance if self.outside is None else torch.maximum(self.outside, distance)
+
+    def finish(
+        self,
+        step: int,
+        time: float,
+        layers: int,
+        drawn: tuple[Indices, int] | None,
+        learning_rate: float,
+        told: tuple[float, float, int] | None,
+        update: Tensor,
+    ) -> tuple[PublicStep, InternalStep]:
+        """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
+
+        drawn: the records and the number of batches. told: what the accountant was told. update: how far the parameters
+        moved.
+        """
+        nothing = torch.tensor(math.nan, dtype=torch.float64)
+        before, after = self.divided if self.divided is not None else (nothing, nothing)
+        singles = [before, after, self.sum_norm, self.outside, update]
+        scalars = [float(value) for value in _together(nothing if one is None else one for one in singles)]
+        measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
+        clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
+        squares, along, total = np.zeros(0), np.zeros(0), math.nan
+        if self.sketch is not None:
+            sketch = self.sketch.cpu().numpy()
+            squares, along, total = sketch[:layers], sketch[layers:], float(sketch[:layers].sum())
+            along = along / self.deviation if self.deviation > 0.0 else along
+        elif not (self.noised or self.silent):
+            total = 0.0
+        quartiles = self._quartiles(clip)
+        with np.errstate(over="ignore"):
+            public = PublicStep(
+                step=step,
+                drawn=len(drawn[0]) if drawn is not None else UNSEEN,
+                batches=drawn[1] if drawn is not None else UNSEEN,
+                rows=self.rows,
+                virtual=self.virtual,
+                updates=self.updates,
+                told_steps=told[2] if told is not None else UNSEEN,
+                time=time,
+                noise_multiplier=self.noise_multiplier,
+                clip_norm=self.clip_norm,
+                deviation=self.deviation,
+                divisor=self.divisor,
+                measured_divisor=measured,
+                learning_rate=learning_rate,
+                told_noise=told[0] if told is not None else math.nan,
+                told_rate=told[1] if told is not None else math.nan,
+                rate=self.rate,
+                noise_squares=total,
+                layers=squares.astype(np.float32),
+                directions=along.astype(np.float16),
+            )
+        internal = InternalStep(
+            step=step,
+            **dict(zip(("least", "lower", "middle", "upper", "largest"), quartiles, strict=True)),
+            sum_norm=scalars[2] / clip,
+            outside=scalars[3],
+            update_norm=scalars[4],
+            members=drawn[0] if drawn is not None else None,
+        )
+        return public, internal
+
+    def _quartiles(self, clip: float) -> list[float]:
+        if not self.norms:
+            return [math.nan] * 5
+        device = self.norms[0].device
+        norms = torch.cat([n.reshape(-1).to(device, torch.float64) for n in self.norms]).cpu().numpy()
+        if len(norms) == 0:
+            return [0.0] * 5
+        if not np.isfinite(norms).all():
+            return [math.nan] * 4 + [math.inf]
+        return [float(value) for value in np.quantile(norms, (0.0, 0.25, 0.5, 0.75, 1.0)) / clip]
+
+
+def _together(values: object) -> list[float]:
+    """Scalars on any devices, read at once where they share one."""
+    given = [v for v in values if isinstance(v, Tensor)]  # type: ignore[attr-defined]
+    device = next((v.device for v in given if v.device.type != "cpu"), torch.device("cpu"))
+    found: list[float] = torch.stack([v.detach().double().to(device) for v in given]).tolist()
+    return found

@@ -1,0 +1,157 @@
+"""A result as YAML of the OpenDP Differential Privacy Deployments Registry: one record per audit, to be completed.
+
+The keys are those of ``schemas/deployments-schema.yaml`` of opendp/deployments-registry-data (its research: Ghazi,
+Nanayakkara and Vadhan). An audit knows the mechanism, its parameters and what is established of them; it knows nothing
+of who publishes what, where and for whom. What it cannot know and the registry requires is marked to be filled in, and
+what is optional there is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dpspec.contract import Json
+from dpspec.engine.redact import redact
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.formats.statement import Statement, statements
+from dpspec.reporters.view import words
+from dpspec.reporters.view.limits import ALWAYS
+from dpspec.text import markdown
+
+#: Stands where only those who publish can say what is so.
+FILL_IN = "To be filled in"
+
+_HEAD = """\
+# A record for the OpenDP Differential Privacy Deployments Registry, one document per deployment.
+# Fill in: data_curators, intended_use, data_product_region, publication_date, registry_authors, and the name and the
+# description where they say too little. Optional keys that no audit can know are left out.
+"""
+
+#: The registry's name for kinds of claims, and their parameters that it has keys for.
+_VARIANTS = {"approx-dp": "Approximate DP", "pure-dp": "Pure DP"}
+_PARAMETERS = {"approx-dp": ("epsilon", "delta"), "pure-dp": ("epsilon",)}
+
+
+@dataclass(frozen=True)
+class _Guarantee:
+    """The claim whose parameters a record states."""
+
+    verdict: Verdict
+    parameters: Mapping[str, float]
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """YAML, a document per audit. ``internal`` changes nothing: what is published holds no data-dependent value.
+
+    All strings are Markdown in the registry, and are escaped as such.
+    """
+    import yaml
+
+    documents = [
+        _record(audit, statement) for audit, statement in zip(redact(result).audits, statements(result), strict=True)
+    ]
+    text: str = yaml.safe_dump_all(
+        documents, sort_keys=False, allow_unicode=True, width=float("inf"), explicit_start=True
+    )
+    return _HEAD + text
+
+
+def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
+    guarantee = _guarantee(audit)
+    deployment: dict[str, Json] = {
+        "basic": {
+            "name": markdown(audit.name),
+            "data_curators": [{"data_curator_name": FILL_IN, "data_curator_type": "Industry"}],
+            "description": markdown(statement.description) or FILL_IN,
+            "intended_use": FILL_IN,
+            "data_product_type": "Machine learning model",
+            "data_product_region": FILL_IN,
+            "publication_date": statement.created[:10],
+        },
+        **({"dp_variant": {"variant_name": _VARIANTS[guarantee.verdict.kind]}} if guarantee else {}),
+        "privacy_loss": _privacy_loss(audit, statement, guarantee),
+        "deployment_model": {
+            "model_name": "Central",
+            "trust_assumptions": _block(statement, "Trust model"),
+            "release_type_details": _block(statement, "What is released"),
+        },
+        "implementation": _implementation(statement),
+        "administrative": {
+            "status": "Draft",
+            "registry_authors": [FILL_IN],
+            "tier": 2 if guarantee else 1,
+        },
+    }
+    return {"url_slug": _slug(audit.name), "deployment": deployment}
+
+
+def _guarantee(audit: AuditResult) -> _Guarantee | None:
+    """The first claim about (epsilon, delta) of single records that is proved, or else the first that is supported.
+
+    Claims over a collection of data sets, and about one record, are told of but are no guarantee of a deployment.
+    """
+    claims = {str(claim.get("id")): claim for claim in audit.document.get("claims", ()) if isinstance(claim, Mapping)}
+    for name in ("proved", "supported"):
+        for verdict in audit.verdicts:
+            claim = claims.get(verdict.claim, {})
+            narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
+            if verdict.kind in _PARAMETERS and verdict.verdict == name and not narrow:
+                keys = _PARAMETERS[verdict.kind]
+                return _Guarantee(verdict, {key: float(claim[key]) for key in keys if key in claim})
+    return None
+
+
+def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarantee | None) -> dict[str, Json]:
+    threat = audit.document.get("threat_model", {})
+    loss: dict[str, Json] = {
+        "privacy_unit": markdown(str(threat.get("unit", "record"))),
+        "privacy_unit_details": _block(statement, "Unit of privacy"),
+    }
+    if guarantee is not None:
+        loss["privacy_parameters"] = dict(guarantee.parameters)
+    said = [
+        f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
+        + (f"; {one.rigor}" if one.rigor else "")
+        for one in statement.guarantees
+        if not one.control
+    ]
+    if guarantee is None:
+        said.insert(0, "No claim about epsilon of single records was established by the audit")
+    loss["privacy_parameters_details"] = ". ".join(_text(text) for text in (*said, *statement.curves)) + "."
+    return loss
+
+
+def _implementation(statement: Statement) -> dict[str, Json]:
+    sources = dict.fromkeys(one.source for one in statement.guarantees if one.source)
+    return {
+        "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for as far as the mechanism names it. "
+        "How hyperparameters were tuned is outside the audit.",
+        "mechanisms": f"{_block(statement, 'Mechanism')}. {markdown(ALWAYS[0])}",
+        "composition": ". ".join(markdown(f"By {source}") for source in sources) or "Not established",
+        "post_processing": "Outside the audit; it costs no privacy where it looks at what is released only.",
+        "justification": " ".join(_justified(statement)),
+        "utility": _block(statement, "Utility"),
+        "additional_information": f"Audited with dpspec, spec digest {statement.digest}. "
+        "The result file holds the evidence; dpspec verify recomputes every number from it.",
+    }
+
+
+def _justified(statement: Statement) -> Iterator[str]:
+    yield "Claims were held against proved bounds and against attacks on the executed pipeline."
+    yield from (f"{_text(text)}." for text in statement.assumptions)
+
+
+def _block(statement: Statement, name: str) -> str:
+    block = next(block for block in statement.blocks if block.name == name)
+    return _text(words.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
+
+
+def _text(text: str) -> str:
+    """Our own words with little in them that Markdown would have to escape, and everything else escaped."""
+    return markdown(text.replace("<=", "at most").replace(">=", "at least").replace("_", " "))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "deployment"

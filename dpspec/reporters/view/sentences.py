@@ -1,0 +1,97 @@
+"""How a part of a result is said in plain English: a test of what ran, an assumption, the place of a value.
+
+Text that a plugin may have brought in is returned as it is: escaping is the format's business.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dpspec.contract import Assumption, Check
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.reporters.view import words
+
+_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+
+
+def assumptions_of(audit: AuditResult) -> list[Assumption]:
+    """What the findings and the evidence of an audit rest on, each once; those that decide most come first."""
+    held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
+    distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
+    return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
+
+
+def assumption(of: Assumption, *, tested_above: bool = False) -> str:
+    """What is known of an assumption: its text, and the test behind it where there is one.
+
+    tested_above: the page has told of that test already.
+    """
+    text = of.text or of.name
+    details = ["tested above" if tested_above else of.test or ""]
+    if of.level is not None:
+        details.append(f"level {decimals.nearest(of.level, digits=2)}")
+    if of.detectable is not None and not tested_above:
+        details.append(detectable(of.detectable))
+    known = ", ".join(detail for detail in details if detail)
+    return f"{text} ({known})" if known else text
+
+
+def check(of: Check) -> str:
+    """One test of the executed pipeline, its outcome and its power."""
+    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
+    if of.declared is not None:
+        text += f", declared {decimals.exact(of.declared)}"
+    if of.measured is not None:
+        text += f", {of.observed} {decimals.nearest(of.measured)}"
+    elif of.observed == "reported":
+        text += ", reported by the backend"
+    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+
+
+def foreseen(of: Check) -> str:
+    """One test of the executed pipeline that is going to be made, and what it will detect."""
+    power = "what it detects depends on the run" if of.detectable is None else detectable(of.detectable)
+    return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
+
+
+def detectable(deviation: float) -> str:
+    """The smallest relative deviation that a test would have seen, rounded up, in words."""
+    if deviation == 0:
+        return "detects any deviation"
+    return f"detects deviations above {decimals.upper(100 * deviation, digits=2)}%"
+
+
+_PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
+
+
+def place(result: Result, audit: str, what: str) -> str:
+    """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: the audit, the path, and what stands there."""
+    path = f"{audit}: {what}" if audit else what
+    match = _PLACE.match(what)
+    holder = next((one for one in result.audits if one.name == audit), None)
+    if match is None or holder is None:
+        return path
+    said = _said(holder, match[1], int(match[2]))
+    return f"{path} ({said})" if said else path
+
+
+def _said(audit: AuditResult, part: str, index: int) -> str:
+    """What a part of an audit is about; empty where there is none of that index."""
+    parts = getattr(audit, part)
+    if index >= len(parts):
+        return ""
+    one = parts[index]
+    match part:
+        case "findings":
+            return ", ".join(text for text in (words.statement(one), words.conditions(one.at), one.method) if text)
+        case "verdicts":
+            return f"claim {one.claim}"
+        case "checks":
+            return ", ".join(text for text in (one.assumption, one.test, one.note) if text)
+        case "series":
+            return str(one.title)
+        case "evidence":
+            return str(one.id)
+        case _:
+            return f"{one.method}, {words.conditions(one.at)}"

@@ -1,0 +1,254 @@
+"""The words that every report shares: how a verdict, a rigor, a scope or a condition is said in plain English.
+
+Text that a spec, a plugin or a paper may have brought in is returned as it is: escaping is the format's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dpspec.contract import Finding, Json
+from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+
+if TYPE_CHECKING:
+    from dpspec.engine.judging.proven_curves import ProvenCurve
+
+_RIGOR = {
+    "certified": "certified, numerical error included",
+    "theorem": "proved formula, evaluated in float64",
+    "statistical": "statistical",
+    "approximate": "approximate, no guarantee",
+}
+
+_ADJACENCY = {"add-remove": "adding or removing records", "replace-one": "replacing a record"}
+_ACCESS = {"all-iterates": "seeing every iterate", "final-model": "seeing the final model"}
+_ADVERSARY = {
+    "gradient": "an adversary who chooses gradients",
+    "record": "an adversary who chooses records",
+    "none": "no adversary",
+}
+_DATA = {
+    "all": "any data set",
+    "collection": "the declared collection of data sets",
+    "this": "this data set",
+    "planted": "this data set with planted records",
+}
+
+
+def outcome(audit: AuditResult, verdict: Verdict) -> str:
+    """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
+    if verdict.expected:
+        return "as expected"
+    state = "NOT YET DECIDED, trials are missing" if pending(audit, verdict) else "NOT AS EXPECTED"
+    return f"{state} (expected {' or '.join(verdict.expect)})"
+
+
+def pending(audit: AuditResult, verdict: Verdict) -> bool:
+    """Whether an unexpected verdict may still change, while trials are missing: nothing refutes the claim so far."""
+    return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")
+
+
+def untested(audit: AuditResult) -> bool:
+    """Whether nothing is known of what ran because trials are missing."""
+    return audit.conformance.status == "not-run" and not audit.complete
+
+
+def conformance_outcome(audit: AuditResult) -> str:
+    """Whether the conformance came out as the spec expects, or what was expected instead; empty where nothing ran."""
+    conformance = audit.conformance
+    if untested(audit):
+        return f"NOT YET TESTED, trials are missing (expected {conformance.expect})"
+    if not conformance.expected:
+        return f"NOT AS EXPECTED (expected {conformance.expect})"
+    return "" if conformance.status == "not-run" and not audit.executed else "as expected"
+
+
+def interval(audit: AuditResult, verdict: Verdict) -> str:
+    """The interval ``[lower, upper]`` that a claim's value lies in, each end rounded against the claim.
+
+    An end that is only approximate is marked ``about``; a missing one is ``none``, or ``left out`` where the report
+    leaves it out. Ends that cross, as they do when a bound is contradicted, leave nothing between them.
+    """
+    missing = "left out" if verdict.reason == LEFT_OUT_REASON else "none"
+    if verdict.lower is None and verdict.upper is None:
+        return missing
+    low = high = missing
+    if verdict.lower is not None:
+        low = _about(audit, verdict.lower_finding) + decimals.lower(verdict.lower, against=verdict.claimed)
+    if verdict.upper is not None:
+        high = _about(audit, verdict.upper_finding) + decimals.upper(verdict.upper, against=verdict.claimed)
+    crossed = verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
+    return f"[{low}, {high}]{' (empty)' if crossed else ''}"
+
+
+def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
+    """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
+    return (
+        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(audit, verdict)}. "
+        f"{verdict.reason}"
+    )
+
+
+def conformance_line(audit: AuditResult) -> str:
+    """A conformance on one line: its outcome and the reason."""
+    conformance = audit.conformance
+    return (
+        f"{', '.join(part for part in (conformance.status, conformance_outcome(audit)) if part)}. {conformance.reason}"
+    )
+
+
+def trials(audit: AuditResult) -> str:
+    """How many trials there are, of how many that were planned."""
+    counted = f"{len(audit.trials)} of {count(audit.planned_trials, 'trial')}"
+    return counted if audit.settled_after is None else f"{counted}, which decided all its claims"
+
+
+def missing_trials(audit: AuditResult) -> str:
+    """How many trials are there, and what to do about the others."""
+    return f"{len(audit.trials)} of {audit.needed_trials} trials are there; a run with the same store goes on"
+
+
+def claimed(verdict: Verdict) -> str:
+    """The claimed value, ``epsilon 3``, where the claim's own text does not say it."""
+    if verdict.claimed is None or decimals.exact(verdict.claimed) in verdict.text.split():
+        return ""
+    return f"{verdict.quantity} {decimals.exact(verdict.claimed)}"
+
+
+def statement(finding: Finding) -> str:
+    """A finding's number: ``epsilon <= 2.956``, ``accuracy = 0.941``; ``epsilon ~ 2.3`` where nothing is promised."""
+    sign = {"upper": "<=", "lower": ">=", "estimate": "="}[finding.bound]
+    if finding.rigor == "approximate":
+        sign = "~"
+    return f"{finding.quantity} {sign} {number(finding)}"
+
+
+def number(finding: Finding) -> str:
+    """A finding's value, rounded the way its bound points."""
+    if finding.bound == "upper":
+        return decimals.upper(finding.value)
+    return decimals.lower(finding.value) if finding.bound == "lower" else decimals.nearest(finding.value)
+
+
+def rigor(finding: Finding) -> str:
+    """What kind of number it is: ``upper bound, certified``; an approximate value is never called a bound."""
+    if finding.bound == "estimate":
+        kind = "estimate"
+    elif finding.rigor == "approximate":
+        kind = f"{finding.bound} value"
+    else:
+        kind = f"{finding.bound} bound"
+    text = f"{kind}: {_RIGOR[finding.rigor]}"
+    if finding.rigor == "statistical" and finding.confidence is not None:
+        text += f" at confidence {decimals.exact(finding.confidence)}"
+    return text
+
+
+def conditions(at: Mapping[str, Json]) -> str:
+    """The conditions of a number: ``delta 1e-6, group_size 4``."""
+    return ", ".join(f"{key} {value(item)}" for key, item in at.items())
+
+
+def scope(finding: Finding) -> str:
+    """What a number speaks of, in one sentence without a full stop; an estimate has no adversary."""
+    of = finding.scope
+    data, record = _DATA.get(of.data, of.data), "any record" if of.record == "all" else _record(of.record)
+    if finding.bound == "estimate":
+        return f"the mechanism as {of.pipeline}, {data}"
+    unit = f" (unit: {of.unit})" if of.unit != "record" else ""
+    direction = "" if of.direction == "both" else f" (direction: {of.direction})"
+    # Of one data set its size goes without saying.
+    least = f" of at least {of.min_records} records" if of.min_records and of.data in ("all", "collection") else ""
+    alike = f" (neighbours: {of.neighbours})" if of.neighbours != "all" and of.data in ("all", "collection") else ""
+    return (
+        f"the mechanism as {of.pipeline}, {_ADJACENCY.get(of.adjacency, of.adjacency)}{direction}{alike}{unit}, "
+        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, {data}{least}, {record}"
+    )
+
+
+def _record(record: str | int) -> str:
+    """An index, or a name that says why the record was chosen."""
+    return f"record {record}" if isinstance(record, int) else f"the record {record.removeprefix('record ')!r}"
+
+
+def of_scope(key: str, value: str) -> str:
+    """One part of a scope by itself: ``the declared collection of data sets``."""
+    return {"adjacency": _ADJACENCY, "access": _ACCESS, "adversary": _ADVERSARY, "data": _DATA}.get(key, {}).get(
+        value, f"{key} {value}"
+    )
+
+
+def curve(of: ProvenCurve) -> str:
+    """Which curve of an audit, as the end of a label: its group size, and its scope as far as the curves differ in it;
+    empty for single records of the only scope."""
+    scopes = (of_scope(key, str(getattr(of.scope, key))) for key in of.varying)
+    return groups(of.group_size) + "".join(f", {text}" for text in scopes)
+
+
+def groups(size: int) -> str:
+    """A group size as the end of a label."""
+    return "" if size == 1 else f", groups of {size}"
+
+
+def value(item: Json) -> str:
+    """A declared JSON value as people write it."""
+    if isinstance(item, bool) or item is None:
+        return {True: "true", False: "false", None: "none"}[item]
+    if isinstance(item, int):
+        return str(item)
+    if isinstance(item, float):
+        return decimals.exact(item)
+    if isinstance(item, Mapping):
+        return ", ".join(f"{key} {value(part)}" for key, part in item.items())
+    if isinstance(item, list | tuple):
+        return "[" + ", ".join(value(part) for part in item) + "]"
+    return str(item)
+
+
+def tally(result: Result) -> str:
+    """The whole invocation in one line: ``2 specs, 5 claims: 4 as expected, 1 not``."""
+    verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
+    as_expected = sum(verdict.expected for _, verdict in verdicts)
+    later = sum(pending(audit, verdict) for audit, verdict in verdicts)
+    counts = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
+    counts += f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
+    if as_expected == len(verdicts):
+        counts += "all as expected"
+    else:
+        counts += f"{as_expected} as expected"
+        counts += f", {len(verdicts) - as_expected - later} not" if as_expected + later < len(verdicts) else ""
+        counts += f", {later} not yet decided" if later else ""
+    deviating = sum(not audit.conformance.expected and not untested(audit) for audit in result.audits)
+    if deviating:
+        counts += f"; conformance not as expected in {count(deviating, 'audit')}"
+    if not result.complete:
+        counts += "; INCOMPLETE, trials are missing"
+    return counts
+
+
+def sentence(text: str) -> str:
+    """A text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def count(number: int, noun: str) -> str:
+    """``1 claim``, ``2 claims``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def left_out(audit: AuditResult) -> str:
+    """What was left out of a report, or nothing."""
+    if not audit.left_out:
+        return ""
+    counts = " and ".join(f"{number} {privacy}" for privacy, number in audit.left_out.items())
+    plural = "" if sum(audit.left_out.values()) == 1 else "s"
+    return f"Left out: {counts} value{plural}; run with --internal to have them in a report that stays inside."
+
+
+def _about(audit: AuditResult, index: int | None) -> str:
+    if index is not None and 0 <= index < len(audit.findings) and audit.findings[index].rigor == "approximate":
+        return "about "
+    return ""

@@ -1,0 +1,1 @@
+"""Tests and confidence bounds for what attacks guessed, and the evidence that they read."""

@@ -1,0 +1,309 @@
+"""Tests of a null hypothesis on stored evidence: which test reads which kind of sufficient statistics.
+
+================ ====================================================== ==================================
+kind             statistics                                             null
+================ ====================================================== ==================================
+one-run          canaries, guesses, correct                             a privacy curve
+one-run-ladder   canaries, guesses (rising), correct (of each count)    a privacy curve
+many-run         present, absent, true_positives, false_positives       a privacy curve
+many-run-ranked  outcomes: a text of 0 and 1, from the lowest score     a privacy curve
+many-run-        coins: a text of 0 and 1, scores: both in the order    a privacy curve, whenever
+sequential       in which runs were made                                one stops
+binomial         trials, successes                                      a metric's at_least or at_most, of
+                                                                        one trained model
+average          records, successes (of each run)                       a metric's at_least or at_most, on
+                                                                        average over training
+================ ====================================================== ==================================
+
+A privacy curve is a set of (epsilon, delta) pairs that the null says all at once; one pair is a curve too. Numbers are
+integers, several of them a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
+
+from dpspec.contract import Evidence, FrozenMap
+from dpspec.stats import averages, binomial
+from dpspec.stats.attacks import guess_counts, many_run, one_run, one_run_curve, sequential, thresholds
+from dpspec.stats.attacks.curve_lines import Point
+
+#: A test by its name, the statistics that it read, and the null.
+_Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
+
+_p_values: dict[_Test, float] = {}
+_REMEMBERED = 1 << 16
+
+#: No attack counts more.
+_MOST = 10**9
+
+#: No attack makes more runs one after the other.
+_RUNS = 10**5
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """How one kind of privacy evidence is read.
+
+    statistics: names and types, in the order of the functions' first arguments.
+    p_value: takes these and the points; epsilon_lower: these, delta and the confidence; perfect: these, and returns
+    what they would be without an error.
+    """
+
+    statistics: dict[str, type]
+    p_value: Callable[..., float]
+    epsilon_lower: Callable[..., float]
+    perfect: Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Metric:
+    """How one kind of evidence about a metric is read.
+
+    statistics: names and types, in the order of the tests' first arguments. about: what claims it can test. at_least,
+    at_most: p-values for the nulls that the metric is no larger, and no smaller, than a value. no_success, no_failure:
+    take the statistics, and return what they would be at the two ends.
+    """
+
+    statistics: dict[str, type]
+    about: str
+    at_least: Callable[..., float]
+    at_most: Callable[..., float]
+    no_success: Callable[..., tuple[Any, ...]]
+    no_failure: Callable[..., tuple[Any, ...]]
+
+
+_METRICS: dict[str, _Metric] = {
+    "binomial": _Metric(
+        statistics={"successes": int, "trials": int},
+        about="model",
+        at_least=binomial.at_least,
+        at_most=binomial.at_most,
+        no_success=lambda successes, trials: (0, trials),
+        no_failure=lambda successes, trials: (trials, trials),
+    ),
+    "average": _Metric(
+        statistics={"successes": tuple, "records": int},
+        about="pipeline",
+        at_least=averages.at_least,
+        at_most=averages.at_most,
+        no_success=lambda successes, records: ((0,) * len(successes), records),
+        no_failure=lambda successes, records: ((records,) * len(successes), records),
+    ),
+}
+
+#: The tests that hold at whatever trial one stops; of all others, the number of trials is fixed before.
+_ANYTIME = frozenset({"many-run-sequential", "average"})
+
+_KINDS: dict[str, _Kind] = {
+    "one-run": _Kind(
+        statistics={"canaries": int, "guesses": int, "correct": int},
+        p_value=one_run_curve.p_value,
+        epsilon_lower=one_run.epsilon_lower,
+        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
+    ),
+    "one-run-ladder": _Kind(
+        statistics={"canaries": int, "guesses": tuple, "correct": tuple},
+        p_value=guess_counts.p_value,
+        epsilon_lower=guess_counts.epsilon_lower,
+        perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
+    ),
+    "many-run": _Kind(
+        statistics={"present": int, "absent": int, "true_positives": int, "false_positives": int},
+        p_value=many_run.curve_p_value,
+        epsilon_lower=many_run.epsilon_lower,
+        perfect=lambda present, absent, true, false: (present, absent, present, 0),
+    ),
+    "many-run-ranked": _Kind(
+        statistics={"outcomes": str},
+        p_value=thresholds.p_value,
+        epsilon_lower=thresholds.epsilon_lower,
+        perfect=lambda outcomes: ("".join(sorted(outcomes)),),
+    ),
+    "many-run-sequential": _Kind(
+        statistics={"coins": str, "scores": tuple},
+        p_value=sequential.p_value,
+        epsilon_lower=sequential.epsilon_lower,
+        perfect=lambda coins, scores: (coins, tuple(map(int, coins))),
+    ),
+}
+
+
+def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
+    """A valid p-value for the null that the attacked pipeline is (epsilon, delta)-DP in the evidence's scope.
+
+    Raises ``ValueError`` on a kind that tests no such null, and on statistics that are missing or make no sense.
+    """
+    return curve_p_value(evidence, ((epsilon, delta),))
+
+
+def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
+    """A valid p-value for the null that the pipeline is (epsilon, delta)-DP for all ``points``; 1 without any.
+
+    It is one test, whatever the number of points. Raises ``ValueError`` as :func:`p_value` does.
+    """
+    kind = _privacy(evidence)
+    return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
+
+
+def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
+    """The lower bound on epsilon at ``delta`` that this evidence gives: no larger than the truth with probability at
+    least ``confidence``; 0 where nothing is shown."""
+    kind = _privacy(evidence)
+    return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
+
+
+def largest(evidence: Evidence, delta: float, confidence: float) -> float:
+    """The largest epsilon at ``delta`` that this design could have refuted at ``confidence``, with perfect guesses."""
+    return epsilon_lower(perfect(evidence), delta, confidence)
+
+
+def perfect(evidence: Evidence) -> Evidence:
+    """The same design with every guess right: what it could have shown at best."""
+    kind = _privacy(evidence)
+    best = kind.perfect(*_statistics(evidence, kind.statistics))
+    counted = dict(zip(kind.statistics, best, strict=True))
+    return replace(evidence, statistics=FrozenMap({**evidence.statistics, **counted}))
+
+
+def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most: float | None = None) -> float:
+    """The p-value of a metric's claim: exact of one model's test records, never too small of an average over runs.
+
+    Few successes speak against ``at_least``, many against ``at_most``; exactly one of the two is given. Raises
+    ``ValueError`` unless the evidence counts successes.
+    """
+    if (at_least is None) == (at_most is None):
+        raise ValueError("give exactly one of at_least and at_most")
+    kind = _metric(evidence)
+    statistics = _statistics(evidence, kind.statistics)
+    if at_least is not None:
+        return kind.at_most(*statistics, min(1.0, max(0.0, at_least)))
+    assert at_most is not None
+    return kind.at_least(*statistics, min(1.0, max(0.0, at_most)))
+
+
+def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
+    """The least ``at-least`` (largest ``at-most``) value of a metric that this design could have refuted at ``level``.
+
+    Bisection, the refuted end; 1 (0) where not even that value could have been.
+    """
+    kind = _metric(evidence)
+    statistics = _statistics(evidence, kind.statistics)
+    worst = (kind.no_success if side == "at-least" else kind.no_failure)(*statistics)
+    end = 1.0 if side == "at-least" else 0.0
+    test = kind.at_most if side == "at-least" else kind.at_least
+    refuted, kept = end, 1.0 - end
+    while abs(refuted - kept) > 1e-6:
+        middle = 0.5 * (refuted + kept)
+        refuted, kept = (middle, kept) if test(*worst, middle) <= level else (refuted, middle)
+    return refuted
+
+
+def about(evidence: Evidence) -> str:
+    """Which claims about a metric this kind tests: ``model`` or ``pipeline``; empty where none."""
+    return _METRICS[evidence.kind].about if evidence.kind in _METRICS else ""
+
+
+def holds_whenever_stopped(evidence: Evidence) -> bool:
+    """Whether its test is valid at whatever trial one stops; others are tests of a number of trials fixed before."""
+    return evidence.kind in _ANYTIME
+
+
+def require_counts(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless the statistics of a known kind are counts that can be: no more right than guessed.
+
+    For evidence that was read, before anything is computed from it. Kinds that are not known test nothing here.
+    """
+    kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
+    if kind is None:
+        return
+    values = _statistics(evidence, kind.statistics)
+    for value in values:
+        if isinstance(value, str):
+            if len(value) > _MOST or set(value) - {"0", "1"}:
+                raise ValueError(f"evidence {evidence.id!r}: outcomes and coins must be texts of 0 and 1")
+        elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
+            raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
+    if not _possible(evidence.kind, values):
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
+
+
+def require_privacy(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless some test of a privacy curve reads this kind."""
+    _privacy(evidence)
+
+
+def require_metric(evidence: Evidence) -> None:
+    """Raise ``ValueError`` unless some test of a metric's claim reads this kind."""
+    _metric(evidence)
+
+
+def _possible(kind: str, values: tuple[Any, ...]) -> bool:
+    """Whether counts fit each other."""
+    if kind == "binomial":
+        return bool(values[0] <= values[1])
+    if kind == "average":
+        return bool(values[1] > 0 and all(count <= values[1] for count in values[0]))
+    if kind == "one-run":
+        canaries, guesses, correct = values
+        return bool(correct <= guesses <= canaries)
+    if kind == "one-run-ladder":
+        canaries, counts, right = values
+        rising = all(a < b for a, b in pairwise(counts))
+        return (
+            rising and len(counts) == len(right) and all(r <= g <= canaries for r, g in zip(right, counts, strict=True))
+        )
+    if kind == "many-run":
+        present, absent, true, false = values
+        return bool(true <= present and false <= absent)
+    if kind == "many-run-sequential":
+        coins, scores = values
+        return len(coins) == len(scores) <= _RUNS
+    return True
+
+
+def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
+    key = (f"{test.__module__}.{test.__qualname__}", statistics, null)
+    if key not in _p_values:
+        if len(_p_values) >= _REMEMBERED:
+            del _p_values[next(iter(_p_values))]
+        _p_values[key] = test(*statistics, *null)
+    return _p_values[key]
+
+
+def _privacy(evidence: Evidence) -> _Kind:
+    return _kind_of(evidence, _KINDS, "privacy curve")
+
+
+def _metric(evidence: Evidence) -> _Metric:
+    return _kind_of(evidence, _METRICS, "metric")
+
+
+def _kind_of(evidence: Evidence, kinds: Mapping[str, _T], tests: str) -> _T:
+    try:
+        return kinds[evidence.kind]
+    except KeyError:
+        valid = ", ".join(sorted(kinds))
+        message = f"evidence {evidence.id!r} of kind {evidence.kind!r} tests no {tests} (valid kinds: {valid})"
+        raise ValueError(message) from None
+
+
+def _statistics(evidence: Evidence, wanted: dict[str, type]) -> tuple[Any, ...]:
+    values = [evidence.statistics.get(name) for name in wanted]
+    missing = [name for (name, kind), value in zip(wanted.items(), values, strict=True) if not _is(value, kind)]
+    if missing:
+        raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} lacks the counts {', '.join(missing)}")
+    return tuple(values)
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Whether a statistic has its type: a text, an integer, or a list of integers."""
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_is(v, int) for v in value)
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -1,0 +1,227 @@
+"""What was measured on the models that a run released."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dpspec.stats.conformance.evidence.json_records import (
+    INLINE,
+    AboveZero,
+    Amount,
+    Count,
+    Positive,
+    Real,
+    Record,
+    Row,
+)
+from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, StepSums
+
+
+@dataclass(frozen=True, kw_only=True)
+class States(Record):
+    """What the released states were.
+
+    still: how many were the one before. apart: in how many runs the last is not the trained model.
+    blind: whether rounding may keep a model as it is.
+    """
+
+    still: Count
+    apart: Count
+    blind: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideNoise(Record):
+    """The squares of what is left of the updates, in the directions that no canary uses; they hold at least the noise.
+
+    statistic, degrees: over all steps. each: step by step. hidden: how many steps rounding hides.
+    """
+
+    statistic: Amount
+    degrees: Count
+    hidden: Count = 0
+    each: StepSums | None = None
+
+    def problem(self) -> str | None:
+        """Single steps have the degrees of freedom of all of them."""
+        if self.each is not None and (self.each.count or 0) * self.each.steps != self.degrees:
+            return f"degrees must be those of each step, got {self.degrees}"
+        return None
+
+
+@dataclass(frozen=True)
+class PartSum(Row):
+    """A sum of squares over a part of the model, and its degrees of freedom."""
+
+    total: Amount
+    degrees: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastCoordinate(Record):
+    """The least sum of squares of any of ``count`` parameters."""
+
+    least: Amount
+    count: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everywhere(Record):
+    """Squares of residuals: of each layer over all steps and at its quietest step, and of the quietest parameter."""
+
+    layers: Mapping[str, PartSum] | None = None
+    quietest: Mapping[str, PartSum] | None = None
+    coordinates: LeastCoordinate
+
+    def problem(self) -> str | None:
+        """Both are of the same layers."""
+        if self.layers is not None and self.quietest is not None and set(self.layers) != set(self.quietest):
+            return "quietest must name the layers"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(Record):
+    """The sum of residuals along the expected updates, and those updates' length."""
+
+    total: Real
+    unit: Amount
+
+
+@dataclass(frozen=True)
+class WeakestStep(Row):
+    """The step that tells least of its update: the residual's variance, the update's length, and the rounding."""
+
+    variance: Amount
+    unit: Amount
+    rounding: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftAtStep(Record):
+    """The same of the most surprising step, with the residual's variance."""
+
+    total: Real
+    variance: Amount
+    unit: Amount
+    weakest: WeakestStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagSum(Record):
+    """Residuals along those ``lag`` steps before, at the most surprising lag; unit: what the same noise again adds."""
+
+    lag: Count
+    total: Real
+    unit: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSum(Record):
+    """The same of the most surprising two steps; least and variance: the noise's, and that with what sampling adds."""
+
+    total: Real
+    unit: Amount
+    least: AboveZero
+    variance: Amount
+    rounding: Amount = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstResidual(Record):
+    """Some coordinates of the first step's residual, with variances as for two steps."""
+
+    row: tuple[Real, ...]
+    least: AboveZero
+    variance: Amount
+    rounding: Amount = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions(Record):
+    """Residuals along directions that were fixed before each step; least and variance: sums over the steps."""
+
+    rounding: Amount
+    least: AboveZero
+    variance: Amount
+    drift: Drift
+    step: DriftAtStep | None = None
+    lag: LagSum
+    pair: PairSum
+    first: FirstResidual
+
+    def problem(self) -> str | None:
+        """There is a first residual."""
+        if not 1 <= len(self.first.row) <= FIRST_COORDINATES:
+            return f"first.row must have 1 to {FIRST_COORDINATES} numbers, got {len(self.first.row)}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualSums(Record):
+    """What is left of the updates once the expected ones are taken away.
+
+    steps: how many are in ``directions``; hidden: how many are not, because of rounding. seen: how many are in
+    ``everywhere``; None in evidence of version 0.1.0, where it was ``steps``.
+    """
+
+    steps: Count
+    hidden: Count = 0
+    seen: Count | None = None
+    everywhere: Everywhere | None = field(default=None, metadata=INLINE)
+    directions: Directions | None = field(default=None, metadata=INLINE)
+
+    @property
+    def steps_seen(self) -> int:
+        """How many steps are in ``everywhere``."""
+        return self.steps if self.seen is None else self.seen
+
+    def problem(self) -> str | None:
+        """Sums are there where steps are."""
+        if (self.everywhere is None) != (self.steps_seen == 0):
+            return "coordinates must be there where steps were seen, and only then"
+        if (self.directions is None) != (self.steps == 0):
+            return "drift, lag, pair and first must be there where there are steps, and only then"
+        if self.directions is not None and not min(1, self.steps // 2) <= self.directions.lag.lag <= self.steps // 2:
+            return f"lag.lag must be one of {self.steps} steps, got {self.directions.lag.lag}"
+        return None
+
+
+@dataclass(frozen=True)
+class GroupSums(Row):
+    """Sums along the directions of ``count`` groups of ``size`` canaries: their total and that of their squares.
+
+    coin: 1 for groups that were planted, 0 for those left out.
+    """
+
+    size: Positive
+    coin: Count
+    count: Count
+    total: Real
+    squares: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedSums(Record):
+    """What was seen along the directions of gradient canaries, added up over the steps.
+
+    draws: what one planted record adds on average. outside: the variance without planted records. inclusion: what each
+    planted record adds to it. rounding: a bound on the length of what rounding changed. hidden: the steps it hides.
+    """
+
+    draws: Amount
+    moments: tuple[GroupSums, ...]
+    outside: Amount
+    inclusion: Amount
+    rounding: Amount
+    hidden: Count = 0
+
+    def problem(self) -> str | None:
+        """Every size is there twice, left out and planted."""
+        sizes = sorted({one.size for one in self.moments})
+        if not sizes or [(one.size, one.coin) for one in self.moments] != [
+            (size, coin) for size in sizes for coin in (0, 1)
+        ]:
+            return "moments must be those of each size in order, left out (0) and planted (1)"
+        return None

@@ -1,0 +1,159 @@
+"""What a backend says of a run: batches drawn, noise added, norms after clipping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpspec.stats.conformance.evidence.json_records import Amount, Count, Positive, Real, Record, Row, Whole
+from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, StepSums
+
+#: More records than this are in no data set that was trained on.
+MOST_RECORDS = 2**34
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Record):
+    """How many steps each log of the backend tells of; None where it has no such log."""
+
+    batches: Count | None = None
+    noise: Count | None = None
+    norms: Count | None = None
+
+
+@dataclass(frozen=True)
+class Common(Row):
+    """How many records of the batches ``lag`` steps before were drawn again, and how many those held."""
+
+    lag: Positive
+    common: Count
+    chances: Count
+
+    def problem(self) -> str | None:
+        """No more are in common than there were."""
+        return f"common must be at most {self.chances}, got {self.common}" if self.common > self.chances else None
+
+
+@dataclass(frozen=True)
+class CommonAtStep(Common):
+    """The same of the most surprising of ``tried`` steps."""
+
+    tried: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSums(Record):
+    """The batches of one phase.
+
+    total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
+    numbers of inclusions; None of a phase that was cut short. sizes: what single steps drew, under Poisson sampling.
+    """
+
+    steps: Count
+    total: Count
+    squares: Count
+    spread: Count | None = None
+    sizes: StepSums | None = None
+    again: tuple[CommonAtStep, ...] = ()
+    overlaps: tuple[Common, ...] = ()
+
+    def problem(self) -> str | None:
+        """Whole sizes have these sums."""
+        if not (self.total <= self.squares <= self.total**2 <= self.squares * self.steps):
+            return f"squares must be those of {self.steps} sizes with the sum {self.total}, got {self.squares}"
+        if self.sizes is not None and self.sizes.steps != self.steps:
+            return f"sizes.steps must be {self.steps}, got {self.sizes.steps}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSums(Record):
+    """What the backend says it drew from ``records``, planted ones included.
+
+    repeats: how often a record was drawn that was in the batch already. batches: phase by phase.
+    """
+
+    records: Positive
+    repeats: Count = 0
+    batches: tuple[BatchSums, ...]
+
+    def problem(self) -> str | None:
+        """So many records can be drawn so often."""
+        if self.records > MOST_RECORDS:
+            return f"records must be at most {MOST_RECORDS}, got {self.records}"
+        for number, batch in enumerate(self.batches):
+            if not self.repeats and batch.total > self.records * batch.steps:
+                return f"batches[{number}].total must be at most {self.records} times the steps, got {batch.total}"
+            if not self.repeats and batch.sizes is not None and batch.sizes.most.value > self.records:
+                return f"batches[{number}].sizes.most must be at most {self.records}, got {batch.sizes.most.value}"
+            if batch.spread is not None and not batch.total**2 <= batch.spread * self.records:
+                return f"batches[{number}].spread must be that of {batch.total} inclusions, got {batch.spread}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagProducts(Record):
+    """The sum of products of steps ``lag`` apart, the most surprising lag; lag 0 of a run of one step."""
+
+    lag: Count
+    products: Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinProducts(Record):
+    """The products of two runs with seeds of their own: of equal steps added up, and the largest of any two steps."""
+
+    aligned: Real
+    largest: Real
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSums(Record):
+    """The Gaussian noise that the backend says it added, in units of the declared deviation.
+
+    statistic, degrees: the sum of all its squares, and their number. products, pairs: the same of the products of
+    successive steps. each: step by step. The rest is of the ``width`` coordinates that are kept: quietest, the least
+    sum of squares of one; halves, products of one half of them with the other; pair, the most surprising product of two
+    steps; first, the first step's.
+    """
+
+    statistic: Amount
+    degrees: Positive
+    products: Real
+    pairs: Count
+    each: StepSums | None = None
+    steps: Positive
+    width: Positive
+    quietest: Amount
+    halves: Real
+    lag: LagProducts
+    pair: Real
+    first: tuple[Real, ...]
+    twin: TwinProducts | None = None
+
+    def problem(self) -> str | None:
+        """All numbers are of the same steps and parameters."""
+        count, rest = divmod(self.degrees, self.steps)
+        if rest or self.width > count:
+            return f"degrees must be a multiple of {self.steps} steps and at least {self.width} of each"
+        if self.pairs != count * (self.steps - 1):
+            return f"pairs must be {count * (self.steps - 1)}, got {self.pairs}"
+        if self.each is not None and (self.each.steps, self.each.count) != (self.steps, count):
+            return f"each must be of {self.steps} steps and {count} parameters"
+        if not min(1, self.steps // 2) <= self.lag.lag <= self.steps // 2:
+            return f"lag.lag must be one of {self.steps} steps, got {self.lag.lag}"
+        if len(self.first) != min(self.width, FIRST_COORDINATES):
+            return f"first must have {min(self.width, FIRST_COORDINATES)} numbers, got {len(self.first)}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSums(Record):
+    """The norms after clipping that the backend tells of.
+
+    largest: in clip norms. missing: how many more records were drawn than have a norm. astray: at how many steps the
+    numbers differ.
+    """
+
+    largest: Amount
+    missing: Whole | None = None
+    astray: Count | None = None

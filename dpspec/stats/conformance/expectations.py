@@ -1,0 +1,258 @@
+"""What the conformance tests of a run will be able to see, said beforehand: they are put to a run as declared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from dpspec.contract import Check, FrozenMap, Phase
+from dpspec.stats.conformance import canary_contributions, run_checks, step_tests
+from dpspec.stats.conformance.batch_sampling import BatchSize
+from dpspec.stats.conformance.evidence.measured import (
+    Directions,
+    Drift,
+    DriftAtStep,
+    Everywhere,
+    FirstResidual,
+    GroupSums,
+    LagSum,
+    LeastCoordinate,
+    OutsideNoise,
+    PairSum,
+    PartSum,
+    PlantedSums,
+    ResidualSums,
+    States,
+    WeakestStep,
+)
+from dpspec.stats.conformance.evidence.reported import (
+    BatchSums,
+    Common,
+    CommonAtStep,
+    LagProducts,
+    NoiseSums,
+    NormSums,
+    SamplingSums,
+    Told,
+    TwinProducts,
+)
+from dpspec.stats.conformance.evidence.run import RunEvidence
+from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
+from dpspec.stats.conformance.noise_size import StepNoise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is known of a run beforehand.
+
+    records: real and planted ones together, planted ones as they are on average.
+    groups: per group size, how many groups of gradient canaries are drawn for; empty for other canaries.
+    capabilities: of the backend.
+    trials: how many runs there are; twin: whether each has a second run beside it.
+    looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
+    undone: whether updates can be undone, so that anything is measured on released models but their number.
+    """
+
+    phases: Sequence[FrozenMap]
+    records: int
+    parameters: int
+    groups: Mapping[int, int]
+    capabilities: Collection[str]
+    trials: int = 1
+    twin: bool = True
+    looks: int | None = None
+    undone: bool = True
+
+
+def foresee(run: Run) -> Iterator[Check]:
+    """The checks of a run, each with the deviation that it would see; ``p_value`` is 1, and nothing is measured.
+
+    Where what is seen depends on the gradients, every record's is taken to be as long as the clip norm, which is the
+    worst case; how well the update itself can be tested is known only afterwards.
+    """
+    runs = [as_declared(run)] * run.trials
+    for check in run_checks.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
+        yield Check(
+            assumption=check.assumption,
+            test=check.test.partition(", ")[0],
+            p_value=1.0,
+            observed=check.observed,
+            detectable=check.detectable if check.assumption != "update" else None,
+            note=check.note,
+        )
+
+
+def as_declared(run: Run) -> RunEvidence:
+    """The evidence of a run that is exactly as declared, each sum at its mean."""
+    phases = [Phase.of(phase) for phase in run.phases]
+    total = sum(phase.steps for phase in phases)
+    parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
+    phase_parts = [_Part.of(phase, run.records, int(part.sum())) for phase, part in zip(phases, parts, strict=True)]
+    gaussian = all(phase.noise == "gaussian" for phase in phases)
+    noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
+    noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
+    width = min(run.parameters, kept_width(total))
+    evidence = RunEvidence()
+    if "iterates" in run.capabilities:
+        evidence = replace(evidence, steps=total, states=States(still=0, apart=0, blind=False))
+    if "iterates" in run.capabilities and run.undone:
+        evidence = replace(
+            evidence,
+            noise=_outside(run, phase_parts, noisy_seen),
+            measured=_measured(run, phase_parts, noisy_seen, width) if noisy_seen else None,
+            signal=_signal(run, phase_parts) if _compared(run, phases) else None,
+        )
+    if "noise-log" in run.capabilities and noisy == total:
+        evidence = replace(evidence, noise_log=_noise_log(run, total, width))
+    if "sampling-log" in run.capabilities:
+        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
+        evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
+    if "norm-log" in run.capabilities:
+        missing = 0 if "sampling-log" in run.capabilities else None
+        evidence = replace(evidence, norm_log=NormSums(largest=1.0, missing=missing, astray=missing))
+    told = Told(
+        batches=None if evidence.sampling_log is None else total,
+        noise=None if evidence.noise_log is None else total,
+        norms=None if evidence.norm_log is None else total,
+    )
+    return replace(evidence, told=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary."""
+
+    steps: int
+    seen: int
+    sigma: float
+    rate: float
+    varies: bool
+
+    @classmethod
+    def of(cls, phase: Phase, records: int, seen: int) -> _Part:
+        return cls(
+            steps=phase.steps,
+            seen=seen,
+            sigma=phase.noise_multiplier,
+            rate=phase.rate(records),
+            varies=phase.sampling.rate is not None,
+        )
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is noise to measure: a variance that is not 0, as that of 1e-200 is in floating point."""
+        return self.sigma * self.sigma > 0.0
+
+
+def _compared(run: Run, phases: Sequence[Phase]) -> bool:
+    """Whether enough groups of gradient canaries are drawn for, and clipping leaves their gradients' directions."""
+    flat = all(phase.clipping_scheme == "flat" for phase in phases)
+    enough = run.groups and all(count // 2 >= canary_contributions.LEAST for count in run.groups.values())
+    return bool(flat and enough and "gradient-canaries" in run.capabilities)
+
+
+def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
+    """Every step's squares as expected: the noise's, and what sampling adds to them, which lies in all directions.
+
+    One step has as much more as the largest of so many is likely to have.
+    """
+    free = run.parameters - sum(run.groups.values())
+    degrees = free * noisy
+    if not degrees:
+        return OutsideNoise(statistic=float(degrees), degrees=degrees)
+    share = free / run.parameters
+    each = [
+        np.full(part.seen, free + share * part.rate * (1.0 - part.rate) * run.records / part.sigma**2)
+        for part in parts
+        if part.noisy
+    ]
+    squares = np.concatenate(each)
+    most = int(np.argmax(squares))
+    deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
+    squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
+    sums = step_tests.summary(squares, StepNoise(free, both=False), count=free)
+    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
+
+
+def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
+    sums = [(part.seen, part.sigma, part.rate * (1.0 - part.rate) * run.records) for part in parts if part.noisy]
+    least = sum(n * s * s for n, s, _ in sums)
+    variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
+    sigma = math.sqrt(least / noisy)
+    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / noisy / run.parameters))
+    of_step, row = variance / noisy, (0.0,) * min(width, FIRST_COORDINATES)
+    return ResidualSums(
+        steps=noisy,
+        seen=noisy,
+        everywhere=Everywhere(
+            quietest={"": PartSum(float(run.parameters), run.parameters)},
+            coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
+        ),
+        directions=Directions(
+            rounding=0.0,
+            least=least,
+            variance=variance,
+            drift=Drift(total=0.0, unit=0.0),
+            step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
+            lag=LagSum(lag=1 if noisy > 1 else 0, total=0.0, unit=again * (noisy - 1)),
+            pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
+            first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
+        ),
+    )
+
+
+def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
+    draws = sum(part.seen * part.rate for part in parts)
+    noise = sum(part.seen * part.sigma * part.sigma for part in parts)
+    inclusion = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
+    outside = noise + inclusion * run.records / run.parameters
+    moments: list[GroupSums] = []
+    for size, count in run.groups.items():
+        for coin in (0, 1):
+            number, mean = count // 2, coin * size * draws
+            variance = outside + coin * size * inclusion
+            squares = number * mean**2 + max(0, number - 1) * variance
+            moments.append(GroupSums(size, coin, number, number * mean, squares))
+    return PlantedSums(draws=draws, moments=tuple(moments), outside=outside, inclusion=inclusion, rounding=0.0)
+
+
+def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
+    law = StepNoise(run.parameters, both=True)
+    return NoiseSums(
+        statistic=float(run.parameters * total),
+        degrees=run.parameters * total,
+        products=0.0,
+        pairs=run.parameters * (total - 1),
+        each=step_tests.summary(np.full(total, float(run.parameters)), law, count=run.parameters),
+        steps=total,
+        width=width,
+        quietest=float(total),
+        halves=0.0,
+        lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
+        pair=0.0,
+        first=(0.0,) * min(width, FIRST_COORDINATES),
+        twin=TwinProducts(aligned=0.0, largest=0.0) if run.twin else None,
+    )
+
+
+def _batches(records: int, part: _Part, total: int) -> BatchSums:
+    length, rate = part.steps, part.rate
+    size = round(records * rate)
+    variance = records * rate * (1.0 - rate) if part.varies else 0.0
+    spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
+    epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
+    lags = [lag for lag in epoch if lag < min(length, total)]
+    random = part.varies and 0.0 < rate < 1.0
+    return BatchSums(
+        steps=length,
+        total=length * size,
+        squares=round(length * (size * size + variance)),
+        spread=round(spread),
+        overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
+        again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
+        sizes=step_tests.summary(np.full(length, size), BatchSize(records, rate)) if random else None,
+    )

@@ -1,0 +1,260 @@
+"""Is the noise as large as declared? Tests of a total squared norm against the chi-square law of Gaussian noise.
+
+If ``count`` numbers are independent N(0, scale^2), their sum of squares over scale^2 is chi-square with ``count``
+degrees of freedom. What an observer sees from outside is noise plus something else that the step's noise is
+independent of (sampled gradients): that can only add to the sum, whatever it is and however it adapts to the past,
+so that too small a sum speaks against the declared scale and too large a sum does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+
+#: From so many pairs on the normal tail of their summed products is right to half a percent at the levels used here.
+_MANY_PAIRS = 100_000
+
+
+def lower_tail(sum_of_squares: float, scale: float, count: int) -> Measurement:
+    """Test that noise of at least ``scale`` was added, on what may hold more than noise.
+
+    p = P[chi2(count) <= sum_of_squares / scale^2], one-sided. ``measured`` is the root mean square. ``detectable`` is
+    the smallest d such that noise of scale (1 - d) ``scale`` would have been rejected, given as much else in the sum
+    as there was: None where the rest hides even the absence of noise, or where no noise is declared.
+    """
+    _check(sum_of_squares, scale, count)
+    measured = math.sqrt(sum_of_squares / count)
+    if scale == 0.0:
+        return Measurement(test="chi-square, lower tail", declared=0.0, measured=measured, p_value=1.0, detectable=None)
+    total = sum_of_squares / scale**2
+    rest = max(0.0, total - count)
+    room = (_quantile(LEVEL, count) - rest) / _quantile(POWER, count)
+    return Measurement(
+        test="chi-square, lower tail",
+        declared=scale,
+        measured=measured,
+        p_value=math.exp(log_lower_tail(total, count)),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def two_sided(sum_of_squares: float, scale: float, count: int) -> Measurement:
+    """Test that noise of exactly ``scale`` was added, on a log of the noise itself.
+
+    p = 2 min(lower tail, upper tail), at most 1. ``measured`` is the root mean square; ``detectable`` is the larger of
+    the smallest deviations seen downwards and upwards.
+    """
+    _check(sum_of_squares, scale, count)
+    measured = math.sqrt(sum_of_squares / count)
+    test = "chi-square, two-sided"
+    if scale == 0.0:
+        p_value = 1.0 if sum_of_squares == 0.0 else 0.0
+        return Measurement(test=test, declared=0.0, measured=measured, p_value=p_value, detectable=0.0)
+    total = sum_of_squares / scale**2
+    low = math.exp(log_lower_tail(total, count))
+    high = float(special.gammaincc(0.5 * count, 0.5 * total))
+    below = 1.0 - math.sqrt(_quantile(0.5 * LEVEL, count) / _quantile(POWER, count))
+    above = math.sqrt(_upper_quantile(0.5 * LEVEL, count) / _quantile(1.0 - POWER, count)) - 1.0
+    return Measurement(
+        test=test,
+        declared=scale,
+        measured=measured,
+        p_value=min(1.0, 2.0 * min(low, high)),
+        detectable=max(below, above),
+    )
+
+
+@dataclass(frozen=True)
+class StepNoise:
+    """The law of a step's squared noise in units of the declared variance: chi-square (see ``step_tests``).
+
+    count: the degrees of freedom of a step. both: whether the numbers are those of the noise itself; otherwise they may
+    hold more, and too much says nothing.
+    """
+
+    count: int
+    both: bool
+
+    test = "chi-square"
+    declared = 1.0
+
+    @property
+    def mean(self) -> float:
+        """One for each degree of freedom."""
+        return float(self.count)
+
+    def below(self, total: float, steps: int) -> float:
+        """P[chi2 <= total]."""
+        return math.exp(log_lower_tail(total, self.count * steps))
+
+    def above(self, total: float, steps: int) -> float:
+        """P[chi2 >= total]."""
+        return float(special.gammaincc(0.5 * self.count * steps, 0.5 * total))
+
+    def size(self, total: float, steps: int) -> float:
+        """The root mean square: the scale, relative to the declared one."""
+        return math.sqrt(total / (self.count * steps))
+
+    def detectable(self, most: float, steps: int, level: float) -> float | None:
+        """The shortfall of the scale in some steps that is rejected at ``level``, and the excess where that counts."""
+        count = self.count * steps
+        rest = 0.0 if self.both else max(0.0, most - count)
+        room = (_quantile(level, count) - rest) / _quantile(POWER, count)
+        if room <= 0.0:
+            return None
+        below = 1.0 - math.sqrt(room)
+        if not self.both:
+            return below
+        return max(below, math.sqrt(_upper_quantile(level, count) / _quantile(1.0 - POWER, count)) - 1.0)
+
+    def log_ratios(self, values: npt.NDArray[np.float64]) -> Iterator[tuple[float, npt.NDArray[np.float64]]]:
+        """Scales whose variance v is further and further off: ln f_v / f = -(count ln v + (1 / v - 1) x) / 2."""
+        first = 0.5 * math.sqrt(2.0 / self.count)
+        apart = first * 2.0 ** np.arange(max(1, math.ceil(math.log2(14.0 / first))))
+        for log_v in np.concatenate([-apart, apart] if self.both else [-apart]).tolist():
+            yield math.exp(0.5 * log_v), -0.5 * (self.count * log_v + math.expm1(-log_v) * values)
+
+
+def correlation(products: float, pairs: int, count: int, tried: int = 1) -> Measurement:
+    """Test that standard normal noise is fresh: ``products`` sums the ``pairs`` products of successive steps' numbers.
+
+    count: how many numbers there are, over all steps; chains of T numbers each hold T - 1 pairs. ``products`` over the
+    root of ``pairs`` is nearly standard normal where there are many pairs; where there are few its tails are heavier,
+    and p is twice Chernoff's bound instead, with E[e^(s products)] = det(I - s A)^(-1/2), A the adjacency matrix of all
+    chains. tried: of how many such sums this one is the largest (Bonferroni). ``measured`` is the correlation,
+    ``detectable`` the smallest one seen, by the normal law; None where not even the same noise again would be.
+    """
+    if not 1 <= pairs < count:
+        raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
+    if tried < 1:
+        raise ValueError(f"tried must be at least 1, got {tried}")
+    z = abs(products) / math.sqrt(pairs)
+    if pairs >= _MANY_PAIRS:
+        test, p_value, threshold = "normal", math.erfc(z / math.sqrt(2.0)), -float(special.ndtri(0.5 * LEVEL / tried))
+    else:
+        test, threshold = "Chernoff", math.sqrt(2.0 * math.log(2.0 * tried / LEVEL))
+        p_value = 2.0 * math.exp(_log_chernoff(abs(products), pairs, count))
+    detectable = (threshold + float(special.ndtri(POWER))) / math.sqrt(pairs)
+    return Measurement(
+        test=f"correlation of successive steps, {test}",
+        declared=0.0,
+        measured=products / pairs,
+        p_value=min(1.0, tried * p_value),
+        detectable=detectable if detectable <= 1.0 else None,
+    )
+
+
+def least_coordinate(least: float, steps: int, count: int) -> Measurement:
+    """Test that every one of ``count`` coordinates had noise: ``least`` is the smallest sum of squares over the steps.
+
+    In units of the declared variance each sum is at least chi-square with ``steps`` degrees of freedom, whatever else
+    is in it: p = count P[chi2(steps) <= least], one-sided (Bonferroni). ``measured`` is that coordinate's scale,
+    ``detectable`` the smallest shortfall of a single coordinate's scale that would have been seen; None where not even
+    the absence of noise would.
+    """
+    _check(least, 1.0, steps)
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    room = _quantile(LEVEL / count, steps) / _quantile(POWER, steps)
+    return Measurement(
+        test="chi-square of the quietest coordinate",
+        declared=1.0,
+        measured=math.sqrt(least / steps),
+        p_value=min(1.0, math.exp(math.log(count) + log_lower_tail(least, steps))),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def quietest(parts: Mapping[str, tuple[float, int]]) -> tuple[str, Measurement]:
+    """Test every part of the model (a layer's sum of squares over its degrees) by :func:`lower_tail`, Bonferroni.
+
+    Returns the name of the most surprising part and its measurement; ``detectable`` is that of the smallest part.
+    """
+    found = {name: lower_tail(total, 1.0, count) for name, (total, count) in parts.items()}
+    name = min(found, key=lambda n: (found[n].p_value, found[n].measured))
+    smallest = min(count for _, count in parts.values())
+    room = _quantile(LEVEL / len(parts), smallest) / _quantile(POWER, smallest)
+    return name, Measurement(
+        test="chi-square of the quietest layer",
+        declared=1.0,
+        measured=found[name].measured,
+        p_value=min(1.0, len(parts) * found[name].p_value),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def quietest_step(parts: Mapping[str, tuple[float, int]], steps: int) -> Measurement:
+    """Test every part of the model at every step.
+
+    parts: of each the least sum of squares of any of the ``steps`` steps, and the degrees of freedom of one. p is the
+    smallest lower tail times the number of parts and steps (Bonferroni); ``detectable`` is that of the smallest part at
+    a single step.
+    """
+    found = {name: (log_lower_tail(least, count), least, count) for name, (least, count) in parts.items()}
+    name = min(found, key=lambda n: found[n])
+    tail, least, count = found[name]
+    tried = len(parts) * steps
+    smallest = min(count for _, count in parts.values())
+    room = _quantile(LEVEL / tried, smallest) / _quantile(POWER, smallest)
+    return Measurement(
+        test=f"chi-square of the quietest layer at a step, in {name}",
+        declared=1.0,
+        measured=math.sqrt(least / count),
+        p_value=min(1.0, math.exp(math.log(tried) + tail)),
+        detectable=1.0 - math.sqrt(room) if room > 0.0 else None,
+    )
+
+
+def _log_chernoff(products: float, pairs: int, count: int) -> float:
+    """The least of ln E[e^(s X)] - s ``products`` over some 0 < s < 1/2, by the closed form of a path's determinant."""
+    chains = count - pairs
+    length = count / chains
+    s = np.linspace(0.0, 0.5, 2001)[1:-1]
+    root = np.sqrt(1.0 - 4.0 * s * s)
+    # det = (a^(T+1) - b^(T+1)) / (a - b) with a, b = (1 +- root) / 2
+    ratio = (1.0 - root) / (1.0 + root)
+    log_det = (length + 1.0) * np.log(0.5 * (1.0 + root)) + np.log1p(-(ratio ** (length + 1.0))) - np.log(root)
+    return min(0.0, float(np.min(-0.5 * chains * log_det - s * products)))
+
+
+def log_lower_tail(total: float, count: float) -> float:
+    """ln P[chi2(count) <= total]: finite even where the probability underflows, -inf only at total = 0.
+
+    P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
+    series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
+    """
+    if total <= 0.0:
+        return -math.inf
+    a, x = 0.5 * count, 0.5 * total
+    ready = float(special.gammainc(a, x))
+    if ready > 1e-280:
+        return math.log(ready)
+    # Terms shrink at least by x/(a+1) each; this many leave a remainder below 1e-17 of the sum.
+    terms = min(1_000_000, 2 + math.ceil(40.0 / -math.log(min(x / (a + 1.0), 1.0 - 1e-9))))
+    ratios = np.log(x) - np.log(a + np.arange(1, terms + 1, dtype=np.float64))
+    series = special.logsumexp(np.concatenate(([0.0], np.cumsum(ratios))))
+    return min(0.0, float(a * math.log(x) - x - special.gammaln(a + 1.0) + series))
+
+
+def _quantile(probability: float, count: int) -> float:
+    return 2.0 * float(special.gammaincinv(0.5 * count, probability))
+
+
+def _upper_quantile(probability: float, count: int) -> float:
+    return 2.0 * float(special.gammainccinv(0.5 * count, probability))
+
+
+def _check(sum_of_squares: float, scale: float, count: int) -> None:
+    if not (math.isfinite(sum_of_squares) and sum_of_squares >= 0.0):
+        raise ValueError(f"sum_of_squares must be finite and not negative, got {sum_of_squares}")
+    if not (math.isfinite(scale) and scale >= 0.0):
+        raise ValueError(f"scale must be finite and not negative, got {scale}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")

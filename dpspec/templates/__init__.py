@@ -1,1 +1,0 @@
-"""Files to start from: a whole small plugin, as text with placeholders."""

@@ -1,0 +1,1 @@
+"""Per-example gradients: computed, clipped and summed."""

@@ -1,0 +1,174 @@
+"""A model as a function of one flat vector: the order of ``parameters()``, trainable ones only.
+
+Layers that no per-example gradient exists for are named here: they let one record change what another one computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from dpspec.models import modules
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each trainable parameter stands in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of a model. Raises ``ValueError`` where it has nothing to train."""
+        found = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
+        if not found:
+            raise ValueError("the model has no trainable parameters")
+        return cls(names=tuple(name for name, _ in found), shapes=tuple(shape for _, shape in found))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of each parameter."""
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The length P of the flat vector."""
+        return sum(self.sizes)
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of ``flat`` (P,) by parameter name."""
+        if flat.shape != (self.size,):
+            raise ValueError(f"expected a vector of {self.size} parameters, got shape {tuple(flat.shape)}")
+        pieces = torch.split(flat, list(self.sizes))
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """Views (b, *shape) of ``rows`` (b, P) by parameter name."""
+        pieces = torch.split(rows, list(self.sizes), dim=1)
+        shaped = zip(self.names, pieces, self.shapes, strict=True)
+        return {name: piece.view(len(rows), *shape) for name, piece, shape in shaped}
+
+    def flatten(self, named: Mapping[str, Tensor], leading: int = 0) -> Tensor:
+        """One vector (P,) from tensors by name; with ``leading`` batch dimensions kept, (..., P)."""
+        pieces = [named[name] for name in self.names]
+        return torch.cat([piece.reshape(*piece.shape[:leading], -1) for piece in pieces], dim=leading)
+
+
+def places(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer of a model by each of its places: one that is tied stands in more than one.
+
+    A module that is used twice is one place. ``torch.func.functional_call`` fills exactly these with
+    ``tie_weights=False``; left to tie them itself, it does not give a module that is used twice its parameters back.
+    """
+    found: dict[str, Tensor] = {}
+    for prefix, module in model.named_modules():
+        found.update(module.named_parameters(prefix, recurse=False, remove_duplicate=False))
+        found.update(module.named_buffers(prefix, recurse=False, remove_duplicate=False))
+    return found
+
+
+def trained(model: nn.Module) -> dict[str, str]:
+    """The places of everything that is trained, each with its name in the layout; a tied parameter has several."""
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    return {place: names[id(value)] for place, value in places(model).items() if id(value) in names}
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """A copy of the model's trainable parameters as one vector (P,)."""
+    layout = Layout.of(model)
+    return layout.flatten({name: p.detach() for name, p in model.named_parameters() if p.requires_grad})
+
+
+def load(model: nn.Module, flat: Tensor) -> None:
+    """Write a vector (P,) into the model's trainable parameters, in place."""
+    views = Layout.of(model).unflatten(flat)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in views:
+                parameter.copy_(views[name])
+
+
+_Rule = tuple[type[nn.Module], Callable[[Any], bool], str, str]
+
+_RULES: tuple[_Rule, ...] = (
+    # InstanceNorm derives from BatchNorm in torch but couples nothing unless it tracks running statistics.
+    (
+        _InstanceNorm,
+        lambda m: bool(m.track_running_stats),
+        "keeps running statistics over records",
+        "set track_running_stats=False",
+    ),
+    (
+        _BatchNorm,
+        lambda m: not isinstance(m, _InstanceNorm),
+        "mixes the records of a batch",
+        "use torch.nn.GroupNorm or torch.nn.LayerNorm",
+    ),
+    (
+        _DropoutNd,
+        lambda m: bool(m.p > 0),
+        "draws from torch's global generator, so that a seed would not decide the run",
+        "remove it: the noise of DP-SGD already regularises",
+    ),
+    (
+        nn.RNNBase,
+        lambda m: True,
+        "has no rule in torch.func.vmap",
+        "write the recurrence with torch.nn.RNNCell, LSTMCell or GRUCell",
+    ),
+)
+
+#: Layers whose output for a record is a function of that record alone, whatever their options are.
+_SEPARATE: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(nn.Sequential, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding),
+        *(nn.GroupNorm, nn.LayerNorm, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
+        *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+        *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
+        *(modules.Sum, modules.Subsample, modules.ZeroFirst),
+    }
+)
+
+
+def record_by_record(model: nn.Module) -> bool:
+    """Whether a model's structure shows that it treats each record by itself, so that a batch needs no ``vmap``.
+
+    True only for layers that are known, of exactly these types and without hooks; a false answer says nothing.
+    """
+    return all(_separate(module) for module in model.modules())
+
+
+def _separate(module: nn.Module) -> bool:
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+        return False
+    if type(module) is nn.Flatten:
+        return module.start_dim >= 1
+    return type(module) in _SEPARATE
+
+
+def problems(model: nn.Module) -> tuple[str, ...]:
+    """One sentence per layer that cannot be trained by example, with its name and what to use instead."""
+    found = []
+    for name, module in model.named_modules():
+        for kind, applies, why, instead in _RULES:
+            if isinstance(module, kind) and applies(module):
+                where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
+                found.append(f"{where} {why}; {instead}")
+                break
+    return tuple(found)
+
+
+def require_uncoupled(model: nn.Module) -> None:
+    """Raise ``ValueError`` that names every layer of :func:`problems`."""
+    found = problems(model)
+    if found:
+        raise ValueError("the model has no per-example gradients: " + "; ".join(found))

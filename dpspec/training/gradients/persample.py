@@ -1,0 +1,188 @@
+"""Per-example gradients, their norms and their clipped sums: what DP-SGD computes, and what an auditor recomputes.
+
+Gradients are float32 (the model's dtype), norms float64. Work is cut into chunks, whose gradients are added up
+parameter by parameter, in factors where a layer allows it (:mod:`dpspec.training.gradients.ghost`): no
+(records, parameters) matrix is ever held for sums and norms. A chunk that runs out of memory starts the batch afresh
+with chunks of half the size. Arithmetic is that of full float32, whatever the process has allowed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dpspec.training.device import full_precision
+from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, layer_of, no_norms
+from dpspec.training.gradients.flat_model import record_by_record, require_uncoupled
+from dpspec.training.gradients.ghost import Loss, PerExample
+from dpspec.training.gradients.ghost_parameters import Gradients
+
+#: Gradients by parameter name, each (b, *shape).
+Named: TypeAlias = Mapping[str, Tensor]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """What a batch contributes.
+
+    sum: (P,) the sum of the clipped gradients.
+    norms: (b,) float64, each contribution's norm after clipping.
+    """
+
+    sum: Tensor
+    norms: Tensor
+
+
+class FlatModel:
+    """A module as a function of one flat vector of parameters; the module itself is never changed.
+
+    The module may stay on the CPU: parameters come with each call, and what is not trained (buffers, frozen
+    parameters) is copied to ``device`` once. Raises ``ValueError`` for layers that couple records.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        device: str | torch.device = "cpu",
+        loss: Loss = nn.functional.cross_entropy,
+        budget: int | None = None,
+    ) -> None:
+        """``budget``: bytes for one chunk; by default what :func:`~.memory.chunk_size` finds."""
+        require_uncoupled(model)
+        self.layout = flat_model.Layout.of(model)
+        self.size = self.layout.size
+        self.device = torch.device(device)
+        self._model = model
+        self._loss = loss
+        self._budget = budget
+        self._examples: PerExample | None = None
+        self._sizes: dict[bool, int] = {}
+        self._most: int | None = None
+        self._trained = flat_model.trained(model)
+        self._constants = {
+            place: t.detach().to(self.device)
+            for place, t in flat_model.places(model).items()
+            if place not in self._trained
+        }
+
+    def initial(self) -> Tensor:
+        """The module's own parameters as a vector (P,) on the device."""
+        return flat_model.flatten(self._model).to(self.device)
+
+    def logits(self, state: Tensor, x: Tensor) -> Tensor:
+        """The outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
+        with full_precision(self.device):
+            return self._forward(self.layout.unflatten(state), x)
+
+    def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
+        """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, one chunk after the other."""
+        if len(x):
+            size = self._size(state, x, y, written=True)
+            for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+                yield self.layout.split(self.rows(state, some_x, some_y))
+
+    def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
+
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
+            named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk in chunks)
+            return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
+
+        return self._each(state, x, y, work, written=True)
+
+    def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The squared l2 norms (k, b) in float64 of the gradients with respect to each of the k parameters."""
+
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
+            found = (torch.stack([chunk[name].squares() for name in self.layout.names]) for chunk in chunks)
+            nothing = torch.zeros(len(self.layout.names), 0, dtype=torch.float64, device=self.device)
+            return torch.cat([nothing, *found], dim=1)
+
+        return self._each(state, x, y, work)
+
+    def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The l2 norm (b,) in float64 of each record's gradient at ``state``, before any clipping."""
+        return self.squares(state, x, y).sum(0).sqrt()
+
+    def layer_norms(self, state: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """The norms (b,) in float64 of each layer's part of the gradient; a layer is what one module holds itself."""
+        squares: dict[str, Tensor] = {}
+        for name, found in zip(self.layout.names, self.squares(state, x, y), strict=True):
+            squares[layer_of(name)] = squares.get(layer_of(name), 0.0) + found
+        return {layer: found.sqrt() for layer, found in squares.items()}
+
+    def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
+        """Sum of the records' clipped gradients at ``state``; zeros (P,) and no norms for an empty batch."""
+
+        def work(chunks: Iterator[Mapping[str, Gradients]]) -> ClippedSum:
+            total = torch.zeros_like(state)
+            pieces = self.layout.unflatten(total)
+            norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk in chunks)]
+            return ClippedSum(total, torch.cat(norms))
+
+        return self._each(state, x, y, work, written=isfinite(clipper(clip).coordinate_bound))
+
+    def _each(
+        self,
+        state: Tensor,
+        x: Tensor,
+        y: Tensor,
+        work: Callable[[Iterator[Mapping[str, Gradients]]], T],
+        *,
+        written: bool = False,
+    ) -> T:
+        """``work`` on the gradients of all chunks; ``written``: whether it writes every gradient out."""
+        if len(x) == 0:
+            return work(iter(()))
+        with full_precision(self.device):
+            size = self._size(state, x, y, written=written)
+            found, self._most = memory.halving(lambda size: work(self._chunks(state, x, y, size)), size, self._most)
+        return found
+
+    def _chunks(self, state: Tensor, x: Tensor, y: Tensor, size: int) -> Iterator[Mapping[str, Gradients]]:
+        parameters = self.layout.unflatten(state.detach())
+        for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            yield self._tried(parameters, x, y).gradients(parameters, some_x, some_y)
+
+    def _size(self, state: Tensor, x: Tensor, y: Tensor, *, written: bool) -> int:
+        """How many records to take at once, by what one of them needs; asked once."""
+        if written not in self._sizes:
+            examples = self._tried(self.layout.unflatten(state.detach()), x, y)
+            with torch.no_grad():
+                kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
+            rows = 2 * state.nbytes if written else examples.written
+            self._sizes[written] = memory.chunk_size(kept + rows, self.device, self._budget)
+        return self._sizes[written]
+
+    def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
+        """What the first record that is ever seen shows about the model; again where hooks have come or gone."""
+        together = record_by_record(self._model)
+        if self._examples is None or self._examples.together != together:
+            memory.keep_freed()
+            self._examples = PerExample(
+                *(self._forward, self._loss, parameters, x[:1], y[:1]),
+                together=together,
+                constants=self._constants.values(),
+            )
+        return self._examples
+
+    def _forward(self, parameters: Named, x: Tensor) -> Tensor:
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        outputs: Tensor = functional_call(self._model, {**self._constants, **trained}, (x,), tie_weights=False)
+        return outputs
+
+
+def per_example_gradients(model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None) -> Tensor:
+    """The gradient of each record's loss as rows (b, P), at ``state`` (P,) or else the model's own parameters."""
+    functional = model if isinstance(model, FlatModel) else FlatModel(model, device=x.device)
+    return functional.rows(functional.initial() if state is None else state, x, y)

@@ -1,0 +1,214 @@
+"""R models of one kind at once: the clipped gradients of each one's own records, summed for each.
+
+Gradients of dense layers are never written out. A zero that is added to a layer's output has that output's gradient d,
+and with the layer's input a the gradient of its weight is the outer product d a^T: its norm is |d| |a|, and a weighted
+sum over records is one product of matrices for each model. Parameters that are used in any other way get their
+gradients written out record by record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
+
+from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
+from dpspec.training.gradients.flat_model import require_uncoupled
+
+#: Tensors by parameter name.
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """A dense layer that is called once for each record, on one row: its parameters' names, and its width."""
+
+    weight: str
+    bias: str | None
+    width: int
+
+
+class StackedModel:
+    """A module as a function of R flat vectors of parameters; the module itself is never changed."""
+
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """``x`` (n, ...), ``y`` (n,) are records on the device to be used; one of them shows what the module does."""
+        require_uncoupled(module)
+        self.layout = flat_model.Layout.of(module)
+        self._module = module
+        self._device = x.device
+        self._trained = flat_model.trained(module)
+        self._constants = {
+            place: value.detach().to(x.device)
+            for place, value in flat_model.places(module).items()
+            if place not in self._trained
+        }
+        self._dense = self._find_dense(x[0], y[0]) if len(x) else ()
+        covered = {name for layer in self._dense for name in (layer.weight, layer.bias)}
+        self._others = [name for name in self.layout.names if name not in covered]
+        gradients = grad(self._tapped_loss, argnums=(0, 1), has_aux=True)
+        self._gradients = vmap(vmap(gradients, in_dims=(0, None, None, 0, 0)), in_dims=(0, 0, 0, 0, 0))
+        with torch.no_grad():
+            example = x[:1].to(next(module.parameters()).device)
+            self._kept = memory.activation_bytes(module, example) if len(x) else 0
+
+    def chunk(self, how: Clipper) -> int:
+        """How many records to take at once, over all models."""
+        written = self.layout.names if isfinite(how.coordinate_bound) else self._others
+        sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
+        return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
+
+    def add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
+        """Add the clipped gradients at ``states`` (R, P) of records ``x`` (R, c, ...), ``y`` (R, c) to ``sums`` (R, P).
+
+        Records that are not ``inside`` (R, c) count as nothing, and so do those that are not finite anywhere. Returns
+        the norms (R, c) float64 of what was added.
+        """
+        names, totals, parameters = self.layout.names, self._named(sums), self._named(states)
+        taps = {layer.weight: states.new_zeros(*inside.shape, layer.width) for layer in self._dense}
+        others = {name: parameters[name] for name in self._others}
+        (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
+        if isfinite(how.coordinate_bound):
+            rows = {**written, **self._write_out(inputs, outputs)}
+            return _each_for_itself(totals, rows, inside, how)
+        squares = self._squares(inputs, outputs, written)
+        factors, norms = how.scale(torch.stack([squares[name].flatten() for name in names]), names)
+        finite = torch.stack([squares[name] for name in names]).isfinite().all(0)
+        counted = inside & finite
+        if not bool(finite.all()):
+            inputs, outputs, written = (_zero_unless(finite, tensors) for tensors in (inputs, outputs, written))
+        weights = dict(zip(names, torch.where(counted, factors.view(-1, *inside.shape), 0.0), strict=True))
+        for name in self._others:
+            totals[name].flatten(1).add_(torch.bmm(weights[name].unsqueeze(1), written[name].flatten(2)).squeeze(1))
+        for layer in self._dense:
+            a, d = inputs[layer.weight], outputs[layer.weight]
+            totals[layer.weight].add_(torch.bmm((d * weights[layer.weight].unsqueeze(2)).transpose(1, 2), a))
+            if layer.bias is not None:
+                totals[layer.bias].add_(torch.bmm(weights[layer.bias].unsqueeze(1), d).squeeze(1))
+        return torch.where(counted, norms.view(inside.shape), 0.0)
+
+    def along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Inner products with ``directions`` (R, P), and squared norms, of gradients that are not clipped.
+
+        Both (R, c) in float64, for records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P).
+        """
+        parameters, towards = self._named(states), self._named(directions)
+        taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
+        others = {name: parameters[name] for name in self._others}
+        (outputs, written), inputs = self._gradients(taps, others, parameters, x, y)
+        products = torch.zeros(y.shape, dtype=torch.float64, device=states.device)
+        for name, rows in written.items():
+            products += torch.bmm(rows.flatten(2), towards[name].flatten(1).unsqueeze(2)).squeeze(2)
+        for layer in self._dense:
+            d, moved = outputs[layer.weight], torch.bmm(inputs[layer.weight], towards[layer.weight].transpose(1, 2))
+            if layer.bias is not None:
+                moved = moved + towards[layer.bias].unsqueeze(1)
+            products += (d * moved).sum(2)
+        return products, torch.stack(list(self._squares(inputs, outputs, written).values())).sum(0)
+
+    def _squares(self, inputs: Named, outputs: Named, written: Named) -> dict[str, Tensor]:
+        """The squared norm (R, c) in float64 of each parameter's gradients."""
+        found = {name: _squares_of(rows) for name, rows in written.items()}
+        for layer in self._dense:
+            output = _squares_of(outputs[layer.weight])
+            found[layer.weight] = _squares_of(inputs[layer.weight]) * output
+            if layer.bias is not None:
+                found[layer.bias] = output
+        return found
+
+    def _write_out(self, inputs: Named, outputs: Named) -> dict[str, Tensor]:
+        found = {}
+        for layer in self._dense:
+            a, d = inputs[layer.weight], outputs[layer.weight]
+            found[layer.weight] = d.unsqueeze(3) * a.unsqueeze(2)
+            if layer.bias is not None:
+                found[layer.bias] = d
+        return found
+
+    def _tapped_loss(self, taps: Named, others: Named, parameters: Named, x: Tensor, y: Tensor) -> tuple[Tensor, Named]:
+        """One record's loss with ``taps`` added to the outputs of dense layers, and the inputs of those layers."""
+        given = {**parameters, **others}
+        with _Taps(given, taps) as mode:
+            loss = self._loss(given, x, y)
+        return loss, mode.inputs
+
+    def _loss(self, parameters: Named, x: Tensor, y: Tensor) -> Tensor:
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        outputs = functional_call(self._module, {**self._constants, **trained}, (x.unsqueeze(0),), tie_weights=False)
+        return nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+
+    def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:
+        """Layers whose parameters are used once, on one row, and in no other way: found by a trial pass."""
+        own = dict(self._module.named_parameters())
+        given = {name: own[name].detach().to(x.device).requires_grad_() for name in self.layout.names}
+        anchor = torch.zeros((), device=x.device, requires_grad=True)
+        with torch.enable_grad():
+            with _Taps(given, None) as mode:
+                loss = self._loss(given, x, y) + anchor
+            elsewhere = torch.autograd.grad(loss, [anchor, *given.values()], allow_unused=True)[1:]
+        used = {name for name, found in zip(given, elsewhere, strict=True) if found is not None}
+        names = [name for layer in mode.layers for name in (layer.weight, layer.bias) if name is not None]
+        used |= {name for name in names if names.count(name) > 1}
+        return tuple(layer for layer in mode.layers if not used & {layer.weight, layer.bias})
+
+    def _named(self, stacked: Tensor) -> dict[str, Tensor]:
+        """Views of ``stacked`` (R, P) by parameter, (R, *shape)."""
+        pieces = torch.split(stacked, list(self.layout.sizes), dim=1)
+        shaped = zip(self.layout.names, pieces, self.layout.shapes, strict=True)
+        return {name: piece.view(len(piece), *shape) for name, piece, shape in shaped}
+
+
+class _Taps(TorchFunctionMode):
+    """Catches dense layers on one row: adds ``taps`` to their outputs and keeps their inputs, by the weight's name.
+
+    Without taps it finds out what there is to catch, and hides the parameters of what it catches from autograd.
+    """
+
+    def __init__(self, parameters: Named, taps: Named | None) -> None:
+        super().__init__()
+        self._names = {id(value): name for name, value in parameters.items()}
+        self._taps = taps
+        self.inputs: dict[str, Tensor] = {}
+        self.layers: list[_Dense] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear:
+            return self._linear(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        name, other = self._names.get(id(weight)), self._names.get(id(bias))
+        fits = name is not None and (bias is None or other is not None) and input.ndim == 2 and weight.ndim == 2
+        if self._taps is None and fits and len(input) == 1:
+            self.layers.append(_Dense(str(name), other, len(weight)))
+            return nn.functional.linear(input, weight.detach(), None if bias is None else bias.detach())
+        output = nn.functional.linear(input, weight, bias)
+        if self._taps is not None and name is not None and name in self._taps:
+            self.inputs[name] = input.squeeze(0)
+            output = output + self._taps[name]
+        return output
+
+
+def _squares_of(rows: Tensor) -> Tensor:
+    return squares_of(rows.flatten(0, 1)).view(rows.shape[:2])
+
+
+def _zero_unless(kept: Tensor, tensors: Named) -> dict[str, Tensor]:
+    return {name: torch.where(kept.view(*kept.shape, *[1] * (t.ndim - 2)), t, 0.0) for name, t in tensors.items()}
+
+
+def _each_for_itself(totals: Named, rows: Named, inside: Tensor, how: Clipper) -> Tensor:
+    """Where coordinates are cut, sums need gradients written out, one model after the other."""
+    norms = torch.zeros(inside.shape, dtype=torch.float64, device=inside.device)
+    for run, kept in enumerate(inside):
+        if bool(kept.any()):
+            own = {name: total[run] for name, total in totals.items()}
+            norms[run, kept] = add_clipped(own, {name: rows[name][run][kept] for name in own}, how)
+    return norms

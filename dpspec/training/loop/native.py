@@ -1,0 +1,194 @@
+"""The backend ``native``: a job's parts, put together and run; and independent runs of one schedule, all at once.
+
+A small model leaves a device idle: a run of its own spends its time on starting operations, and many runs at once
+hardly take longer than one. Each run keeps generators of its own, so that it draws the very batches and the very noise
+that it would draw alone; only sums differ, by rounding. Such runs are short, and are not resumed when they are killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
+from dpspec.training.device import tensors as tensors  # plugins import it from here
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Clip, clipper
+from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.checkpoint import checkpoint_of
+from dpspec.training.loop.dpsgd import Parts, noise_of, run
+from dpspec.training.loop.optimizers import update_of
+from dpspec.training.loop.schedule import Schedule
+from dpspec.training.seeds import generator
+
+
+def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
+    """Train every job, each with a model of its own: together where the trainer has a ``train_many``, or in turn."""
+    together = getattr(trainer, "train_many", None)
+    if together is not None:
+        together(jobs)
+        return
+    for job in jobs:
+        trainer.train(job)
+
+
+def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
+    """Run R jobs at once and return their final parameters (R, P); the jobs' models are left as they are.
+
+    The jobs share their phases, options, expected batch size, device and kind of model. Seeds, initial weights, rows,
+    canaries and observers are each one's own; rows that are the same arrays stand on the device once.
+
+    members: per run the rows of ``job.x`` that its data consists of, in this order: the run is that of a job with
+        ``x[members]`` and ``y[members]``, and all runs can share one array.
+
+    Progress is told to the first job alone. Raises ``ValueError`` where the jobs cannot be run together, ``Cancelled``
+    before the next step once any of them is.
+    """
+    _require_alike(jobs)
+    first, runs = jobs[0], _Runs(jobs, members)
+    device = torch.device(first.device)
+    schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
+    total = schedules[0].total
+    noise = noise_of(schedules[0].noise)
+    update = update_of(first.options, first.expected_batch_size, total)
+    coins = [generator(job.seed, "sampling") for job in jobs]
+    sources = [generator(job.seed, "noise", device) for job in jobs]
+    states = torch.stack([flat_model.flatten(job.model) for job in jobs]).to(device)
+    with torch.no_grad():
+        for job, state in zip(jobs, states, strict=True):
+            for observer in job.observers:
+                observer.released(0, state)
+        for step, phases in enumerate(zip(*schedules, strict=True), start=1):
+            if any(job.cancelled is not None and job.cancelled() for job in jobs):
+                raise Cancelled
+            batches = [phase.sampler.draw(source) for phase, source in zip(phases, coins, strict=True)]
+            sums, norms = runs.clipped_sums(states, batches, phases[0].clip)
+            noises = torch.stack([noise(s, phases[0].deviation, g) for s, g in zip(sums, sources, strict=True)])
+            states = update(states, sums + noises)
+            for place, job in enumerate(jobs):
+                for observer in job.observers:
+                    observer.sampled(step, batches[place])
+                    observer.clipped(step, norms[place])
+                    observer.noised(step, noises[place])
+                    observer.released(step, states[place])
+            if first.progress is not None:
+                first.progress(step, total)
+    return states
+
+
+class _Runs:
+    """The records of all runs, and what a batch of each contributes.
+
+    records: per run, real and planted ones together.
+    """
+
+    def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
+        self._pool(jobs, members)
+        model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
+        self._stacked = StackedModel(jobs[0].model, self._x, self._y)
+        self._canaries = [
+            RecordsAndCanaries(model, *none, job.canaries) if job.canaries is not None else None for job in jobs
+        ]
+        planted = [canaries.records if canaries is not None else 0 for canaries in self._canaries]
+        self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
+
+    def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
+        """Sums (R, P) at ``states`` (R, P) over each run's batch, and the norms (b,) of each run after clipping."""
+        how = clipper(clip)
+        reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
+        drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
+        where = pad_sequence(drawn, batch_first=True).to(states.device)
+        inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
+        sums = torch.zeros_like(states)
+        norms = torch.zeros(where.shape, dtype=torch.float64, device=states.device)
+        chunk = self._stacked.chunk(how)
+        height = min(len(states), chunk)
+        width = max(1, chunk // height)
+        for top in range(0, len(states), height):
+            runs = slice(top, top + height)
+            for left in range(0, where.shape[1], width):
+                at = runs, slice(left, left + width)
+                rows = self._x[where[at]], self._y[where[at]]
+                norms[at] = self._stacked.add_clipped(sums[runs], states[runs], *rows, inside[at], how)
+        found = [row[:n] for row, n in zip(norms, reals, strict=True)]
+        for place, (canaries, batch) in enumerate(zip(self._canaries, batches, strict=True)):
+            if canaries is not None and len(batch) > reals[place]:
+                planted = canaries(states[place], batch[reals[place] :] - len(self._rows[place]), clip)
+                sums[place] += planted.sum
+                found[place] = torch.cat([found[place], planted.norms])
+        return sums, found
+
+    def _pool(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
+        """All rows, each array once, and per run where its records stand among them."""
+        if members is not None and len(members) != len(jobs):
+            raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
+        arrays = {(id(job.x), id(job.y)): job for job in jobs}
+        pooled = {key: tensors(job.x, job.y, job.device) for key, job in arrays.items()}
+        starts = dict(zip(pooled, np.cumsum([0, *(len(x) for x, _ in pooled.values())]).tolist(), strict=False))
+        self._x = torch.cat([x for x, _ in pooled.values()])
+        self._y = torch.cat([y for _, y in pooled.values()])
+        self._rows: list[Tensor] = []
+        for place, job in enumerate(jobs):
+            own = torch.arange(len(job.x)) if members is None else members[place].to("cpu", torch.int64)
+            self._rows.append(own + starts[id(job.x), id(job.y)])
+
+
+def _require_alike(jobs: Sequence[TrainingJob]) -> None:
+    if not jobs:
+        raise ValueError("there are no jobs to run")
+    first = jobs[0]
+    for job in jobs:
+        for what in ("phases", "options", "expected_batch_size", "device"):
+            if getattr(job, what) != getattr(first, what):
+                raise ValueError(f"jobs that run together must have the same {what}")
+        if repr(job.model) != repr(first.model) or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
+            raise ValueError("jobs that run together must have the same kind of model")
+        if len(job.x) != len(job.y):
+            raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
+
+
+class NativeTrainer:
+    """Trains by DP-SGD and shows observers everything that it does."""
+
+    def train(self, job: TrainingJob) -> None:
+        """Run the job; ``job.model`` ends trained. Raises ``Cancelled``, or ``ValueError`` for a job that is off."""
+        train_with(job, parts_of(job))
+
+    def train_many(self, jobs: Sequence[TrainingJob]) -> None:
+        """Run jobs of one kind all at once; see :func:`~dpspec.training.loop.native.run_batched`."""
+        for job, final in zip(jobs, run_batched(jobs), strict=True):
+            flat_model.load(job.model, final)
+
+
+def parts_of(job: TrainingJob) -> Parts:
+    """The parts of the loop, as the job declares them."""
+    model = FlatModel(job.model, device=job.device)
+    x, y = tensors(job.x, job.y, job.device)
+    contributions = RecordsAndCanaries(model, x, y, job.canaries)
+    schedule = Schedule.of(job.phases, contributions.records)
+    return Parts(
+        initial=model.initial(),
+        schedule=schedule,
+        contributions=contributions,
+        noise=noise_of(schedule.noise),
+        update=update_of(job.options, job.expected_batch_size, schedule.total),
+    )
+
+
+def train_with(job: TrainingJob, parts: Parts) -> None:
+    """Run a job with parts that may have been replaced; the model is written once, at the end."""
+    final = run(
+        parts,
+        job.seed,
+        observers=job.observers,
+        progress=job.progress,
+        cancelled=job.cancelled,
+        checkpoint=checkpoint_of(job, parts.initial),
+    )
+    flat_model.load(job.model, final)

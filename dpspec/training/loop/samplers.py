@@ -1,0 +1,158 @@
+"""How a step draws its batch: afresh and independently of other steps, empty batches included.
+
+What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`). Shuffled
+batches are the exception: they are what many loaders do, no accountant here covers them, and they remember the order
+of their epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+
+
+class Sampler(Protocol):
+    """Draws batches of record indices 0..records-1."""
+
+    @property
+    def records(self) -> int:
+        """How many records there are to draw from, planted ones included."""
+
+    @property
+    def inclusion(self) -> float:
+        """The probability with which one record enters one batch."""
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The batch's indices (b,), int64, ascending, on the CPU; ``generator`` is a CPU generator."""
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Every record enters with probability ``rate``, independently: the batch size is Binomial(records, rate)."""
+
+    records: int
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.rate <= 1.0:
+            raise ValueError(f"the sampling rate must be within [0, 1], got {self.rate}")
+
+    @property
+    def inclusion(self) -> float:
+        """The rate."""
+        return self.rate
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """One uniform number per record, float64 so that rates are exact to 2^-53."""
+        coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
+        return (coins < self.rate).nonzero().squeeze(1)
+
+
+def _require_batch(batch_size: int, records: int) -> None:
+    if not 1 <= batch_size <= records:
+        raise ValueError(f"batch_size must be within 1..{records} (the records), got {batch_size}")
+
+
+@dataclass(frozen=True)
+class FixedSize:
+    """A uniformly random subset of exactly ``batch_size`` records, without replacement."""
+
+    records: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        _require_batch(self.batch_size, self.records)
+
+    @property
+    def inclusion(self) -> float:
+        """batch_size / records."""
+        return self.batch_size / self.records
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The head of a random permutation, sorted."""
+        return torch.randperm(self.records, generator=generator)[: self.batch_size].sort().values
+
+
+@dataclass(frozen=True)
+class Full:
+    """Every record, every step."""
+
+    records: int
+
+    @property
+    def inclusion(self) -> float:
+        """One."""
+        return 1.0
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """All indices; no randomness."""
+        return torch.arange(self.records)
+
+
+@dataclass
+class Shuffled:
+    """Every epoch takes all records in a new random order, ``batch_size`` at a time; its last batch is what is left.
+
+    A record is in exactly one batch of each epoch, so that batches depend on each other: an accountant for Poisson or
+    fixed-size sampling does not cover it.
+    """
+
+    records: int
+    batch_size: int
+    _order: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _taken: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _require_batch(self.batch_size, self.records)
+
+    @property
+    def inclusion(self) -> float:
+        """One over the batches of an epoch: the average over its steps."""
+        return 1.0 / -(-self.records // self.batch_size)
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The next piece of the epoch's order, sorted."""
+        if self._order is None or self._taken >= self.records:
+            self._order, self._taken = torch.randperm(self.records, generator=generator), 0
+        batch = self._order[self._taken : self._taken + self.batch_size]
+        self._taken += self.batch_size
+        return batch.sort().values
+
+    def state(self) -> Memory:
+        """The epoch's order and how much of it was taken."""
+        return {**tensors(order=self._order), "taken": np.array(self._taken)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on within an epoch, or begin one."""
+        self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
+
+
+def independent(sampler: Sampler) -> bool:
+    """Whether records enter a batch independently of one another, so that its size is binomial."""
+    return isinstance(sampler, Poisson)
+
+
+def exclusive(sampler: Sampler) -> bool:
+    """Whether a batch is a uniformly random subset of a fixed size, so that draws exclude each other."""
+    return isinstance(sampler, FixedSize)
+
+
+def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
+    """The sampler of a spec's ``sampling`` block over ``records`` records; raises ``ValueError`` on any other block."""
+    match sampling.get("scheme"):
+        case "poisson":
+            return Poisson(records, float(sampling["rate"]))
+        case "fixed":
+            return FixedSize(records, int(sampling["batch_size"]))
+        case "full":
+            return Full(records)
+        case "shuffled":
+            return Shuffled(records, int(sampling["batch_size"]))
+    raise ValueError(f"sampling scheme must be poisson, fixed, full or shuffled, got {sampling.get('scheme')!r}")

@@ -1,0 +1,91 @@
+"""What each step is declared to be: the phases of a job, laid out step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from math import isfinite
+from typing import Any
+
+import dpspec.contract as dps
+from dpspec.training.gradients.clipping import Clip, Flat, clipper_of
+from dpspec.training.loop.samplers import Sampler, sampler_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledPhase:
+    """Steps that share their parameters; the noise added to a sum has deviation noise_multiplier * clip_norm.
+
+    clip: how contributions are brought to ``clip_norm``: by a clipper, or that number where they are scaled as a whole.
+    """
+
+    steps: int
+    noise_multiplier: float
+    clip_norm: float
+    sampler: Sampler
+    clip: Clip
+    noise: str = "gaussian"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if not (isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ValueError(f"noise_multiplier must be finite and at least 0, got {self.noise_multiplier}")
+        if not (isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm must be finite and above 0, got {self.clip_norm}")
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise, per parameter."""
+        return self.noise_multiplier * self.clip_norm
+
+
+#: By this name plugins import it that were written for version 0.1.
+Phase = ScheduledPhase
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All phases in order."""
+
+    phases: tuple[ScheduledPhase, ...]
+
+    @classmethod
+    def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
+        """From the phases of a job over ``records`` records, planted ones included; ``ValueError`` where one is off."""
+        return cls(
+            tuple(
+                ScheduledPhase(
+                    steps=phase.steps,
+                    noise_multiplier=phase.noise_multiplier,
+                    clip_norm=phase.clip_norm,
+                    sampler=sampler_of(phase["sampling"], records),
+                    clip=_clip(phase),
+                    noise=phase.noise,
+                )
+                for phase in map(dps.Phase.of, phases)
+            )
+        )
+
+    @property
+    def total(self) -> int:
+        """The number of steps."""
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def noise(self) -> str:
+        """The law of the noise, which all phases share; raises ``ValueError`` where they do not."""
+        laws = {phase.noise for phase in self.phases}
+        if len(laws) != 1:
+            raise ValueError(f"all phases must have noise of one law, got {', '.join(sorted(laws))}")
+        return laws.pop()
+
+    def __iter__(self) -> Iterator[ScheduledPhase]:
+        """The phase of step 1, of step 2, ..."""
+        return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
+
+
+def _clip(phase: Mapping[str, Any]) -> Clip:
+    made = clipper_of(phase)
+    return made.clip_norm if isinstance(made, Flat) else made

@@ -1,0 +1,50 @@
+"""How often a model is right, and on how many records of each split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpspec.contract import LoadedData
+from dpspec.training.gradients.persample import FlatModel
+
+
+def accuracy(
+    model: nn.Module | FlatModel,
+    x: np.ndarray[Any, Any],
+    y: np.ndarray[Any, Any],
+    *,
+    device: str | torch.device = "cpu",
+    state: torch.Tensor | None = None,
+    chunk: int = 1024,
+) -> float:
+    """The share of records (n, ...) whose largest output is at their label (n,).
+
+    At ``state`` (P,), or else at the model's own parameters. Raises ``ValueError`` where there are no records.
+    """
+    if len(x) == 0:
+        raise ValueError("no records to measure accuracy on")
+    functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
+    at = functional.initial() if state is None else state
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(x), chunk):
+            some = torch.tensor(x[start : start + chunk], dtype=torch.float32, device=functional.device)
+            labels = torch.tensor(y[start : start + chunk], dtype=torch.int64, device=functional.device)
+            right += int((functional.logits(at, some).argmax(1) == labels).sum())
+    return right / len(x)
+
+
+def right_answers(
+    model: nn.Module | FlatModel, data: LoadedData, device: str | torch.device = "cpu"
+) -> dict[str, dict[str, int]]:
+    """``{train: {right, records}, test: {right, records}}`` as trials keep it; a split without records is left out."""
+    splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
+    return {
+        name: {"right": round(accuracy(model, x, y, device=device) * len(x)), "records": len(x)}
+        for name, (x, y) in splits.items()
+        if len(x)
+    }

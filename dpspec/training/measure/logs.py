@@ -1,0 +1,280 @@
+"""Observers that keep what the backend reports of a run, and count what it releases.
+
+Logs are kept as counts, moments and a few coordinates per step; :mod:`~dpspec.training.measure.run_evidence` turns
+them into the evidence that :mod:`dpspec.stats.conformance.run_checks` tests.
+
+Counted are states: how many, whether each is a new one, and whether the last is the trained model. Nothing is undone
+for that, so that it is known of every backend that shows its models, whatever the optimizer and the access.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.contract.frozen import Json
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.stats.conformance.batch_sampling import common_divergence
+from dpspec.stats.conformance.evidence import json_records
+from dpspec.stats.conformance.evidence.measured import States
+from dpspec.stats.conformance.evidence.steps import kept_width
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.learning_rates import rates_of
+from dpspec.training.loop.schedule import Schedule
+
+
+class SamplingLog(Observer):
+    """What the backend says it drew.
+
+    inclusions: (records,) int64, in how many batches each record was. sizes: the batch size of each step.
+    repeats: how often a record was drawn that was in the batch already.
+    spreads: per phase that was completed, the sum over records of its squared number of inclusions.
+    overlaps: (phases, lags, 2) int64: how many of a batch's records were also in the batch ``lag`` steps before, and
+        how many that batch held.
+    again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
+    """
+
+    inclusions: Tensor
+    sizes: list[int]
+    repeats: int
+    spreads: list[int]
+    overlaps: Tensor
+    again: list[dict[int, tuple[int, int, int]]]
+    _before: Tensor
+
+    def __init__(
+        self, records: int, phases: Sequence[int] = (), lags: Sequence[int] = (), rates: Sequence[float] = ()
+    ) -> None:
+        """``records``: real and planted ones together. ``phases``: the steps of each, and ``rates`` their rates of
+        inclusion; ``lags``: which batches to compare."""
+        self._rates = list(rates)
+        self.lags = tuple(lags)
+        self._records = records
+        self._phases = max(1, len(phases))
+        self._ends = list(accumulate(phases))
+        self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
+        self.restore({})
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        """Count the batch; raises ``IndexError`` for a record that does not exist."""
+        drawn = indices.to("cpu", torch.int64)
+        self.inclusions.index_add_(0, drawn, torch.ones_like(drawn))
+        self.sizes.append(len(drawn))
+        once = torch.unique(drawn)
+        self.repeats += len(drawn) - len(once)
+        self._overlap(once)
+        if len(self.sizes) in self._ends:
+            here = self.inclusions - self._before
+            self.spreads.append(int((here * here).sum()))
+            self._before = self.inclusions.clone()
+
+    def _overlap(self, drawn: Tensor) -> None:
+        phase = len(self.spreads)
+        if self.lags and phase < len(self.overlaps):
+            now = torch.zeros(len(self.inclusions), dtype=torch.bool)
+            now[drawn] = True
+            for number, lag in enumerate(self.lags):
+                if lag <= len(self._earlier):
+                    earlier = self._earlier[-lag]
+                    common = int(now[earlier].sum())
+                    self.overlaps[phase, number, 0] += common
+                    self.overlaps[phase, number, 1] += len(earlier)
+                    self._compare(phase, lag, common, len(earlier))
+        self._earlier.append(drawn)
+
+    def _compare(self, phase: int, lag: int, common: int, chances: int) -> None:
+        if phase >= len(self._rates) or not 0.0 < self._rates[phase] < 1.0:
+            return
+        rate, (most, of, tried) = self._rates[phase], self.again[phase].get(lag, (0, 0, 0))
+        worse = common_divergence(common, chances, rate) > common_divergence(most, of, rate)
+        self.again[phase][lag] = (common, chances, tried + 1) if worse else (most, of, tried + 1)
+
+    def state(self) -> Memory:
+        """All counts, and the batches that later ones are compared with."""
+        return {
+            "inclusions": self.inclusions.numpy().copy(),
+            "sizes": np.array(self.sizes, dtype=np.int64),
+            "repeats": np.array(self.repeats),
+            "spreads": np.array(self.spreads, dtype=np.int64),
+            "overlaps": self.overlaps.numpy().copy(),
+            "again": np.array(
+                [(phase, lag, *found) for phase, lags in enumerate(self.again) for lag, found in lags.items()],
+                dtype=np.int64,
+            ).reshape(-1, 5),
+            "before": self._before.numpy().copy(),
+            "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
+            "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
+        }
+
+    def restore(self, state: Memory) -> None:
+        """Go on counting; an empty memory begins anew."""
+        none = np.zeros(self._records, dtype=np.int64)
+        self.inclusions = torch.tensor(state.get("inclusions", none))
+        self._before = torch.tensor(state.get("before", none))
+        self.sizes = [int(n) for n in state.get("sizes", ())]
+        self.spreads = [int(n) for n in state.get("spreads", ())]
+        self.repeats = int(state.get("repeats", 0))
+        self.overlaps = torch.tensor(state.get("overlaps", np.zeros((self._phases, len(self.lags), 2), dtype=np.int64)))
+        self.again = [{} for _ in range(self._phases)]
+        for phase, lag, common, chances, tried in state.get("again", np.zeros((0, 5))).astype(int).tolist():
+            self.again[phase][lag] = (common, chances, tried)
+        self._earlier.clear()
+        if "lengths" in state:
+            self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))
+
+
+class NoiseLog(Observer):
+    """What the backend says it added, as moments.
+
+    count: parameters per step. squares: the squared norm of each step's noise. products: the inner product of each
+    step's noise with the step before, which is small where noise is fresh.
+    rows: per step, the noise of some evenly spaced coordinates, the same ones at each step.
+    """
+
+    def __init__(self, steps: int = 1) -> None:
+        """``steps``: how many are expected; it decides how many coordinates are kept of each."""
+        self.count = 0
+        self.squares: list[float] = []
+        self.products: list[float] = []
+        self.rows: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
+        self._width = kept_width(steps)
+        self._previous: Tensor | None = None
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Over all steps and parameters."""
+        return sum(self.squares)
+
+    def noised(self, step: int, noise: Tensor) -> None:
+        """Add one step's noise (parameters,) to the moments."""
+        self.count = len(noise)
+        self.squares.append(float(torch.linalg.vector_norm(noise, dtype=torch.float64)) ** 2)
+        if self._previous is not None:
+            self.products.append(float(torch.dot(noise.double(), self._previous.to(noise).double())))
+        self._previous = noise.clone()
+        self.rows.append(spaced(noise, self._width))
+
+    def state(self) -> Memory:
+        """All moments, the kept coordinates, and the last step's noise."""
+        kept: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {
+            "count": np.array(self.count),
+            "squares": np.array(self.squares),
+            "products": np.array(self.products),
+        }
+        if self._previous is not None:
+            kept |= {"previous": self._previous.cpu().numpy().copy(), "rows": np.stack(self.rows)}
+        return kept
+
+    def restore(self, state: Memory) -> None:
+        """Go on; an empty memory begins anew."""
+        self.count = int(state.get("count", 0))
+        self.squares = [float(v) for v in state.get("squares", ())]
+        self.products = [float(v) for v in state.get("products", ())]
+        self.rows = list(state.get("rows", ()))
+        self._previous = torch.tensor(state["previous"]) if "previous" in state else None
+
+
+class NormLog(Observer):
+    """What the backend says the contributions weighed after clipping.
+
+    largest: the largest norm of each step, 0 if it is empty. counts: how many contributions there were.
+    """
+
+    def __init__(self) -> None:
+        self.largest: list[float] = []
+        self.counts: list[int] = []
+
+    def clipped(self, step: int, norms: Tensor) -> None:
+        """Keep the largest of ``norms`` (b,)."""
+        self.largest.append(float(norms.max()) if len(norms) else 0.0)
+        self.counts.append(len(norms))
+
+    def state(self) -> Memory:
+        """Both lists."""
+        return {"largest": np.array(self.largest), "counts": np.array(self.counts, dtype=np.int64)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on; an empty memory begins anew."""
+        self.largest = [float(v) for v in state.get("largest", ())]
+        self.counts = [int(n) for n in state.get("counts", ())]
+
+
+def spaced(vector: Tensor, width: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """At most ``width`` evenly spaced entries of a vector, in float32 on the CPU."""
+    stride = max(1, ceil(len(vector) / width))
+    kept: np.ndarray[tuple[int], np.dtype[np.float32]] = vector[::stride].to("cpu", torch.float32).numpy().copy()
+    return kept
+
+
+#: An update smaller than this, relative to the largest parameter, may be lost in float32; with few parameters any.
+_LOST, _FEW = 1e-5, 8
+
+
+class StateLog(Observer):
+    """Counts the released states.
+
+    steps: how many there were after the initial one. still: how many were the one before, bit by bit; of a
+        model that diverged, none.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.still = 0
+        self._last: Tensor | None = None
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Count a state (P,); that of step 0 is the initial model."""
+        self.steps += step > 0
+        again = self._last is not None and torch.equal(state, self._last)
+        self.still += again and bool(torch.isfinite(state).all())
+        self._last = state.clone()
+
+    def states(self, job: TrainingJob) -> States | None:
+        """What the released states were; ``job`` has been trained. None where nothing was released."""
+        if self._last is None:
+            return None
+        trained = flat_model.flatten(job.model).to(self._last)
+        apart = not torch.equal(_bits(trained), _bits(self._last))
+        largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
+        blind = len(self._last) < _FEW or not _least_move(job) > _LOST * largest
+        return States(still=self.still, apart=int(apart), blind=blind)
+
+    def evidence(self, job: TrainingJob) -> dict[str, Json]:
+        """``steps``, and under ``states`` what they were, as JSON; ``job`` has been trained. Empty as above."""
+        states = self.states(job)
+        return {} if states is None else {"steps": self.steps, "states": json_records.write(states)}
+
+    def state(self) -> Memory:
+        """Both counts and the last state."""
+        return {**tensors(last=self._last), "steps": np.array(self.steps), "still": np.array(self.still)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on counting; an empty memory begins anew."""
+        self.steps, self.still = int(state.get("steps", 0)), int(state.get("still", 0))
+        self._last = tensor(state, "last")
+
+
+def _bits(state: Tensor) -> Tensor:
+    return state.detach().to("cpu", torch.float32).view(torch.int32)
+
+
+def _least_move(job: TrainingJob) -> float:
+    """How far the least noise of any step moves a parameter, about; 0 where a step has no noise.
+
+    Plain descent moves it by the learning rate times the noise over the divisor, g; Adam by rate * g / (g + eps).
+    """
+    schedule = Schedule.of(job.phases, len(job.x))
+    rates = rates_of(job.options, schedule.total)
+    least = min(rates(step) for step in range(1, schedule.total + 1))
+    noise = min(phase.deviation for phase in schedule.phases)
+    gradient = noise / (job.expected_batch_size if job.options["reduction"] == "mean" else 1.0)
+    optimizer = job.options.get("optimizer") or {}
+    if gradient > 0.0 and optimizer.get("kind") == "adam":
+        return least * gradient / (gradient + float(optimizer.get("eps") or 1e-8))
+    return least * gradient

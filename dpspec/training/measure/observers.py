@@ -1,0 +1,163 @@
+"""How an adversary who sees every iterate scores what was planted, step by step: gradients, and records.
+
+Gradient canaries are seen along their directions. The gradients of planted records are what the model makes of them:
+each step is a noisy sum of known gradients. Let G (m, P) be the clipped gradients of the m canaries at the model before
+the step, in clip norms, and r what is left of the released sum once the expected real records are taken away. With J_i
+the number of copies of canary i in the batch,
+
+    r = sum_i J_i g_i + noise + (real records drawn - expected),
+
+seen through z = G r: mean K J with K = G G^T, covariance sigma^2 K + q (1 - q) C C^T, C = G (real gradients)^T. For
+each canary the others are taken as normal, with the mean and variance that their coins (as far as the steps before
+gave them away) and the sampling leave them. What remains is a Gaussian shift by J_i times a known vector: its
+log-likelihood ratio over J_i ~ Binomial(copies, q) against J_i = 0 is the step's score. The model need not be right
+for a test that rests on the coins alone; a wrong one only costs power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.contract.providers import TrainingJob
+from dpspec.training.canaries import Records, SignBlocks
+from dpspec.training.device import tensors
+from dpspec.training.gradients.clipping import clipper, squares_of
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.samplers import exclusive
+from dpspec.training.loop.schedule import ScheduledPhase
+from dpspec.training.measure.population import Population
+from dpspec.training.measure.residuals import NoiseScale, Residuals
+
+
+class ProjectionObserver(Residuals):
+    """Projects what is left of each update on the directions of gradient canaries.
+
+    projections: (steps, count) float32, the inner products of r_t with the directions, in units of the clip norm.
+    """
+
+    directions: SignBlocks
+    kept = (*Residuals.kept, "projections")
+
+    def __init__(
+        self, job: TrainingJob, directions: SignBlocks, planted: int | None = None, looks: int | None = None
+    ) -> None:
+        """``job``, ``planted`` and ``looks`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
+        super().__init__(job, planted, looks)
+        self.directions = directions
+        self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
+
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+        """Keep the projections."""
+        self.projections[step - 1] = self.directions.project(residual)
+
+    def noise_scale(self) -> NoiseScale:
+        """The noise measured where no canary speaks; steps that declare no noise are left out."""
+        inside = self.projections.double().square().sum(1)
+        return self._noise_scale(inside, self.directions.parameters - self.directions.count)
+
+
+#: Added to a covariance's diagonal, relative to its mean: equal canaries cannot be told apart.
+_JITTER = 1e-6
+
+#: Where there is no noise, sums are trusted this far, in clip norms.
+_LEAST_NOISE = 1e-3
+
+
+class RecordScores(Residuals):
+    """Sums the log-likelihood ratios of planted against not, step by step, for groups of equal records.
+
+    scores: (m,) float64.
+    """
+
+    kept = (*Residuals.kept, "scores")
+
+    def __init__(self, job: TrainingJob, canaries: Records, copies: np.ndarray[Any, Any], planted: int) -> None:
+        """``job`` holds the real records alone; ``copies`` (m,) of each canary enter by a fair coin.
+
+        planted: how many records an adversary takes to be planted.
+        """
+        super().__init__(job, planted)
+        self._canaries = tensors(canaries.x, canaries.y, job.device)
+        self._copies = torch.tensor(copies, dtype=torch.float64, device=job.device)
+        self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
+        self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
+
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+        """Add one step's log-likelihood ratios; a model that has diverged adds none."""
+        if not bool(residual.isfinite().all()):
+            return
+        rows = torch.cat(list(self._clipped(previous, *self._canaries, phase)))
+        gram = (rows @ rows.T).double()
+        sigma, q = max(phase.noise_multiplier, _LEAST_NOISE), phase.sampler.inclusion
+        covariance = sigma**2 * gram
+        if q < 1.0:
+            covariance += self._sampling(previous, rows, phase)
+        believed = torch.sigmoid(self.scores)
+        mean = believed * q * self._copies
+        variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
+        covariance += (gram * variance) @ gram
+        diagonal = covariance.diagonal()
+        diagonal += _JITTER * diagonal.mean() + 1e-12
+        signal = torch.linalg.solve(covariance, gram)  # column i: covariance^-1 (gradients) g_i
+        surprise = signal.T @ ((rows @ residual).double() - gram @ mean)
+        strength = (gram * signal).sum(0)
+        # Each canary's own part in the covariance is taken back (Sherman-Morrison), and its own expected share.
+        alone = (1.0 - variance * strength).clamp_min(1e-9)
+        self.scores += self._log_ratio((surprise + strength * mean) / alone, strength / alone, q)
+
+    def _log_ratio(self, shift: Tensor, strength: Tensor, q: float) -> Tensor:
+        """ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q), (m,)."""
+        counts, copies = self._counts, self._copies.unsqueeze(1)
+        inside = counts <= copies
+        log_choose = (
+            torch.lgamma(copies + 1) - torch.lgamma(counts + 1) - torch.lgamma((copies - counts).clamp_min(0) + 1)
+        )
+        weights = (
+            log_choose + torch.xlogy(counts, torch.tensor(q)) + torch.xlogy(copies - counts, torch.tensor(1.0 - q))
+        )
+        terms = weights + counts * shift.unsqueeze(1) - 0.5 * counts**2 * strength.unsqueeze(1)
+        return torch.logsumexp(torch.where(inside, terms, -torch.inf), dim=1)
+
+    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase) -> Tensor:
+        """The covariance (m, m) of what the drawn real records add along ``rows`` (m, P)."""
+        q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+        for chunk in self._clipped(state, self.x, self.y, phase):
+            products = (rows @ chunk.T).double()
+            total += products @ products.T
+            along += products.sum(1)
+        if exclusive(phase.sampler):
+            n = phase.sampler.records
+            return q * (1.0 - q) * n / max(1, n - 1) * (total - torch.outer(along, along) / n)
+        return q * (1.0 - q) * total
+
+    def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
+        """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero where one is not finite."""
+        how = clipper(phase.clip)
+        for named in self.model.gradients(state, x, y):
+            squares = torch.stack([squares_of(rows) for rows in named.values()])
+            factors, _ = how.scale(squares, tuple(named))
+            finite = squares.isfinite().all(0).unsqueeze(1)
+            parts = [
+                (rows.flatten(1) * factor.unsqueeze(1)).clamp(-how.coordinate_bound, how.coordinate_bound)
+                for rows, factor in zip(named.values(), factors, strict=True)
+            ]
+            shaped = {name: part.view_as(named[name]) for name, part in zip(named, parts, strict=True)}
+            yield torch.where(finite, self.model.layout.flatten(shaped, leading=1) / phase.clip_norm, 0.0)
+
+
+def margins(model: nn.Module | FlatModel, state: Tensor, records: Records, *, device: str) -> np.ndarray[Any, Any]:
+    """The log-odds ln(p / (1 - p)) that a model at ``state`` (P,) gives each record's label, (m,) float64."""
+    functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
+    x, y = tensors(records.x, records.y, device)
+    with torch.no_grad():
+        logits = functional.logits(state.to(functional.device), x).double()
+        own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
+        others = logits.scatter(1, y.unsqueeze(1), -torch.inf)
+        found: np.ndarray[Any, Any] = (own - torch.logsumexp(others, dim=1)).cpu().numpy()
+    return found

@@ -1,0 +1,267 @@
+"""What is left of each update once the expected one is taken away: what every measurement from outside starts from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import sqrt
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.stats.conformance.evidence.steps import looked
+from dpspec.training.canaries import SignBlocks
+from dpspec.training.device import tensors as rows_on
+from dpspec.training.gradients.clipping import Clip, clipper
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.schedule import Schedule, ScheduledPhase
+from dpspec.training.measure.population import Population, population
+from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """The size of the noise as seen from outside, in the directions that no canary uses.
+
+    statistic: the sum over steps of (||residual|| + what rounding can have taken from it)^2 / deviation^2 in those
+        directions.
+    degrees: its degrees of freedom. Where the declared noise was added, statistic is at least chi-square(degrees) in
+        distribution (what sampling adds only makes it larger, and an update that is lost in the rounding of the
+        parameters is allowed for), so that a test for too little noise by its lower tail never errs, whatever the
+        data and the learning rate.
+    excess: what sampling is expected to add to statistic.
+    each: (m,) float64, the parts of statistic by step; numbers: (m,) int64, which steps those are, from 1 on.
+    hidden: how many steps are left out because the rounding of the parameters hides their noise.
+    """
+
+    statistic: float
+    degrees: int
+    excess: float
+    each: np.ndarray[tuple[int], np.dtype[np.float64]] = field(compare=False)
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = field(compare=False)
+    hidden: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Estimate of (noise that was added) / (noise that was declared); nan without degrees of freedom."""
+        if self.degrees == 0:
+            return float("nan")
+        return sqrt(max(0.0, self.statistic - self.excess) / self.degrees)
+
+
+class AskedTogether(Protocol):
+    """Whom the watchers of many runs ask for what their real records add."""
+
+    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
+        """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
+
+
+class Residuals(Observer):
+    """Undoes each update, by the declared parameters alone, and measures what is left.
+
+    From consecutive models: r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}). Plain
+    descent is undone by (theta_{t-1} - theta_t) * divisor / learning_rate; ``optimizers`` says how others are. With
+    everything as declared r_t is the noise, plus the planted canaries that the step drew, plus the deviation of the
+    drawn records from their mean.
+
+    squares: (steps,) float64, ||r_t||^2 in units of the squared clip norm.
+    spread: (steps,) float64, what sampling of the real records is expected to add to ``squares``.
+    rounding: (steps,) float64, a bound on what rounding the parameters can have changed of ||r_t||, in clip norms.
+    expected: (steps,) float64, what such a bound was before the step, by the models until then.
+    steps: how many updates were seen; those beyond the declared number are counted and not kept.
+    looked: (steps,) bool, which steps are measured; the others' entries stay 0.
+
+    Subclasses keep more by :meth:`seen`.
+    """
+
+    #: What conformance makes of the run, once :meth:`keep_log` was called.
+    log: ResidualLog | None = None
+
+    #: The directions that canaries use, where they have some.
+    directions: SignBlocks | None = None
+
+    #: Who is asked what the real records add, where the watchers of many runs ask together.
+    populations: AskedTogether | None = None
+
+    #: The tensors that a checkpoint keeps, by attribute.
+    kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
+
+    def __init__(self, job: TrainingJob, planted: int | None = None, looks: int | None = None) -> None:
+        """``job`` declares the run; its own observers and canaries' gradients play no part here.
+
+        planted: how many canaries an adversary takes to be there, who must not learn it from their coins (batches of
+        a fixed size include each record the less often the more there are); by default as many as there are.
+        looks: how many steps to measure, spread evenly over the run; by default all. Each takes the gradients of all
+        records, which for small batches is many times what training takes.
+        """
+        if planted is None:
+            planted = job.canaries.count if job.canaries is not None else 0
+        self.schedule = Schedule.of(job.phases, len(job.x) + planted)
+        self._phases = iter(self.schedule)
+        # A copy: other backends may train the module in place, or hang hooks on it.
+        self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self.x, self.y = rows_on(job.x, job.y, job.device)
+        update = update_of(job.options, job.expected_batch_size, self.schedule.total)
+        if not isinstance(update, Invertible):
+            raise ValueError(f"updates by {type(update).__name__} cannot be undone: residuals need another optimizer")
+        self._update = update
+        self._previous: Tensor | None = None
+        total = self.schedule.total
+        self.looked = torch.from_numpy(looked(total, looks))
+        self.steps = 0
+        self.squares = torch.zeros(total, dtype=torch.float64)
+        self.spread = torch.zeros(total, dtype=torch.float64)
+        self.rounding = torch.zeros(total, dtype=torch.float64)
+        self.expected = torch.zeros(total, dtype=torch.float64)
+
+    @property
+    def previous(self) -> Tensor | None:
+        """The model (P,) that was seen last."""
+        return self._previous
+
+    def keep_log(self, job: TrainingJob) -> None:
+        """Keep what conformance needs as well. ``job`` is the one of this run, its canaries in place."""
+        self.log = ResidualLog(job, self.model, len(self.x), self.directions)
+
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+        """One step's residual (P,) in clip norms, and what was known of the real records at ``previous`` (P,)."""
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Keep the statistics of the update that led to ``state``; raises ``ValueError`` where a step is missing."""
+        if step != (0 if self._previous is None else self.steps + 1):
+            raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
+        previous, self._previous = self._previous, state.clone()
+        if previous is None:
+            return
+        self.steps = step
+        phase = next(self._phases, None)
+        if phase is None:
+            return
+        undone = self._update.invert(previous, state)
+        if not self.looked[step - 1]:
+            return
+        if self.populations is None:
+            known = population(self.model, previous, self.x, self.y, phase.clip)
+        else:
+            known = self.populations.of(self, previous, phase.clip)
+        residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm
+        self.squares[step - 1] = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
+        self.spread[step - 1] = known.spread(phase.sampler) / phase.clip_norm**2
+        self.rounding[step - 1] = undone.rounding / phase.clip_norm
+        self.expected[step - 1] = undone.expected / phase.clip_norm
+        self.seen(step, phase, previous, residual, known)
+        if self.log is not None:
+            self.log.add(step, previous, undone, known)
+
+    def noise_scale(self) -> NoiseScale:
+        """The noise measured in all directions; steps that declare no noise are left out."""
+        return self._noise_scale(torch.zeros_like(self.squares), self.model.size)
+
+    def _noise_scale(self, inside: Tensor, free: int) -> NoiseScale:
+        """The noise in ``free`` directions, with ``inside`` (steps,) the part of ``squares`` that is in the others."""
+        kept = min(self.steps, self.schedule.total)
+        gaussian = [phase.noise_multiplier if phase.noise == "gaussian" else 0.0 for phase in self.schedule]
+        sigma = torch.tensor(gaussian, dtype=torch.float64)[:kept]
+        noisy, borne = (sigma.square() > 0) & self.looked[:kept], self.borne[:kept]
+        at = noisy & borne
+        variance = sigma[at] ** 2
+        outside = (self.squares[:kept] - inside[:kept]).clamp_min(0.0)
+        each = (outside.sqrt() + self.rounding[:kept]).square()[at] / variance
+        # Over the random choice of directions, what sampling adds falls outside them in proportion to dimensions.
+        share = free / self.model.size
+        return NoiseScale(
+            statistic=float(each.sum()),
+            degrees=free * len(each),
+            excess=float((share * self.spread[:kept][at] / variance).sum()),
+            each=each.numpy(),
+            numbers=1 + at.nonzero().squeeze(1).numpy(),
+            hidden=int((noisy & ~borne).sum()) if free else 0,
+        )
+
+    @property
+    def borne(self) -> Tensor:
+        """(steps,) bool: rounding leaves something to see of the declared noise. Decided before each step."""
+        sigma = torch.tensor([phase.noise_multiplier for phase in self.schedule], dtype=torch.float64)
+        return (self.expected <= BEARABLE * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
+
+    def state(self) -> Memory:
+        """All that was kept, the last model, and what the update remembers."""
+        remembered = {f"update.{name}": value for name, value in self._update.state().items()}
+        kept = {name: getattr(self, name) for name in self.kept}
+        if self.log is not None:
+            remembered |= {f"log.{name}": value for name, value in self.log.state().items()}
+        return {**tensors(previous=self._previous, **kept), **remembered, "steps": np.array(self.steps)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on after the step that was seen last; an empty memory begins anew."""
+        self._update.restore(part(state, "update"))
+        if self.log is not None:
+            self.log.restore(part(state, "log"))
+        self.steps = int(state.get("steps", 0))
+        self._phases = islice(iter(self.schedule), self.steps, None)
+        previous = tensor(state, "previous")
+        self._previous = None if previous is None else previous.to(self.x.device)
+        for name in self.kept:
+            mine: Tensor = getattr(self, name)
+            found = tensor(state, name)
+            setattr(self, name, torch.zeros_like(mine) if found is None else found.to(mine))
+
+
+class Populations:
+    """Computes the population of every watcher whose run is at the same step when the first of them asks.
+
+    Watchers of runs that train one after the other are served one by one.
+    """
+
+    def __init__(self, watchers: Sequence[Residuals], module: nn.Module) -> None:
+        """``watchers`` look at runs on equal real records, of models like ``module``; they share one copy of the rows.
+
+        From here on they ask here.
+        """
+        first = watchers[0]
+        self._watchers = tuple(watchers)
+        self._x, self._y = first.x, first.y
+        self._model = StackedModel(module, self._x, self._y)
+        self._ready: dict[int, tuple[Tensor, Population]] = {}
+        for watcher in watchers:
+            watcher.x, watcher.y, watcher.populations = self._x, self._y, self
+
+    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
+        """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
+        at, population = self._ready.pop(id(watcher), (None, None))
+        if at is state and population is not None:
+            return population
+        waiting = [other for other in self._watchers if _is_a_step_behind(other, watcher)]
+        states = [state] + [other.previous for other in waiting if other.previous is not None]
+        first, *others = self._all(torch.stack(states), clip)
+        self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], others, strict=True)}
+        return first
+
+    def _all(self, states: Tensor, clip: Clip) -> list[Population]:
+        how, runs, records = clipper(clip), len(states), len(self._x)
+        sums = torch.zeros_like(states)
+        squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
+        chunk = self._model.chunk(how)
+        height = min(runs, chunk)
+        width = max(1, chunk // height)
+        for top in range(0, runs, height):
+            at = slice(top, top + height)
+            some = len(states[at])
+            for left in range(0, records, width):
+                x, y = (rows[left : left + width].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
+                inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
+                norms = self._model.add_clipped(sums[at], states[at], x, y, inside, how)
+                squares[at] += norms.square().sum(1)
+        return [Population(total, float(square)) for total, square in zip(sums, squares, strict=True)]
+
+
+def _is_a_step_behind(other: Residuals, watcher: Residuals) -> bool:
+    return other is not watcher and other.steps == watcher.steps - 1 and other.previous is not None

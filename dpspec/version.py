@@ -1,0 +1,3 @@
+"""The version of the distribution."""
+
+VERSION = "0.2.0"

@@ -1,0 +1,95 @@
+"""The table that a spec names: read, put in the order of its scores, and kept as the one trial of the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.data.scored.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
+from dpspec_group.options import Attack
+
+
+def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
+    """What the trial reads: the table by its digest and columns, whom it is about, and how many records there are.
+
+    Raises ``DataError`` where the file cannot be read.
+    """
+    assert spec.audit is not None
+    scores = spec.audit.options["scores"]
+    digest = table_digest(spec.directory, scores)
+    return dps.FrozenMap(
+        {
+            "data": {key: value for key, value in spec.document["data"].items() if key != "public"},
+            "threat_model": {"access": spec.threat_model.access, "group_size": list(spec.threat_model.group_size)},
+            "audit": {"method": spec.audit.method, "seed": spec.audit.seed, "scores": {**scores, "digest": digest}},
+        }
+    )
+
+
+def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
+    """The table of a spec's document, or of trial inputs, where it must be the one of that digest.
+
+    Raises ``DataError`` where it cannot be read, holds what no table may, or has changed.
+    """
+    options = dict(inputs["audit"]["scores"])
+    wanted = options.pop("digest", None)
+    sizes = Attack.of(inputs).sizes
+    table = read_table(directory, options, sizes[0] if len(sizes) == 1 else None)
+    if wanted is not None and table.digest != wanted:
+        raise dps.DataError("the table of scores is not the one that the run began with: it changed", f"{PLACE}.path")
+    return table
+
+
+def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+    """The one trial: per group size the coins from the lowest score to the highest; the scores stay in the store."""
+    table, attack = table_of(inputs, context.directory), Attack.of(inputs)
+    order = ranked if attack.method == "many-run" else shuffled_ties
+    for index in indices:
+        seed = int(inputs["audit"]["seed"])
+        outcomes: list[dps.Json] = [[size, order(*table.of_size(size), seed)] for size in table.sizes]
+        yield dps.Trial(
+            index=index,
+            evidence=dps.FrozenMap(
+                {"records": context.facts.records, "table": table.digest, "rows": len(table), "outcomes": outcomes}
+            ),
+            arrays={"scores": table.scores, "coins": table.coins, "group_sizes": table.group_sizes},
+        )
+
+
+def shuffled_ties(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int) -> str:
+    """Coins from the lowest score to the highest; equal scores by lot, whatever their order in the file.
+
+    A table may list all that were in before all that were out: then that order knows the coins, and scores that tie
+    would show them. The lot is drawn from ``seed`` alone, which knows no coin.
+    """
+    source = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, 0x7135])))
+    lot = source.permutation(len(coins))
+    at = np.lexsort((lot, scores))
+    return bytes(coins[at].astype(np.uint8) + ord("0")).decode("ascii")
+
+
+def ranked(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int) -> str:
+    """The same with equal scores ordered against the attack, as the test of many runs has it; ``seed`` is not used."""
+    from dpspec.stats.attacks import thresholds
+
+    return thresholds.outcomes(scores, coins)
+
+
+def recorded_outcomes(spec: dps.Spec, trial: dps.Trial) -> dict[int, str]:
+    """The coins of each group size as the trial recorded them; raises ``ValueError`` where no table makes such ones."""
+    rows = kit.recorded_number(trial, "rows", most=MOST_ROWS)
+    outcomes = kit.recorded(trial, "outcomes")
+    found = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
+    if not all(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], str) for one in found):
+        raise ValueError("outcomes must be a list, each a size and its coins")
+    sizes = [kit.whole_number(size, "a group size", least=1) for size, _ in found]
+    if sizes != sorted(set(sizes)) or not set(sizes) <= set(spec.threat_model.group_size):
+        raise ValueError("outcomes must be those of group sizes of the threat model, in order")
+    if sum(len(coins) for _, coins in found) != rows:
+        raise ValueError(f"outcomes must be those of {rows} rows")
+    return {size: kit.fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, found, strict=True)}

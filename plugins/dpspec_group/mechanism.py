@@ -1,0 +1,149 @@
+"""The mechanism ``group`` as a light value, and the five steps of its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack
+from dpspec_group.refusals import refusals
+
+#: At most so many runs are trained together.
+_TOGETHER = 64
+
+EXAMPLE = """\
+dpspec: 1
+name: group-example
+description: DP-SGD on synthetic points, audited for single records and for groups of four
+
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 20
+
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.5}
+
+threat_model:
+  group_size: [1, 4]
+
+claims:
+  - {id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
+  - {id: four, kind: approx-dp, epsilon: 40.0, delta: 1e-5, group_size: 4}
+
+audit:
+  method: one-run
+  canary: {space: gradient, kind: orthogonal, count: 32}
+  seed: 1
+"""
+
+
+class GroupAudit(dps.Audit):
+    """Upper bounds by mixtures of Gaussians, lower bounds by attacks with groups of canaries, in one run or in many."""
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """What the theory does not cover, and what cannot be trained or attacked."""
+        return refusals(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        """Epsilon per group size, delta and direction, from both sides where the worst case is attained, and as tables
+        against the group size and against delta."""
+        from dpspec_group.bounds import epsilon_curves, lower_bounds, upper_bounds
+        from dpspec_group.tables import profile_series, size_series
+
+        curves, records = epsilon_curves(spec, context), context.facts.records
+        findings = list(upper_bounds(spec, curves, records))
+        if _elsewhere(spec):
+            from dpspec_group.elsewhere.evidence import as_executed
+
+            findings = [as_executed(finding) for finding in findings]
+        yield from findings
+        yield from lower_bounds(spec, curves, records)
+        yield profile_series(spec, curves)
+        yield size_series(spec, records, findings)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One trial per run; what each group size's canaries can be expected to show."""
+        if _elsewhere(spec):
+            from dpspec_group.elsewhere.evidence import plan
+
+            return plan(spec, facts)
+        from dpspec_group.design import power
+        from dpspec_group.evidence import foresee
+
+        assert spec.audit is not None
+        attack, runs = Attack.of(spec), spec.audit.runs
+        many = attack.method == "many-run"
+        # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
+        trained = 1.0 + 1.0 / runs if many else 2.0
+        gradients = trained * facts.records + (attack.count if attack.space == "input" else 0)
+        steps = runs * spec.steps
+        return dps.Plan(
+            chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),
+            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps),
+            memory_bytes=kit.training_bytes(facts),
+            power=power(spec, facts.records),
+            checks=foresee(spec, facts),
+            sequential=attack.sequential,
+        )
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """The default without what no trial reads: baselines, when to stop, and parts of the threat model.
+
+        Of scores from elsewhere, the table's digest and what its trial reads.
+        """
+        if _elsewhere(spec):
+            from dpspec_group.elsewhere.table import trial_inputs
+
+            return trial_inputs(spec)
+        return kit.select_inputs(
+            super().trial_inputs(spec),
+            mechanism_without=("baselines",),
+            threat_model=("adjacency", "access", "group_size"),
+            audit_without=("stop",),
+        )
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        """Train with canaries, once per index, and without; or read the table of scores, where there is one."""
+        if "scores" in inputs["audit"]:
+            from dpspec_group.elsewhere.table import run_trials as read_scores
+
+            yield from read_scores(inputs, context, indices)
+            return
+        from dpspec_group.attack import run_trials
+
+        yield from run_trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """Lower bounds with their evidence, accuracy, and checks of the pipeline that ran."""
+        if _elsewhere(spec):
+            from dpspec_group.elsewhere.evidence import conclude
+
+            yield from conclude(spec, trials)
+            return
+        from dpspec.stats.utility import accuracies
+        from dpspec_group.evidence import checks, lower_bounds
+
+        yield from lower_bounds(spec, trials)
+        yield from accuracies(spec, trials)
+        yield from checks(spec, trials)
+
+
+def _elsewhere(spec: dps.Spec) -> bool:
+    """Whether another program attacked, and a table holds its scores."""
+    return spec.audit is not None and "scores" in spec.audit.options
+
+
+GROUP = dps.Mechanism(
+    kind="group",
+    summary="DP-SGD: what groups of k records lose, by mixtures of Gaussians",
+    schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
+    claims=frozenset({"approx-dp", "metric"}),
+    audit="dpspec_group.mechanism:GroupAudit",
+    example=EXAMPLE,
+    trial_revision=6,
+)

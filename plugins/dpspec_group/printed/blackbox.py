@@ -1,0 +1,150 @@
+"""Group privacy from the guarantee of single records alone: what people use today, as baselines.
+
+A mechanism that is (e, delta_1(e))-DP for one record is (k e, s_k(e) delta_1(e))-DP for groups of k (Vadhan 2017, Lemma
+2.2), with either of two factors:
+
+    literal   s_k(e) = k e^(k e)
+    sharp     s_k(e) = 1 + e^e + ... + e^((k - 1) e) = (e^(k e) - 1) / (e^e - 1), the sum in the proof
+
+For a target delta one looks for the least e at which s_k(e) delta_1(e) is within it. The delta_1 that this needs can be
+below 1e-700, so profiles are functions from epsilon to ln delta_1; ``example_profile`` is *approximate* (a contour
+integral). For what the mechanism really does to groups, compose the mixture of the group itself: ``group_curve``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from dpspec.accounting import DIRECTIONS, Pair, PrivacyLoss, inside, positive, whole
+from dpspec_group.printed.contour import Contour
+
+#: ln delta_1 at an epsilon >= 0: falling, -inf where delta_1 is 0.
+Profile: TypeAlias = Callable[[float], float]
+
+#: The factor s_k: as printed, or as in its proof.
+Factor: TypeAlias = Literal["literal", "sharp"]
+
+#: Single-record epsilons above this are not searched.
+CAP = 400.0
+
+#: Relative precision of an answer.
+_DIGITS = 1e-12
+
+
+@dataclass(frozen=True)
+class GroupEpsilon:
+    """The answer of a conversion for groups of ``k``.
+
+    epsilon: of the group; infinite where none was found up to the cap, and then more than ``above``.
+    log_delta: ln of the delta that single records need, at ``epsilon / k``; log10_delta: in tens.
+    """
+
+    k: int
+    epsilon: float
+    log_delta: float
+    above: float | None = None
+
+    @property
+    def log10_delta(self) -> float:
+        """log10 of the delta of single records."""
+        return self.log_delta / math.log(10.0)
+
+    def __str__(self) -> str:
+        """The epsilon, or ``> k * cap`` where nothing was found."""
+        return f"> {self.above:g}" if self.above is not None else f"{self.epsilon:.6g}"
+
+
+def log_factor(k: int, epsilon: float, factor: Factor) -> float:
+    """ln s_k(epsilon), epsilon >= 0. Raises ``ValueError`` naming the argument that makes no sense."""
+    whole("k", k, 1)
+    if factor == "literal":
+        return math.log(k) + k * epsilon
+    if factor != "sharp":
+        raise ValueError(f"factor must be literal or sharp, got {factor!r}")
+    if k == 1:
+        return 0.0
+    if epsilon == 0.0:
+        return math.log(k)
+    top, bottom = (x + math.log(-math.expm1(-x)) for x in (k * epsilon, epsilon))
+    return top - bottom
+
+
+def group_epsilon_from_profile(
+    profile: Profile, k: int, delta: float, factor: Factor = "sharp", *, cap: float = CAP, as_printed: bool = False
+) -> GroupEpsilon:
+    """The least k e with s_k(e) delta_1(e) <= ``delta`` and e <= ``cap``, rounded up by 1e-12 at most.
+
+    For k = 1 both factors give the single-record epsilon at ``delta``; ``as_printed`` keeps the literal factor e^e,
+    with which the lemma does not return what it was given.
+    """
+    log_target = math.log(inside("delta", delta))
+    positive("cap", cap)
+    if whole("k", k, 1) == 1 and not as_printed:
+        factor = "sharp"
+
+    def excess(epsilon: float) -> float:
+        return profile(epsilon) + log_factor(k, epsilon, factor) - log_target
+
+    if excess(0.0) <= 0.0:
+        return GroupEpsilon(k, 0.0, profile(0.0))
+    low, high = 0.0, min(0.25, cap)
+    # the excess may rise at first, and falls for good once it does
+    while excess(high) > 0.0:
+        if high >= cap:
+            return GroupEpsilon(k, math.inf, -math.inf, above=k * cap)
+        low, high = high, min(2.0 * high, cap)
+    found = _root(excess, low, high)
+    return GroupEpsilon(k, k * found, profile(found))
+
+
+def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
+    """ln delta_1 of a schedule of (pair, steps), the worse direction: *approximate*, about eleven digits at any size.
+
+    By ``Contour``; where that refuses a value (a few steps, an almost discrete loss) the certified upper bound instead.
+    """
+    contours = [Contour.of(phases, direction) for direction in DIRECTIONS]
+    losses = {contour.direction: PrivacyLoss(tuple(phases), contour.direction) for contour in contours}
+
+    def profile(epsilon: float) -> float:
+        worst = -math.inf
+        for contour in contours:
+            try:
+                value = contour.log_delta(epsilon)
+            except ArithmeticError:
+                value = _log(losses[contour.direction].delta(epsilon).upper)
+            worst = max(worst, value)
+        return worst
+
+    return profile
+
+
+def linear_reference(epsilon: float, k: int) -> float:
+    """k times the epsilon of one record at the same delta: a line to compare with, and **no bound** on either side.
+
+    Composed over many steps the epsilon of groups lies above it. Over one step it can lie below: rate 0.001, sigma 0.2,
+    delta 1e-4 has epsilon 11.12 for one record and 13.67, not 22.23, for two.
+    """
+    return whole("k", k, 1) * epsilon
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0.0 else -math.inf
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function falls through zero, from ``low`` (above zero) to ``high`` (at most zero): the safe end."""
+    from scipy.optimize import brentq
+
+    while function(high) == -math.inf and high - low > _DIGITS * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if function(middle) > 0.0 else (low, middle)
+    if function(high) == -math.inf:
+        return high
+    found = float(brentq(function, low, high, xtol=_DIGITS * high, rtol=_DIGITS))
+    step = _DIGITS * found
+    while found < high and function(found) > 0.0:
+        found, step = min(found + step, high), 2.0 * step
+    return found

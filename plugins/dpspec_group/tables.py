@@ -1,0 +1,114 @@
+"""Curves and tables for people: delta against epsilon, and epsilon against the group size beside what people use today.
+
+The black-box conversions start from the guarantee of one record alone (Vadhan 2017, Lemma 2.2); the linear reference is
+k times the epsilon of one record, which is no bound on either side. All of it is for comparison: a series, no finding,
+so that it can decide no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import group_curve
+from dpspec_group import theory
+from dpspec_group.bounds import Curves
+from dpspec_group.options import DEFAULT_DELTA
+from dpspec_group.printed import blackbox
+
+
+def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
+    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
+
+    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
+    """
+    rows = [
+        (size, epsilon.upper, epsilon.lower, delta)
+        for size, by_direction in curves.intervals.items()
+        for delta, epsilon in sorted(by_direction[curves.whole].items(), reverse=True)
+        if math.isfinite(epsilon.upper)
+    ]
+    return kit.series(
+        "delta-against-epsilon",
+        "Delta against epsilon for each group size",
+        kit.columns_of(("group_size", "epsilon", "lower", "delta"), rows),
+        units={"group_size": "records"},
+        rigor="certified",
+        source=theory.source_of(spec.phases),
+        x="epsilon",
+        y=["delta"],
+        by="group_size",
+        log=["y"],
+        upper=["epsilon"],
+        lower=["lower"],
+    )
+
+
+def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
+    """Epsilon against the group size at the largest delta that is claimed, with the baselines.
+
+    findings: the upper bounds, at least one.
+    """
+    delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
+    direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
+    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == direction}
+    sides = ("remove", "add") if direction == "both" else (direction,)
+    one = at.get(1) or max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
+    return comparison(spec, records, sorted(at.items()), one, delta)
+
+
+def comparison(
+    spec: dps.Spec, records: int, tight: Sequence[tuple[int, float]], one: float, delta: float
+) -> dps.Series:
+    """Epsilon at ``delta`` against the group size: ours (upper bounds), and the baselines that the spec asks for.
+
+    tight: the group sizes with their upper bounds; one: the upper bound of a single record. A conversion that finds
+    no epsilon below k * 400 is null.
+    """
+    columns: dict[str, list[dps.Json]] = {
+        "group_size": [size for size, _ in tight],
+        "epsilon": [epsilon for _, epsilon in tight],
+    }
+    for name in spec.mechanism.get("baselines", ()):
+        value = _baseline(name, spec, records, one, delta)
+        columns[name] = [value(size) for size, _ in tight]
+    if "linear" in columns:
+        columns["ratio"] = [_ratio(*pair) for pair in zip(columns["epsilon"], columns["linear"], strict=True)]
+    vadhan = ["Vadhan 2017, Lemma 2.2"] if any(name.startswith("vadhan") for name in columns) else []
+    return kit.series(
+        "epsilon-by-group-size",
+        f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
+        columns,
+        units={"group_size": "records"},
+        rigor="certified" if len(columns) == 2 else "approximate",
+        source="; ".join([*sorted({theory.SOURCES[phase.sampling.scheme] for phase in spec.phases}), *vadhan]),
+        x="group_size",
+        y=[name for name in columns if name not in ("group_size", "ratio")],
+        upper=[name for name in columns if name not in ("group_size", "linear", "ratio")],
+    )
+
+
+def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float) -> Callable[[int], float]:
+    if name == "linear":
+        return lambda size: blackbox.linear_reference(one, size) if math.isfinite(one) else math.inf
+    if not math.isfinite(one):
+        return lambda size: math.inf
+    if name == "full-batch":
+        return lambda size: _without_sampling(spec, records, size, delta)
+    pairs = [(theory.mixture(phase, 1, records), phase.steps) for phase in spec.phases]
+    profile = blackbox.example_profile(pairs)
+    factor: blackbox.Factor = "literal" if name == "vadhan-literal" else "sharp"
+    return lambda size: blackbox.group_epsilon_from_profile(profile, size, delta, factor).epsilon
+
+
+def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
+    """The bound that ignores amplification by sampling: every member in every batch."""
+    pairs = [(theory.without_amplification(theory.mixture(phase, size, records)), phase.steps) for phase in spec.phases]
+    (epsilon,) = group_curve(pairs, [delta], "both")
+    return epsilon.upper
+
+
+def _ratio(epsilon: float, linear: float) -> float | None:
+    return epsilon / linear if math.isfinite(epsilon) and math.isfinite(linear) and linear else None

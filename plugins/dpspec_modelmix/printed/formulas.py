@@ -1,0 +1,170 @@
+"""What the paper prints and what does not hold of it: shown beside repaired values, never the ground of a verdict.
+
+Beside it stand baselines of Gaussian noise that no theorem covers, or that no finite truncation reaches.
+*Fractional orders*: the paper's printed values come out with Renyi orders that its proof does not cover. *The limit* of
+ever larger linf_truncation is a Gaussian whose precision is the Fisher information of the mixed noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
+from dpspec_modelmix import density
+from dpspec_modelmix.options import Segment
+from dpspec_modelmix.theory import (
+    LARGEST_LOSS,
+    Moments,
+    OrderEpsilon,
+    cut_moments,
+    least_epsilon,
+    mass_outside,
+    mixed_epsilon,
+    plain_segment,
+    total_rdp,
+)
+
+#: Why Corollary 4.1 as printed is none.
+MISSING_T = "the factor T is missing, and with the printed denominator 1 - a the value is below zero"
+
+#: Why the asymptotic theorem gives no number.
+ASYMPTOTIC = (
+    "constants are hidden, the tail event is bounded for a one-hot gradient although a spread one exceeds it, and T "
+    "delta_0 has to be below delta"
+)
+
+
+def corollary_without_steps(segment: Segment, delta: float) -> float:
+    """Corollary 4.1 with the denominator's sign repaired and T still missing: one step for all of them."""
+    return mixed_epsilon([replace(segment, steps=1)], delta).epsilon
+
+
+class Asymptotic(NamedTuple):
+    """Lemma D.1's explicit tail event of one step: Pr[loss >= ``epsilon``] < ``delta``, if ``applies``.
+
+    total: T times ``delta``, to which Theorem 4.2 adds the rest of its delta: vacuous from 1 on.
+    """
+
+    epsilon: float
+    delta: float
+    total: float
+    applies: bool
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether nothing at all follows."""
+        return self.total >= 1.0 or not self.applies
+
+
+def asymptotic(segment: Segment) -> Asymptotic:
+    """Lemma D.1 in units of sigma, c = s and tau = t: epsilon_0 = 1 / (t sqrt(2 ln t)), its delta_0, and T delta_0.
+
+    delta_0 = (2 s + 2 sqrt(2 ln(t max(s, 1)))) / t, for t > max(2 ln t + 2 s, e^(3 s), 2). For one coordinate only:
+    of 10^4 equal shifts the true probability is larger.
+    """
+    t, s = segment.gap, segment.effect
+    if t <= 1.0:
+        return Asymptotic(math.inf, 1.0, float(segment.steps), False)
+    epsilon = 1.0 / (t * math.sqrt(2.0 * math.log(t)))
+    delta = (2.0 * s + 2.0 * math.sqrt(2.0 * math.log(t * max(s, 1.0)))) / t
+    applies = t > max(2.0 * math.log(t) + 2.0 * s, math.exp(min(3.0 * s, 700.0)), 2.0)
+    return Asymptotic(epsilon, delta, segment.steps * delta, applies)
+
+
+def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
+    """Whether Lemma D.2, in its own units, covers a uniform so wide. ``scale``: 1 / lambda."""
+    return width > max(2.0 * math.log(max(width, 1e-300)) * scale + sensitivity, 1.0)
+
+
+def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
+    """Lemma D.2 with its second summand corrected, and its own cut.
+
+    ``printed`` takes the smaller exponent e0 / (2 (tau - 1)) of the paper in place of e_I, which its proof does not
+    give. Raises ``ValueError`` where the lemma does not apply.
+    """
+    b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
+    if not lemma_applies(b, c, tau):
+        raise ValueError(f"the lemma needs a width above max(2 ln(width) scale + sensitivity, 1), got {tau}")
+    corrected = cut_moments(c / b, tau / b, math.log(tau))
+    if not printed:
+        return corrected
+    loss, outside, twice = corrected.largest, mass_outside(tau / b), 2.0 * (tau - 1.0)
+    mean = loss * math.expm1(loss) * (outside + (2.0 * math.log(tau) * b + c) / tau)
+    mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, LARGEST_LOSS)) * (1.0 - outside)
+    return corrected._replace(mean=mean)
+
+
+def printed_total(steps: int, one: Moments, delta: float) -> float:
+    """T E + sqrt(2 (T V L + L e0^2 / 9)) + L e0^2 / 3, as printed: no form of Bernstein's inequality."""
+    log = -math.log(inside("delta", delta))
+    square = one.largest**2
+    return steps * one.mean + math.sqrt(2.0 * log * (steps * one.second + square / 9.0)) + log * square / 3.0
+
+
+def advanced_composition(steps: int, one: float, delta: float) -> float:
+    """Without mixing: sqrt(2 T ln(1 / delta)) e0 + T e0 (e^e0 - 1) (Theorem 2.1)."""
+    return math.sqrt(-2.0 * steps * math.log(inside("delta", delta))) * one + steps * one * math.expm1(one)
+
+
+#: The orders with which the paper's printed values come out; the fractional ones are not covered by its proof.
+REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
+
+
+def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
+    """The theorem's epsilon over the paper's fractional orders: no theorem covers it."""
+    return least_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+
+
+def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
+    """Epsilon of DP-SGD with the segments' noise and no mixing, at the same orders."""
+    return least_epsilon(REAL_ORDERS, total_rdp(_gaussian_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+
+
+def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
+    """D_a of one step at real ``orders`` > 1, (n,), of the one-hot pair alone. Raises ``ValueError`` unless p = 1 and
+    there is nothing embedded.
+
+    That the one-hot gradient is the worst at fractional orders is supported by numbers only.
+    """
+    if not segment.one_dimensional:
+        raise ValueError("fractional orders are defined for p = 1 only")
+    a = np.asarray(orders, dtype=np.float64)
+    if segment.gap < density.NARROW:
+        return _gaussian_curve(segment)(a)
+    excess = density.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
+    return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
+
+
+def limit(segments: Sequence[Segment]) -> list[Segment]:
+    """What ever larger p comes to: a Gaussian of noise multiplier z / sqrt(I(t)), below which truncation cannot go."""
+    return [plain_segment(s, s.effect * math.sqrt(fisher_information(s.gap))) for s in segments]
+
+
+def fisher_information(width: float) -> float:
+    """I(t) = E_{p_0}[(p_0' / p_0)^2], the Fisher information of the noise: 1 at t = 0, about 1.8064 / t where wide.
+
+    At least 1 / (1 + t^2 / 12), by Cramer and Rao.
+    """
+    if width < density.NARROW:
+        return 1.0
+    o, weights = density.nodes(0.5, width, 1.0)
+    half = 0.5 * width
+    mass = np.exp(density.log_density(o, width) + math.log(width))
+    slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
+    return float(np.sum(weights * slope**2 / mass)) / width
+
+
+def _gaussian_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
+    return _gaussian_curve(segment)(np.asarray(orders, dtype=np.float64))
+
+
+def _gaussian_curve(segment: Segment) -> Callable[[Floats], Floats]:
+    """D_a of one step without mixing at real orders, in closed form or by quadrature."""
+    if segment.rate == 1.0:
+        return lambda a: gaussian_rdp(a, segment.effect)
+    return lambda a: sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)

@@ -1,0 +1,299 @@
+"""Training by ModelMix: the last two models are brought apart, mixed, and then descended; and its twins without mixing.
+
+Step k, from the released w_(k-1) and the kept v_(k-2), in float64 (Xiao, Wan and Devadas, Algorithm 1):
+
+    where |w - v| < tau:   exact: both to (w + v) / 2 +- tau / 2      literal: w + s tau / 2 and v - s tau / 2
+    w_k = alpha w + (1 - alpha) v - (eta / B) (noisy sum),   alpha uniform on [0, 1], afresh for every coordinate
+
+with s = sign(w - v), 1 where both agree. The gradient is that at the released w_(k-1); the moved one is kept for the
+next step. Given what is released this is exactly DP-SGD with noise N + U: whoever knows both models knows the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.training.gradients.flat_model import Layout
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop import native
+from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.learning_rates import rates_of
+from dpspec.training.measure.accuracy import right_answers
+from dpspec.training.seeds import generator
+from dpspec_modelmix.clipping import RowClip, WrittenOut, make_row_clip
+from dpspec_modelmix.options import (
+    Mixing,
+    PhaseOptions,
+    Twins,
+    embedding_of,
+    learning_rate,
+    mixed_norm,
+    mixing_of,
+    segments_of,
+    unmet_in,
+)
+from dpspec_modelmix.theory import equal_epsilon_noise
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: So much wider than declared are gaps made that rounding in float64 never leads below.
+_ROOM = 1e-9
+
+
+class Ends(NamedTuple):
+    """What a coordinate is mixed between, both (P,) float64; ``enforced`` (P,) says where they were moved apart."""
+
+    first: Tensor
+    second: Tensor
+    enforced: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """|first - second|."""
+        return (self.first - self.second).abs()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How one run mixes. ``mixed`` (P,) says which coordinates are; None for all. Steps count from 1.
+
+    rate, threshold: eta and tau of a step.
+    """
+
+    rate: Callable[[int], float]
+    threshold: Callable[[int], float]
+    divisor: float
+    decay: float
+    literal: bool
+    zero_ties: bool
+    shared: bool
+    mixed: Tensor | None
+
+    def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
+        """From the released model and the one kept before it, (P,) float64."""
+        first, second, small = enforce(
+            current, kept, self.threshold(step), literal=self.literal, zero_ties=self.zero_ties
+        )
+        if self.mixed is not None:
+            first, second = torch.where(self.mixed, first, current), torch.where(self.mixed, second, current)
+            small = small & self.mixed
+        return Ends(first, second, small)
+
+
+def enforce(
+    current: Tensor, kept: Tensor, threshold: float, *, literal: bool = False, zero_ties: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Both models with a gap of at least ``threshold`` in every coordinate, and where it had to be made; (P,) each."""
+    difference = current - kept
+    sign = torch.sign(difference)
+    if not zero_ties:
+        sign = torch.where(difference == 0, torch.ones_like(sign), sign)
+    small = difference.abs() < threshold
+    half = 0.5 * threshold * (1.0 + _ROOM) * sign
+    middle = 0.5 * (current + kept)
+    first, second = (current, kept) if literal else (middle, middle)
+    return torch.where(small, first + half, current), torch.where(small, second - half, kept), small
+
+
+class MixingUpdate:
+    """The part ``update`` of the loop. Its weights have a generator of their own and are never shown.
+
+    gaps: per step (least gap / tau, share of coordinates enforced, mean gap^2 / tau^2); nan where tau is 0.
+    """
+
+    def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
+        self._rules = rules
+        self._seed = seed
+        self._device = device
+        self._step = 0
+        self._kept: Tensor | None = None
+        self._source = generator(seed, "mixing", device)
+        self.gaps: list[tuple[float, float, float]] = []
+
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
+        """The next model (P,), as a new tensor like ``state``."""
+        self._step += 1
+        rules, current = self._rules, state.double()
+        ends = rules.ends(self._step, current, current if self._kept is None else self._kept)
+        shape = (1,) if rules.shared else current.shape
+        weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
+        descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
+        self._kept = ends.first
+        self.gaps.append(self._measured(ends))
+        return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
+
+    def _measured(self, ends: Ends) -> tuple[float, float, float]:
+        gap = ends.gap if self._rules.mixed is None else ends.gap[self._rules.mixed]
+        tau = self._rules.threshold(self._step)
+        unit = tau if tau > 0.0 else float("nan")
+        share = float(ends.enforced.double().mean()) * ends.enforced.numel() / gap.numel()
+        return float(gap.min()) / unit, share, float(gap.square().mean()) / unit**2
+
+    def state(self) -> Memory:
+        """The step, the kept model, where the generator stands, and the gaps so far."""
+        return {
+            **tensors(kept=self._kept),
+            "step": np.array(self._step),
+            "place": self._source.get_state().numpy(),
+            "gaps": np.array(self.gaps, dtype=np.float64).reshape(-1, 3),
+        }
+
+    def restore(self, state: Memory) -> None:
+        """Remember what :meth:`state` gave, or begin anew."""
+        self._step = int(state.get("step", 0))
+        kept = tensor(state, "kept")
+        self._kept = None if kept is None else kept.to(self._device)
+        self._source = generator(self._seed, "mixing", self._device)
+        if "place" in state:
+            self._source.set_state(torch.tensor(state["place"], dtype=torch.uint8))
+        self.gaps = [(float(a), float(b), float(c)) for a, b, c in np.asarray(state.get("gaps", np.zeros((0, 3))))]
+
+
+def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
+    """The declared run without canaries."""
+    phases = _phases(inputs)
+    options = dps.FrozenMap(
+        {**inputs["training"], "reduction": "mean" if PhaseOptions.of(phases[0]).by_mean else "sum"}
+    )
+    return kit.training_job(inputs, context, index, purpose, phases=phases, options=options, progress=purpose)
+
+
+def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
+    """Train by ModelMix, or by plain DP-SGD where there are no ``rules``; ``job.model`` ends trained.
+
+    Returns the gaps (steps, 3): least / tau, share enforced, mean square / tau^2; (0, 3) without mixing.
+    """
+    parts = native.parts_of(job)
+    if clipping is not None:
+        embedding = embedding_of(job.phases[0])
+        contributions = WrittenOut(
+            FlatModel(job.model, device=job.device),
+            *native.tensors(job.x, job.y, job.device),
+            clipping,
+            job.canaries,
+            seed=job.seed,
+            deviation=0.0 if embedding is None else embedding.deviation,
+        )
+        parts = replace(parts, contributions=contributions)
+    if rules is None:
+        native.train_with(job, parts)
+        return np.zeros((0, 3))
+    update = MixingUpdate(rules, job.seed, job.device)
+    native.train_with(job, replace(parts, update=update))
+    return np.array(update.gaps, dtype=np.float64)
+
+
+def twin_accuracies(
+    inputs: dps.FrozenMap, context: dps.Context, index: int, twins: Twins
+) -> tuple[dict[str, dps.Json], dict[str, dps.Json]]:
+    """Runs without canaries: ModelMix, and DP-SGD with the same noise and with the same epsilon.
+
+    Counts of right answers by run and split, and what the twins are.
+    """
+    job = make_job(inputs, context, index, "modelmix twin")
+    phases = _phases(inputs)
+    train(job, make_row_clip(job, context, index), rules_of_job(job))
+    counts: dict[str, dps.Json] = {"modelmix": right_answers(job.model, context.data, context.device)}
+    factor, epsilon = _equal_epsilon(phases, inputs["training"], context.facts, twins.delta)
+    rate = twins.learning_rate
+    if rate is None:
+        rate = 2.0 / 3.0 * learning_rate(phases[0], job.options)
+    about: dict[str, dps.Json] = {"epsilon": epsilon, "noise_factor": factor, "learning_rate": rate}
+    for name, times in (("same-noise", 1.0), ("same-epsilon", factor)):
+        plain = make_job(inputs, context, index, f"{name} twin")
+        louder = tuple(_with_noise_times(phase, times) for phase in phases)
+        plain = replace(plain, phases=louder, options=dps.FrozenMap({**plain.options, "learning_rate": rate}))
+        train(plain, make_row_clip(plain, context, index), None)
+        counts[name] = right_answers(plain.model, context.data, context.device)
+    return counts, about
+
+
+def rules_of_job(job: dps.TrainingJob) -> Rules:
+    """What the phases of a job declare."""
+    return rules_of(job.phases, job.options, job.expected_batch_size, Layout.of(job.model), job.device)
+
+
+def rules_of(
+    phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
+) -> Rules:
+    """What the phases of a spec declare; ``batch_size`` is the divisor of a mean."""
+    ends = np.cumsum([int(phase["steps"]) for phase in phases])
+    total = int(ends[-1])
+    schedule = rates_of(training, total)
+    own = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
+
+    def phase_at(step: int) -> dps.FrozenMap:
+        return phases[int(np.searchsorted(ends, min(step, total)))]
+
+    def rate(step: int) -> float:
+        return learning_rate(phase_at(step), training) if own else schedule(step)
+
+    def threshold(step: int) -> float:
+        mixing = mixing_of(phase_at(step))
+        return mixing.threshold * (rate(step) if mixing.relative else 1.0)
+
+    rule = mixing_of(phases[0])
+    return Rules(
+        rate=rate,
+        threshold=threshold,
+        divisor=batch_size if PhaseOptions.of(phases[0]).by_mean else 1.0,
+        decay=float((training.get("optimizer") or {}).get("weight_decay") or 0.0),
+        literal=rule.literal,
+        zero_ties=rule.zero_ties,
+        shared=rule.shared,
+        mixed=_mask(rule, layout, device),
+    )
+
+
+def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
+    """Which coordinates are mixed; raises ``ValueError`` for a name that no parameter has."""
+    if not rule.unmixed:
+        return None
+    left = set(rule.unmixed)
+    pieces = []
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        hits = {u for u in rule.unmixed if name == u or name.startswith(f"{u}.")}
+        left -= hits
+        pieces.append(torch.full((size,), not hits))
+    if left:
+        raise ValueError(f"no parameter is called {', '.join(sorted(left))}; there are {', '.join(layout.names)}")
+    return torch.cat(pieces).to(device)
+
+
+def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
+    """The phases as they are trained, with the clipping of Algorithm 2."""
+    return tuple(_with_truncation(phase) for phase in dps.Phase.all_of(inputs["mechanism"]))
+
+
+def _with_truncation(phase: dps.Phase) -> dps.Phase:
+    sparsity = PhaseOptions.of(phase).sparsity
+    if sparsity == 1:
+        return phase
+    return phase.replace(clipping={"scheme": "truncated", "coordinate_bound": mixed_norm(phase) / sparsity**0.5})
+
+
+def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
+    """The phase with ``factor`` times the noise, within a subspace too."""
+    louder = phase.replace(noise_multiplier=factor * phase.noise_multiplier)
+    embedding = embedding_of(phase)
+    if embedding is None:
+        return louder
+    return louder.replace(embedding={**phase["embedding"], "noise_multiplier": factor * embedding.noise_multiplier})
+
+
+def _equal_epsilon(
+    phases: Sequence[dps.Phase], training: dps.FrozenMap, facts: dps.Facts, delta: float
+) -> tuple[float, float]:
+    """By what to multiply the noise of DP-SGD for the epsilon of ModelMix, at least 1, and that epsilon."""
+    segments = segments_of(phases, training, facts.records, facts.parameters)
+    if segments is None:
+        return 1.0, float("inf")
+    return equal_epsilon_noise(segments, delta, amplified=not unmet_in(phases, training))

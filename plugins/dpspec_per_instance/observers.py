@@ -1,0 +1,185 @@
+"""What watches runs: the clipped norms of audited records, and an attack on one record at every iterate.
+
+**The attack.** Its adversary knows all the data but no coin, batch or noise. With g the record's clipped gradient at
+the model before a step, and a_j = <g, g_j> for every other record, the released noisy sum S has, along g and without
+the record, mean q sum a_j and variance v = sigma^2 |g|^2 + q (1 - q) sum a_j^2. A record that is drawn moves it by
+|g|^2. The step's score is the log-likelihood ratio of these two, both taken as normal,
+
+    ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
+
+and scores add up over steps. With full batches (q = 1) it is exact. The test rests on the coin alone: where the laws
+are not normal, only power is lost. Runs that train in step are scored together.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.schedule import Phase, Schedule
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Norms are float32 sums: what rounding can have taken from one, relatively, is given back before it is used.
+SLACK = 1e-5
+
+#: Predictions are made for so many records at a time.
+_ROWS = 4096
+
+
+class NormObserver(Observer):
+    """Clipped norms in units of the clip norm, and whether the model is right, before each observed step.
+
+    ratios: (observed, m) float32 in [0, 1]. right: (observed, m) int8. A model that has diverged saturates.
+    """
+
+    def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
+        """``x`` (m, ...), ``y`` (m,): the audited records, on the job's device. ``steps`` count from 1."""
+        self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
+        self._x, self._y = x, y
+        self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
+        self._place = {step: place for place, step in enumerate(steps)}
+        self.ratios: Array = np.zeros((len(steps), len(x)), dtype=np.float32)
+        self.right: Array = np.zeros((len(steps), len(x)), dtype=np.int8)
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Measure the model before the next step, if that one is observed."""
+        place = self._place.get(step + 1)
+        if place is None:
+            return
+        norms = self._model.norms(state, self._x, self._y) * ((1.0 + SLACK) / self._clips[step])
+        ratios = torch.nan_to_num(norms, nan=1.0, posinf=1.0).clamp_(max=1.0)
+        self.ratios[place] = ratios.cpu().numpy()
+        self.right[place] = self._right(state).cpu().numpy()
+
+    def _right(self, state: Tensor) -> Tensor:
+        pieces = zip(torch.split(self._x, _ROWS), torch.split(self._y, _ROWS), strict=True)
+        with torch.no_grad():
+            return torch.cat([self._model.logits(state, x).argmax(dim=1) == y for x, y in pieces])
+
+    def state(self) -> Mapping[str, Array]:
+        """What was measured so far."""
+        return {"ratios": self.ratios.copy(), "right": self.right.copy()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on measuring; an empty memory begins anew."""
+        self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
+        self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordView:
+    """The record among all others at one model. gradient: (P,), clipped. products: (n,), all a_j."""
+
+    gradient: Tensor
+    products: Tensor
+
+
+class Target:
+    """A record and all others, and the runs that are watched for it.
+
+    The first run to ask at a step has the models of all that wait for it looked at together.
+    """
+
+    def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
+        """``others`` (n, ...), (n,): all records but the one; ``record`` (1, ...), (1,). On the device."""
+        self._x, self._y = others
+        self._record = record
+        self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
+        self._watchers: list[RecordAttack] = []
+        self._ready: dict[int, tuple[Tensor, RecordView]] = {}
+
+    def join(self, watcher: RecordAttack) -> None:
+        """One more run."""
+        self._watchers.append(watcher)
+
+    def view(self, watcher: RecordAttack, state: Tensor, clip: float) -> RecordView:
+        """At ``state`` (P,), which ``watcher``'s run has just left."""
+        ready_state, view = self._ready.pop(id(watcher), (None, None))
+        if ready_state is state and view is not None:
+            return view
+        waiting = [
+            w for w in self._watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None
+        ]
+        states = [state] + [w.previous for w in waiting if w.previous is not None]
+        first, *rest = self._views(torch.stack(states), clip)
+        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
+        return first
+
+    def _views(self, states: Tensor, clip: float) -> list[RecordView]:
+        runs, records = len(states), len(self._x)
+        gradients = torch.zeros_like(states)
+        self._clipped(gradients, states, *self._record, clip)
+        products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
+        chunk = self._model.chunk(clipper(clip))
+        height = min(runs, chunk)
+        width = max(1, chunk // height)
+        for top in range(0, runs, height):
+            rows = slice(top, top + height)
+            for left in range(0, records, width):
+                part = slice(left, left + width)
+                x, y = (data[part].expand(len(states[rows]), *data[part].shape) for data in (self._x, self._y))
+                along, squares = self._model.along(states[rows], gradients[rows], x, y)
+                products[rows, part] = along * (clip / squares.sqrt().clamp(min=clip))
+        return [RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
+
+    def _clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, clip: float) -> Tensor:
+        x, y = (rows.expand(len(states), *rows.shape) for rows in (x, y))
+        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
+        return self._model.add_clipped(sums, states, x, y, inside, clipper(clip))
+
+
+class RecordAttack(Observer):
+    """Sums one record's log-likelihood ratio over the steps that are looked at. score: a float.
+
+    steps: how many were seen. previous: the model before the next one, (P,).
+    """
+
+    def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
+        """``looks``: how many steps are scored, spread evenly; all where it is None."""
+        schedule = Schedule.of(job.phases, len(job.x))
+        self._phases = list(schedule)
+        update = update_of(job.options, job.expected_batch_size, schedule.total)
+        if not isinstance(update, Invertible):
+            raise ValueError(f"updates by {type(update).__name__} cannot be undone: the attack needs another optimizer")
+        self._update = update
+        total = schedule.total
+        spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
+        self._scored = set(spaced.tolist())
+        self._target = target
+        target.join(self)
+        self.steps = -1
+        self.previous: Tensor | None = None
+        self.score = 0.0
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Undo the update that led to ``state`` and score what it adds along the record's gradient."""
+        previous = self.previous
+        if previous is not None:
+            noisy = self._update.invert(previous, state).noisy
+            if step in self._scored:
+                phase = self._phases[step - 1]
+                score = step_score(self._target.view(self, previous, phase.clip_norm), noisy, phase)
+                self.score += score if abs(score) < 1e300 else 0.0  # a model that has diverged says nothing
+        self.previous, self.steps = state.clone(), step
+
+
+def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> float:
+    """The score of one step whose noisy sum is ``noisy`` (P,)."""
+    q, gradient = torch.tensor(phase.sampler.inclusion, dtype=torch.float64), view.gradient.double()
+    square = gradient.square().sum()
+    variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
+    moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
+    shift = (moved * square - 0.5 * square**2) / variance
+    return float(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))

@@ -1,0 +1,1 @@
+"""What the paper prints, reproduced, repaired or refuted. Nothing here decides a verdict."""

@@ -1,0 +1,213 @@
+"""The paper's figures: steps and runs relative to what a saturated record loses, over training and by correctness.
+
+Published figures of the same experiment stand beside what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import Floats
+from dpspec_per_instance import bounds, theory
+from dpspec_per_instance.analysis import Analysis, Array
+from dpspec_per_instance.bounds import DIRECTIONS, Composer
+from dpspec_per_instance.options import Composition
+
+
+def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
+    """Ratios to the data-independent value: over training, by correctness, by runs and by exponent."""
+    yield _over_training(records)
+    yield _by_correctness(records)
+    yield _by_runs(records)
+    yield _by_exponent(spec, records)
+
+
+def _over_training(records: Analysis) -> dps.Series:
+    """What a step adds at each record's models, over what a saturated record loses in it: the ratio over training."""
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        composer = records.shown_side.composer
+        for order in records.shown_orders:
+            total = records.detailed_total(order)
+            for step, contributions in zip(composer.observed.tolist(), total.contributions, strict=True):
+                ratio = contributions / composer.saturated(order, step)
+                yield step, order, float(ratio.mean()), *(float(v) for v in np.quantile(ratio, (0.1, 0.5, 0.9)))
+
+    return kit.series(
+        "ratio-over-training",
+        "What a step adds, relative to the data-independent value, over training",
+        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), rows()),
+        rigor="approximate",
+        source=theory.RUN_SOURCE,
+        privacy=records.privacy,
+        x="step",
+        y=["mean"],
+        by="order",
+        band=["p10", "p90"],
+    )
+
+
+def _by_correctness(records: Analysis) -> dps.Series:
+    """Five moments of training: what the step adds over all runs, and its divergence at the models that were met, both
+    relative to a saturated record: of records that the model gets right and of those that it does not."""
+    side = records.shown_side
+    composer, steps = side.composer, side.composer.observed
+    shared = side.direction == records.audited.shared_direction
+    right_by_run = [trial.arrays["right"] for trial in records.trials] if shared else None
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        for order in records.shown_orders:
+            total = records.detailed_total(order)
+            for j in sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1}):
+                ratio, step = composer.relative(order, j, side.places[j]), int(steps[j])
+                if right_by_run is not None:
+                    right = np.stack([run[j] for run in right_by_run]) > 0
+                else:
+                    right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
+                added = float(total.contributions[j].mean() / composer.saturated(order, step))
+                middle = float(np.median(ratio))
+                yield step, order, added, _mean(ratio, right), _mean(ratio, ~right), float(right.mean()), middle
+
+    return kit.series(
+        "right-against-wrong",
+        "Steps relative to the data-independent value: what they add on average over records, and one step of records "
+        "that the model gets right, and wrong",
+        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), rows()),
+        rigor="approximate",
+        source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
+        privacy=records.privacy,
+        x="step",
+        y=["right", "wrong"],
+        by="order",
+    )
+
+
+def _by_runs(records: Analysis) -> dps.Series:
+    """The whole run relative to the data-independent divergence, from few runs and from all: an estimate that still
+    rises has not seen what counts. certified: what so many runs make certain."""
+    side = records.shown_side
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        for order in records.shown_orders:
+            for runs in sorted({*(2**k for k in range(records.runs.bit_length())), records.runs}):
+                total = side.total_of_runs(order, runs)
+                ratio, certain = total.plug_in / total.baseline, total.certified / total.baseline
+                quantiles = (float(v) for v in np.quantile(ratio, (0.1, 0.5)))
+                kappa = side.composer.kappa(order)[0]
+                yield runs, order, float(ratio.mean()), *quantiles, float(certain.mean()), kappa
+
+    return kit.series(
+        "ratio-by-runs",
+        "The run relative to the data-independent divergence, by how many runs are averaged",
+        kit.columns_of(("runs", "order", "mean", "p10", "median", "certified", "estimability"), rows()),
+        rigor="approximate",
+        source=theory.RUN_SOURCE,
+        privacy=records.privacy,
+        x="runs",
+        y=["mean", "certified"],
+        by="order",
+        log=["x"],
+    )
+
+
+def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
+    """The same by the exponents of the composition: the theorem holds for each of them, and for schedules.
+
+    Small ones ask less of runs and raise the orders of early steps. The least of several estimates is biased.
+    """
+    side, steps = records.shown_side, records.shown_side.composer.count
+    choices: dict[str, float | tuple[float, ...]] = {
+        "n": 1.0 * steps,
+        "3 n": 3.0 * steps,
+        "30 n": 30.0 * steps,
+        "n to 10 n": (1.0 * steps, 10.0 * steps),
+        "10 n to n": (10.0 * steps, 1.0 * steps),
+    }
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        mechanism = dps.FrozenMap({**spec.mechanism.options, "orders": records.shown_orders})
+        tables = None
+        for name, p in choices.items():
+            composer = Composer(mechanism, DIRECTIONS[side.direction], p if steps > 1 else 3.0)
+            tables = composer.reuse_tables(tables)
+            for order in records.shown_orders:
+                total = composer.total(order, side.places, side.log_terms)
+                ratio, (last, second) = total.plug_in / total.baseline, composer.kappa(order)
+                yield (
+                    name,
+                    order,
+                    float(theory.recursion(order, steps, composer.p).orders[0]),
+                    float(ratio.mean()),
+                    float(np.median(ratio)),
+                    float(total.certified.mean() / total.baseline),
+                    last,
+                    second,
+                )
+
+    return kit.series(
+        "ratio-by-exponent",
+        f"The same by the exponent of the composition over {steps} steps, from the last to the first where it changes",
+        kit.columns_of(
+            ("exponent", "order", "first_order", "mean", "median", "certified", "estimability", "at_step_2"), rows()
+        ),
+        rigor="approximate",
+        source=f"{theory.RUN_SOURCE}, with an exponent for every turn",
+        privacy=records.privacy,
+    )
+
+
+def _mean(values: Floats, chosen: Array) -> float | None:
+    return float(values[chosen].mean()) if chosen.any() else None
+
+
+#: The figures of a whole run, by their key in the spec.
+_NAMES = {
+    "median": "median epsilon",
+    "tenth": "10th percentile of epsilon",
+    "share_below": "share of records below",
+    "data_independent": "data-independent epsilon",
+}
+
+
+def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
+    """The table, where a reference is given: ratios over training, and epsilons of records by Renyi divergences."""
+    reference = (spec.audit.options.get("reference") if spec.audit is not None else None) or {}
+    step_bound = Composition.of(spec.mechanism.options).step_bound
+    if not reference or reference.get("step_bound", step_bound) != step_bound:
+        return
+    epsilons = records.epsilons(bounds.claimed_deltas(spec)[-1], records.audited.widest_direction)
+
+    def rows() -> Iterator[Sequence[dps.Json]]:
+        for ratios in reference.get("ratios", ()):
+            order, composer = float(ratios["order"]), records.shown_side.composer
+            contributions = records.detailed_total(order).contributions
+            for step, theirs in zip(ratios["steps"], ratios["means"], strict=True):
+                place = int(np.searchsorted(composer.observed, int(step)))
+                ours = float(contributions[place].mean() / composer.saturated(order, int(step)))
+                yield _row("mean ratio", order, int(step), ours, float(theirs))
+        quantities = {
+            "median": float(np.median(epsilons.estimate)),
+            "tenth": float(np.quantile(epsilons.estimate, 0.1)),
+            "share_below": float(np.mean(epsilons.estimate < epsilons.renyi)),
+            "data_independent": epsilons.renyi,
+        }
+        for name, ours in quantities.items():
+            if name in reference:
+                yield _row(_NAMES[name], None, None, ours, float(reference[name]))
+
+    yield kit.series(
+        "against-reference",
+        f"What was found, beside {reference.get('source', 'the reference')}",
+        kit.columns_of(("what", "order", "step", "found", "reference", "difference"), rows()),
+        rigor="approximate",
+        source=str(reference.get("source", "")),
+        privacy=records.privacy,
+    )
+
+
+def _row(what: str, order: float | None, step: int | None, ours: float, theirs: float) -> Sequence[dps.Json]:
+    return what, order, step, ours, theirs, f"{100.0 * (ours / theirs - 1.0):+.1f}%"

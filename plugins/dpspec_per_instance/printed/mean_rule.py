@@ -1,0 +1,189 @@
+"""One step of any update rule by tuples of batches (Thudi et al., Theorem 3.6), sampled, for many records at once.
+
+For a whole order a and any two data sets, with B a batch of the second argument's data set, B_1..B_a independent ones
+of the first's, and v_i = U(B_i) - U(B),
+
+    D_a(first || second) <= E_B ln E exp(sum_{i<j} <v_i, v_j> / sigma^2) / (a - 1).
+
+No sampling amplification and no largest change: it charges how much updates spread, and does not vanish for equal data
+sets. Useless for sums, whose spread grows with the batch; useful for means. The paper estimates it by a plug-in over 20
+outer batches with 20 tuples each, which is biased downwards: an estimate, never a bound.
+
+Batches are rows of coins, their sums of clipped gradients one product of matrices that all records share: a record
+changes its row's sum by b g and its size by b. With rows S_i + b_i g over c_i, everything that the theorem asks for is
+made of the inner products of rows within one tuple, of rows with the outer batch, and of rows with the records.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp
+
+from dpspec.accounting import Floats, whole
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+SOURCE = "Thudi et al. 2024, Theorem 3.6"
+
+#: The first model of a run, one in the middle, and the one before the last step.
+STAGES = ("initial", "middle", "final")
+
+#: So many numbers of pair products are held at once.
+_HELD = 2**24
+
+
+class Estimate(NamedTuple):
+    """value: (...) the plug-in. inner_size: (...) the smallest effective number of tuples over outer batches."""
+
+    value: Floats
+    inner_size: Floats
+
+
+def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
+    """The mean over outer batches of ln(mean over tuples).
+
+    exponents: (outer, inner, ...), the sums of <v_i, v_j> / sigma^2. An inner size below about 5 says that a single
+    tuple decides, and that the value is far too small.
+    """
+    e = np.asarray(exponents, dtype=np.float64)
+    total = logsumexp(e, axis=1)
+    value = np.mean(total - math.log(e.shape[1]), axis=0) / (whole("order", order, 2) - 1.0)
+    sizes = np.exp(2.0 * total - logsumexp(2.0 * e, axis=1))
+    return Estimate(np.asarray(value), np.asarray(np.min(sizes, axis=0)))
+
+
+class Batches(NamedTuple):
+    """Outer batches and tuples of inner ones: coins (outer, n) and (outer, inner, order, n), as float32."""
+
+    outer: Array
+    inner: Array
+
+
+def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner: int, order: int) -> Batches:
+    """Poisson batches of ``records`` records."""
+    return Batches(
+        (rng.random((outer, records), dtype=np.float32) < rate).astype(np.float32),
+        (rng.random((outer, inner, order, records), dtype=np.float32) < rate).astype(np.float32),
+    )
+
+
+def typical_sizes(others: int, rate: float) -> range:
+    """The batch sizes above 0 within five standard deviations of the expected one, of a batch from ``others``."""
+    middle, spread = others * rate, 5.0 * math.sqrt(others * rate * (1.0 - rate))
+    return range(max(1, math.floor(middle - spread)), min(others, math.ceil(middle + spread)) + 1)
+
+
+def mean_changes(
+    rng: np.random.Generator, gradients: Array, points: Array, inside: Array | None, sizes: range, draws: int
+) -> Array:
+    """How much each record would change the mean of a batch of others, (sizes, draws, m): |g - mean| / (size + 1).
+
+    Batches of all ``sizes`` are the beginnings of ``draws`` random orders of the data; a record's own place is passed
+    over. Arguments as for ``estimate_kinds``.
+    """
+    n, count = len(gradients), np.array(sizes)
+    own = np.square(points, dtype=np.float64).sum(axis=1)
+    distances = np.empty((len(count), draws, len(points)))
+    for draw in range(draws):
+        order = rng.permutation(n)
+        sums = np.cumsum(gradients[order[: sizes[-1] + 1]], axis=0, dtype=np.float64)
+        squares, along = np.square(sums).sum(axis=1), sums @ points.T.astype(np.float64)
+        places = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
+        passed = places[None, :] < count[:, None]  # the record stands among the first: one more is taken, less its own
+        last = count[:, None] - 1 + passed
+        column = np.arange(len(points))[None, :]
+        inner = along[last, column] - passed * own
+        square = squares[last] - passed * (2.0 * along[last, column] - own)
+        far = own - 2.0 * inner / count[:, None] + square / np.square(count)[:, None]
+        distances[:, draw] = np.sqrt(np.maximum(far, 0.0)) / (count[:, None] + 1.0)
+    return distances
+
+
+class _Rows(NamedTuple):
+    """sums: of gradients; sizes: of batches; coins: (..., m) of the records; with ``inside`` they are part of both."""
+
+    sums: Array
+    sizes: Array
+    coins: Array
+
+
+def estimate_kinds(
+    gradients: Array, points: Array, inside: Array | None, batches: Batches, coins: Batches | None, sigma: float
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Estimates of D(with || without) and D(without || with) of one step, and of the first where noise is added to sums
+    instead of means, (m,) each.
+
+    gradients: (n, d), clipped, of all records of the data. points: (m, d), those of the audited records.
+    inside: (m,), where the audited records stand in the data; None for records that are not in it, which ``coins`` of
+        shapes (outer, m) and (outer, inner, order, m) then add.
+    sigma: the deviation of the noise on the mean, or on the sum.
+    """
+    rows = [
+        _Rows(
+            (b.reshape(-1, b.shape[-1]) @ gradients).astype(np.float64).reshape(*b.shape[:-1], -1),
+            b.sum(axis=-1, dtype=np.float64),
+            b[..., inside] if coins is None else c,
+        )
+        for b, c in zip(batches, coins or batches, strict=True)
+    ]
+    order = rows[1].sums.shape[2]
+    share = max(1, _HELD // max(1, rows[1].sizes.size * order))
+    by_kind: list[list[Estimate]] = [[], [], []]
+    for left in range(0, len(points), share):
+        some = slice(left, left + share)
+        outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., some].astype(np.float64)) for r in rows)
+        for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
+            e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None, divided)
+            by_kind[kind].append(plug_in(e / sigma**2, order))
+    first, second, third = (
+        Estimate(np.concatenate([e.value for e in kind]), np.concatenate([e.inner_size for e in kind]))
+        for kind in by_kind
+    )
+    return first, second, third
+
+
+def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:
+    """sum_{i<j} <v_i, v_j> of every tuple, (outer, inner, m). present: whether tuples have the record, or the outer.
+
+    divided: by the sizes of batches.
+    """
+    beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
+    beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
+    own = np.square(points).sum(axis=1)
+    along_o, along = outer.sums @ points.T, inner.sums @ points.T  # (o, m), (o, i, a, m)
+    gram = np.einsum("oiad,oibd->oiab", inner.sums, inner.sums)
+    cross = np.einsum("oiad,od->oia", inner.sums, outer.sums)[..., None]
+    square = np.square(outer.sums).sum(axis=1)[:, None]
+    # u = <U_i, U_o>, w = |U_o|^2, and the sums over tuples of <U_i, U_j> and |U_i|^2
+    u = (cross + beta_o[:, None, None] * along + beta * along_o[:, None, None] + beta * beta_o[:, None, None] * own) / (
+        size * size_o[:, None, None]
+    )
+    w = (square + 2.0 * beta_o * along_o + beta_o**2 * own) / size_o**2
+    diagonal = np.einsum("oiaa->oia", gram)[..., None]
+    norms = (diagonal + 2.0 * beta * along + beta**2 * own) / size**2
+    weights = 1.0 / size
+    total = np.einsum("oiam,oiab,oibm->oim", weights, gram, weights, optimize=True)
+    reach = (weights * beta).sum(axis=2)
+    total += 2.0 * reach * (weights * along).sum(axis=2) + reach**2 * own
+    a = inner.sums.shape[2]
+    # |sum v|^2 - sum |v|^2 with v_i = U_i - U_o
+    all_pairs = total - 2.0 * a * u.sum(axis=2) + a**2 * w[:, None]
+    same = norms.sum(axis=2) - 2.0 * u.sum(axis=2) + a * w[:, None]
+    return np.asarray(0.5 * (all_pairs - same))
+
+
+def _part(rows: _Rows, present: bool, inside: bool, divided: bool) -> tuple[Array, Array]:
+    """How often g is added to each row, and by what its sum is divided.
+
+    That is the batch size, at least 1 (the mean of an empty batch is 0), or always 1.
+    """
+    sizes = rows.sizes[..., None]
+    if inside:
+        beta = np.zeros_like(rows.coins) if present else -rows.coins
+    else:
+        beta = rows.coins if present else np.zeros_like(rows.coins)
+    return beta, np.maximum(sizes + beta, 1.0) if divided else np.ones_like(sizes + beta)

@@ -1,0 +1,176 @@
+"""The rows at hand against what is declared of them: in the ball, and in the declared collection.
+
+Measured values depend on the rows. They say whether this data set lies in the collection, and how much slack the
+declaration has; a bound never uses them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec_preprocessing.execution.finders import TREE_FEATURES, Neighbourhoods
+from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.theory.sensitivity import TESTABLE
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Quantities that the collection bounds from below; all others it bounds from above.
+AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue"})
+
+#: Balls are counted so much wider: records that rounding takes to within 3 eta of another must be among them.
+_EDGE = 1.0 + 1e-9
+
+#: Rows that are summed at once.
+_BLOCK = 1 << 16
+
+#: float32 rows of radius R may be this much longer, relatively.
+_ROUNDING = 1e-6
+
+
+def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
+    """Training (or test) rows, flat float64 (n, d), cut to the ball where ``clip_rows`` says so.
+
+    Missing values count nothing towards a row's norm. Raises ``DataError`` where rows lie outside the declared ball.
+    """
+    data = context.data
+    rows = data.test_x if test else data.train_x
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).astype(np.float64)
+    return in_ball(flat, declared.radius, clip=declared.clip_rows)
+
+
+def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
+    """Rows of norm ``radius`` at most; every row by itself, which costs no privacy.
+
+    What rounding to float32 made longer is scaled back as well. Raises ``DataError`` where rows are longer than that
+    and ``clip`` does not say that they are scaled.
+    """
+    norms = np.sqrt(np.nansum(np.square(x), axis=1))
+    beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
+    if beyond and not clip:
+        raise dps.DataError(
+            f"{beyond} records lie outside the declared ball of radius {radius:g}; mechanism.clip_rows: true or "
+            f"data.radius: {radius:g} scales them down, data.standardise brings features to one scale before"
+        )
+    return np.asarray(x * np.minimum(1.0, radius / np.maximum(norms, radius))[:, None], dtype=np.float64)
+
+
+def search_device(context: dps.Context, pipeline: Pipeline) -> str:
+    """Where near-duplicates of many features are sought; everything else stays on the CPU and needs no torch."""
+    seeks = any("deduplicate" in step or "quantise" in step for step in pipeline.steps)
+    return context.device if seeks and pipeline.features > TREE_FEATURES else "cpu"
+
+
+def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
+    """What a bound reads of the rows, measured. Raises ``DataError`` where they lie outside the declared collection.
+
+    tested: a test refuses such data, so that they are no error.
+    """
+    assert pipeline.step is not None
+    if np.isnan(x).any() and "impute" not in pipeline.step:
+        raise dps.DataError("values are missing, and the pipeline imputes none: begin it with {impute: mean}")
+    measured = measure_limits(x, pipeline.step, device)
+    broken = broken_limits(measured, pipeline.collection)
+    if broken and not tested:
+        raise dps.DataError(
+            f"the data set lies outside the declared collection: {', '.join(broken)}. A bound over the collection says "
+            "nothing about it; declare wider limits from public knowledge"
+            + (", or write ptr to test them privately" if pipeline.step_name in TESTABLE else "")
+        )
+    return measured
+
+
+def measure_limits(x: Array, step: Mapping[str, Any], device: str = "cpu") -> dict[str, float]:
+    """The quantities that a bound for ``step`` reads, by the keys under which a collection declares them.
+
+    device: where near-duplicates of many features are sought.
+    """
+    if "impute" in step:
+        return _measure_missing(x, step)
+    if "deduplicate" in step or "quantise" in step:
+        return _measure_clusters(x, float(step.get("deduplicate", step.get("quantise"))), device)
+    if "pca" in step:
+        values, k = covariance_spectrum(x), int(step["pca"])
+        return {"min_eigengap": float(values[k - 1] - values[k])}
+    return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
+
+
+def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) -> list[str]:
+    """The declared keys that a measured value breaks."""
+    broken = []
+    for key, declared in collection.items():
+        value = measured.get(key)
+        if value is not None and (value < declared if key in AT_LEAST else value > declared):
+            broken.append(key)
+    return broken
+
+
+def covariance_spectrum(x: Array) -> Array:
+    """Eigenvalues of the covariance (divisor n - 1), largest first, from one pass over float64 blocks."""
+    values = np.linalg.eigvalsh(_moments(x)[1] / (len(x) - 1))
+    return np.asarray(values[::-1], dtype=np.float64)
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    """The mean (d,) and the centred scatter matrix (d, d) of rows without missing values."""
+    start = x[:_BLOCK].mean(axis=0, dtype=np.float64)
+    total, scatter = np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
+    for row in range(0, len(x), _BLOCK):
+        block = x[row : row + _BLOCK].astype(np.float64) - start
+        total += block.sum(axis=0)
+        scatter += block.T @ block
+    drift = total / len(x)
+    return start + drift, scatter - len(x) * np.outer(drift, drift)
+
+
+def _measure_missing(x: Array, step: Mapping[str, Any]) -> dict[str, float]:
+    missing = np.isnan(x)
+    in_row = missing.sum(axis=1)
+    observed = len(x) - missing.sum(axis=0)
+    limits = {
+        "max_missing_rows": float(np.count_nonzero(in_row)),
+        "max_missing_in_row": float(in_row.max(initial=0)),
+        "min_observed": float(observed.min()),
+    }
+    by = str(step["impute"])
+    if by == "mean":
+        sums = np.where(missing, 0.0, x).sum(axis=0)
+        limits["max_mean_norm"] = float(np.linalg.norm(sums / np.maximum(observed, 1)))
+    elif by in ("median", "trimmed"):
+        limits["max_spread"] = _spread(x, missing, int(step.get("trim", 0)) if by == "trimmed" else None)
+    elif by == "regression":
+        complete = x[in_row == 0]
+        values = np.linalg.eigvalsh(complete.T @ complete) if len(complete) else np.zeros(1)
+        limits |= {"min_eigenvalue": float(max(0.0, values[0])), "max_eigenvalue": float(values[-1])}
+    return limits
+
+
+def _spread(x: Array, missing: Array, trim: int | None) -> float:
+    """The largest difference, over features, of the two order statistics between which the centre of a feature lies.
+
+    Median: numbers ceil((n + 1) / 2) and floor(n / 2), one further out on either side, where a neighbour's may lie;
+    trimmed mean: numbers n - m and m (of this data set alone: a collection has the extremes over its members).
+    """
+    widest = 0.0
+    for j in range(x.shape[1]):
+        values = np.sort(x[~missing[:, j], j])
+        n = len(values)
+        if trim is None:
+            high, low = math.ceil((n + 1) / 2) + 1, n // 2 - 1
+        else:
+            high, low = n - trim, max(1, trim)
+        widest = max(widest, float(values[min(n, high) - 1] - values[max(1, low) - 1]))
+    return widest
+
+
+def _measure_clusters(x: Array, eta: float, device: str) -> dict[str, float]:
+    reach = 8.0 * eta * _EDGE
+    neighbourhoods = Neighbourhoods(x, reach, device)
+    return {
+        "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
+        "max_cluster": float(neighbourhoods.good_clusters(eta).largest),
+    }

@@ -1,0 +1,130 @@
+"""The spec's own model, trained on processed rows by its backend: noisy gradient steps, clipped record by record.
+
+dp-gd takes every record in every step, sgd-sampled one random record. Both declare the noise of a mean gradient, a
+backend that of a sum: sqrt(T) / noise times the clip norm L, and sqrt(c T) / (noise n). The last model is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+import dpspec.contract as dps
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop.native import train_many
+from dpspec.training.measure.accuracy import accuracy
+from dpspec.training.measure.logs import StateLog
+from dpspec_preprocessing.execution.engines import NoiseTally, require_declared_count
+from dpspec_preprocessing.theory.private import PrivateMechanism
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Runs that are trained at once, and what stands for parameters that went out of range.
+_TOGETHER, _LARGE = 16, 1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkEngine:
+    """A model kind of the spec behind ``private``. training: the spec's block, with the learning rate."""
+
+    private: PrivateMechanism
+    training: dps.FrozenMap
+    context: dps.Context
+
+    @property
+    def batch_size(self) -> int:
+        """Records in a step."""
+        return self.private.records if self.private.kind == "dp-gd" else 1
+
+    @property
+    def multiplier(self) -> float:
+        """The deviation of the noise on a sum of gradients, in clip norms: sigma times the batch over L."""
+        return self.private.sigma * self.batch_size / self.private.lipschitz
+
+    def execute_without_noise(self, x: Array, y: Array) -> Array:
+        """The last model's parameters without noise; both neighbours see the same initial model and batches."""
+        job = self._job(self._shaped(x), y, self.context.seed(0, "noiseless"), 0.0)
+        self.context.trainer.train(job)
+        return _parameters(job.model)
+
+    def execute(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
+    ) -> Iterator[Array]:
+        """The last models' parameters, of runs with batches and noise of their own."""
+
+        shaped = [self._shaped(x) for x in sides]
+        for start in range(0, len(which), _TOGETHER):
+            some = which[start : start + _TOGETHER]
+            jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, tally) for side in some]
+            jobs[0] = replace(jobs[0], progress=self._progress(start, len(some), len(which)))
+            logs = [StateLog() for _ in jobs]
+            jobs = [replace(job, observers=(*job.observers, log)) for job, log in zip(jobs, logs, strict=True)]
+            train_many(self.context.trainer, jobs)
+            tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
+            yield from (_parameters(job.model) for job in jobs)
+
+    def count_right(self, output: Array, x: Array, y: Array) -> int:
+        """How many records have their largest output at their class."""
+
+        model = self._model()
+        flat_model.load(model, torch.tensor(output, dtype=torch.float32))
+        return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
+
+    def _progress(self, before: int, together: int, runs: int) -> Callable[[int, int], None]:
+        """Tells how far all runs are, by the steps of those that are trained together."""
+
+        def report(done: int, total: int) -> None:
+            records = float(self.batch_size)
+            self.context.progress(
+                before * total + together * done, runs * total, "training", unit="steps", records=records
+            )
+
+        return report
+
+    def _model(self) -> torch.nn.Module:
+        """The initial model, which is public."""
+        return self.context.model.build(self.context.seed(0, "model"))
+
+    def _shaped(self, x: Array) -> Array:
+        return np.asarray(x.reshape(len(x), *self.context.facts.shape), dtype=np.float32)
+
+    def _job(
+        self, x: Array, y: Array, seed: int, multiplier: float, tally: NoiseTally | None = None
+    ) -> dps.TrainingJob:
+        m = self.private
+        require_declared_count(m, x)
+        sampling = {"scheme": "full"} if m.kind == "dp-gd" else {"scheme": "fixed", "batch_size": 1}
+        phase = {"steps": m.steps, "noise_multiplier": multiplier, "clip_norm": m.lipschitz, "sampling": sampling}
+        observers = () if tally is None else (_NoiseLog(tally, multiplier * m.lipschitz),)
+        return dps.TrainingJob(
+            x=x,
+            y=y,
+            model=self._model(),
+            phases=(dps.Phase(phase),),
+            options=self.training,
+            expected_batch_size=float(self.batch_size),
+            device=self.context.device,
+            seed=seed,
+            observers=observers,
+            cancelled=self.context.cancelled,
+        )
+
+
+class _NoiseLog(dps.Observer):
+    """Counts the noise that a backend tells of, in units of its declared deviation."""
+
+    def __init__(self, tally: NoiseTally, deviation: float) -> None:
+        self._tally, self._deviation = tally, deviation
+
+    def noised(self, step: int, noise: torch.Tensor) -> None:
+        """One step's noise."""
+        self._tally.add(noise.double().cpu().numpy() / self._deviation)
+
+
+def _parameters(model: torch.nn.Module) -> Array:
+    parameters = flat_model.flatten(model).double().cpu().numpy()
+    return np.nan_to_num(np.asarray(parameters, dtype=np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)

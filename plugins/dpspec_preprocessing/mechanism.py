@@ -1,0 +1,170 @@
+"""The mechanism ``preprocessing``: what the plugin offers, and the five steps of its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec_preprocessing import schema
+from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
+
+EXAMPLE = """\
+dpspec: 1
+name: preprocessing-example
+description: Deduplication leaks. One record decides whether fifteen near-duplicates are kept
+
+mechanism:
+  kind: preprocessing
+  pipeline: [{deduplicate: 0.01}]
+  private: {kind: gaussian, eps_noise: 0.3, lipschitz: 0.5}
+  collection: {max_ball: 16, max_cluster: 3}
+  clip_rows: true
+
+data: {kind: synthetic, pattern: blobs, records: 200, features: 8, classes: 2}
+
+threat_model: {adjacency: replace-one}
+
+claims:
+  - {id: counted, kind: approx-dp, epsilon: 45.0, delta: 1e-5, over: collection}
+  - {id: ignored, kind: approx-dp, epsilon: 1.2, delta: 1e-5, over: collection, expect: refuted}
+
+audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 1}
+"""
+
+#: Keys of the mechanism that only bounds read.
+_BOUNDS_ONLY = ("accounting", "also", "orders", "sweep", "table")
+
+#: Runs that share one processing of both data sets.
+_TOGETHER = 16
+
+#: Rough cost on one core: values that steps read, and gradient products of linear models and of networks, per second.
+_VALUES, _FLOPS, _NETWORK_FLOPS = 2e7, 4e8, 3e9
+
+
+class PreprocessingAudit(dps.Audit):
+    """What pre-processing without noise costs: bounds over a declared collection, and attacks through it."""
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """What no bound covers, and what cannot be run."""
+        from dpspec_preprocessing.refusals import refusals
+
+        return refusals(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        """Bounds in the chosen mode, every mode as tables, and what the rows at hand have of the collection."""
+        from dpspec_preprocessing import bounds, tables
+        from dpspec_preprocessing.printed.modes import paper_tables, printed_findings
+
+        declared = Declaration.of(spec.mechanism.options)
+        pipeline = declared.pipeline(context.facts.records, context.facts.features)
+        if declared.accounting == "certified":
+            yield from bounds.upper_bounds(spec, pipeline)
+        else:
+            yield from printed_findings(spec, pipeline)
+        yield from bounds.lower_bounds(spec, pipeline)
+        yield tables.accounting_series(spec, pipeline)
+        yield tables.order_series(spec, pipeline)
+        if pipeline.step is not None:
+            yield tables.sensitivity_series(pipeline)
+        if declared.sweep is not None:
+            yield tables.sweep_series(spec, pipeline, declared.sweep)
+        if declared.table is not None:
+            yield from paper_tables(declared.table, pipeline.private.records, pipeline.private.noise)
+        if context.facts.digest is not None and pipeline.step is not None:
+            yield from _measured(spec, context, pipeline, declared)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One trial per run, each with its repeats; what they can show."""
+        from dpspec.stats.attacks import thresholds
+        from dpspec_preprocessing.conclusions import foresee_checks
+
+        assert spec.audit is not None
+        private, runs = Declaration.of(spec.mechanism.options).private, spec.audit.runs
+        executions = runs * AuditBlock.of(spec.audit.options).repeats
+        network = private.network
+        steps = {"dp-gd": facts.records * private.steps, "sgd-iterated": facts.records}
+        work = float(steps.get(private.kind, private.steps))
+        work *= float((facts.parameters or 0) if network else facts.features)
+        rate = _NETWORK_FLOPS if network else _FLOPS
+        rows = float(facts.records * max(1, facts.features))
+        return dps.Plan(
+            chunks=kit.chunks(runs, _TOGETHER),
+            seconds=-(-runs // _TOGETHER) * 40.0 * rows / _VALUES + executions * 4.0 * work / rate,
+            memory_bytes=int(64 * rows) + (1 << 28) + (_TOGETHER * 64 * (facts.parameters or 0) if network else 0),
+            power=tuple(
+                dps.Power(
+                    at=dps.FrozenMap({"delta": delta}),
+                    epsilon=thresholds.largest(
+                        executions - executions // 2, executions // 2, delta, spec.audit.confidence
+                    ),
+                    method=f"{executions} executions with one record or its replacement",
+                )
+                for delta in kit.claimed_deltas(spec)
+            ),
+            checks=tuple(foresee_checks(spec, facts, executions)),
+            independent=True,
+        )
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """The default without what no trial reads: modes of accounting, tables and most of the threat model.
+
+        With the norm of processed rows where version 0.1.0 took another one, and so another weight or other noise.
+        """
+        inputs = kit.select_inputs(
+            super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access")
+        )
+        norm = _corrected_norm(Declaration.of(inputs["mechanism"]))
+        return inputs if norm is None else dps.FrozenMap({**inputs, "processed_norm": norm})
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        """Execute the pipeline on one of two neighbours, by coins, and score its output."""
+        from dpspec_preprocessing.attack import run_trials
+
+        yield from run_trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """Lower bounds with their evidence, the executed pipeline's accuracy, and the side channel as a table."""
+        from dpspec_preprocessing.conclusions import conclude_trials
+
+        yield from conclude_trials(spec, trials)
+
+
+def _measured(
+    spec: dps.Spec, context: dps.Context, pipeline: Pipeline, declared: Declaration
+) -> Iterator[dps.Finding | dps.Series]:
+    """What the rows at hand have of the declared collection, and how likely a test in front refuses them."""
+    from dpspec_preprocessing import bounds, tables
+    from dpspec_preprocessing.attack import distance_inside
+    from dpspec_preprocessing.execution.collection import flat_rows, require_inside, search_device
+
+    x, device = flat_rows(context, declared), search_device(context, pipeline)
+    tested = declared.test is not None
+    yield tables.measured_series(pipeline, require_inside(x, pipeline, tested=tested, device=device))
+    if declared.test is not None:
+        yield bounds.refusal_probability(spec, pipeline, declared.test, distance_inside(x, pipeline))
+
+
+def _corrected_norm(declared: Declaration) -> float | None:
+    """The norm of processed rows where it decides what runs, and version 0.1.0 took another one; None elsewhere.
+
+    It took the last step's for a query's weight, and 1 for the noise of known losses.
+    """
+    private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
+    if private.takes_gradients:
+        return norm if private.known_loss and private.lipschitz is None and norm > 1.0 else None
+    taken = float(last["clip"]) if "scale" in last else declared.radius
+    return norm if norm != taken else None
+
+
+PREPROCESSING = dps.Mechanism(
+    kind="preprocessing",
+    summary="Pre-processing without noise before a private mechanism: what it really costs",
+    schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
+    claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
+    audit="dpspec_preprocessing.mechanism:PreprocessingAudit",
+    example=EXAMPLE,
+    trial_revision=3,
+    steps=False,
+    missing=True,
+)

@@ -1,0 +1,163 @@
+"""The accounting modes ``printed`` (Table 2) and ``theorem2`` (Theorem 2 with the paper's sensitivities) as findings.
+
+They are approximate, and prove nothing; where explicit data exceed them, they say so.
+
+Table 2 for stated parameters is made in all modes: a table per pre-processing, a row per mechanism.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec_preprocessing.bounds import ASSUMPTIONS, COLLECTION, PAPER, bounded_deltas
+from dpspec_preprocessing.options import (
+    SAME_MASK,
+    Declaration,
+    PaperTable,
+    Pipeline,
+    bound_scope,
+    claimed_orders,
+    distance_of,
+)
+from dpspec_preprocessing.printed.formulas import (
+    PRINTED_ORDER,
+    PRINTED_PCA,
+    REFUTED,
+    changed_records,
+    pca_printed,
+    refutation,
+    table_2_divergence,
+    table_2_sensitivity,
+    theorem_2_divergence,
+    theorem_2_sensitivity,
+)
+from dpspec_preprocessing.theory.conversion import convert_curve
+from dpspec_preprocessing.theory.divergence import group_divergence, least_divergence
+from dpspec_preprocessing.theory.private import KINDS, PrivateMechanism
+from dpspec_preprocessing.theory.sensitivity import Sensitivity, clusters, mean_same_mask, pca
+
+#: The ways of accounting of this module, and where each stands in the paper.
+SOURCES = {
+    "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
+    "printed": f"{PAPER}, Theorem 16 and Table 2",
+}
+
+
+def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
+    """The chosen mode's numbers at the deltas and orders of claims, and along a curve of deltas."""
+    way = Declaration.of(spec.mechanism.options).accounting
+    for delta in bounded_deltas(spec):
+        yield _finding(spec, pipeline, way, printed_epsilon(pipeline, way, delta), {"delta": delta})
+    for order in claimed_orders(spec):
+        yield _finding(spec, pipeline, way, printed_divergence(pipeline, way, order), {"alpha": order})
+
+
+def printed_epsilon(pipeline: Pipeline, way: str, delta: float) -> float:
+    """Epsilon at ``delta`` by one way; NaN where it has none."""
+    if (table_2_sensitivity if way == "printed" else theorem_2_sensitivity)(pipeline) is None:
+        return math.nan
+    lowest = PRINTED_ORDER if way == "printed" else 1.0
+    curve = lambda order: printed_divergence(pipeline, way, order)  # noqa: E731
+    value = convert_curve(curve, delta, lowest=lowest, conversion="mironov")
+    return value if math.isfinite(value) else math.nan
+
+
+def printed_divergence(pipeline: Pipeline, way: str, order: float) -> float:
+    """The Renyi divergence at ``order`` by one way; NaN where it has none."""
+    m, changed = pipeline.private, changed_records(pipeline)
+    if way == "theorem2":
+        sensitivity = theorem_2_sensitivity(pipeline)
+        if sensitivity is None:
+            return math.nan
+        return theorem_2_divergence(m, order, distance_of(m, sensitivity), changed)
+    sensitivity = table_2_sensitivity(pipeline)
+    projects = pipeline.step_name == "pca"
+    if sensitivity is None or not m.unit or (m.kind, projects) in (("sgd-sampled", False), ("sgd-iterated", True)):
+        return math.nan
+    return table_2_divergence(m, order, sensitivity.tau, changed)
+
+
+def _finding(spec: dps.Spec, pipeline: Pipeline, way: str, value: float, at: dict[str, float]) -> dps.Finding:
+    why = refutation(pipeline, way)
+    neighbours = SAME_MASK if pipeline.same_mask else "all"
+    return dps.Finding(
+        quantity="epsilon",
+        value=math.inf if math.isnan(value) else value,
+        bound="upper",
+        rigor="approximate",
+        at=dps.FrozenMap(at),
+        scope=bound_scope(spec, pipeline.private, data="collection", neighbours=neighbours),
+        method=way,
+        source=SOURCES[way],
+        assumptions=(*ASSUMPTIONS, COLLECTION),
+        printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One pre-processing of Table 2.
+
+    changed: Delta_inf. tabled: its x. tau: what Theorem 2 takes. proved: what is certified.
+    """
+
+    name: str
+    changed: int
+    tabled: float
+    tau: float
+    proved: Sensitivity
+
+    @property
+    def is_projection(self) -> bool:
+        """Whether it is the last column, which has other mechanisms than the rest."""
+        return self.name == "pca"
+
+    @property
+    def status(self) -> str:
+        """What is known of the printed column."""
+        why = REFUTED.get(self.name)
+        if why is not None:
+            return f"printed and theorem2 are refuted: {why}"
+        return "printed holds, and is loose" if self.is_projection else "printed holds where both miss the same values"
+
+
+def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
+    """All columns at one order, constants of 1."""
+    p, eta, gap = stated.changed, stated.eta, stated.eigengap
+    ball = min(float(records), clusters(stated.ball))
+    each = 2.0 / (records - p)
+    columns = (
+        Column("deduplicate", p, p, p, Sensitivity(ball, 1.0)),
+        Column("quantise", p, p * eta, p * eta, Sensitivity(ball, 2.0 * eta)),
+        Column("impute-mean", p, p * each, p * each, Sensitivity(p, mean_same_mask(records - p))),
+        Column("pca", records, PRINTED_PCA / gap, pca_printed(gap, records).tau, pca(gap, records)),
+    )
+    order, steps = stated.order, stated.steps
+    for column in columns:
+        rows = (_row(column, order, kind, noise, records, steps) for kind in KINDS)
+        yield kit.series(
+            f"table-2-{column.name}",
+            f"Table 2, {column.name}: Renyi divergence at order {order:g}",
+            kit.columns_of(("mechanism", "ignored", "printed", "theorem2", "certified", "group"), rows),
+            rigor="approximate",
+            source=f"{PAPER}, Table 2 (Theorem 16); {column.status}",
+            upper=["certified", "group"],
+        )
+
+
+def _row(column: Column, order: float, kind: str, noise: float, records: int, steps: int) -> tuple[dps.Json, ...]:
+    changed = 0.0 if column.is_projection else float(column.changed)
+    m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=steps, factor=4.0)
+    in_table = (kind, column.is_projection) not in (("sgd-sampled", False), ("sgd-iterated", True))
+    return (
+        kind,
+        least_divergence(m, order, None, 0.0),
+        table_2_divergence(m, order, column.tabled, changed) if in_table else math.nan,
+        theorem_2_divergence(m, order, column.tau, changed) if in_table else math.nan,
+        least_divergence(m, order, distance_of(m, column.proved), column.proved.changed),
+        group_divergence(m, order, column.proved.changed),
+    )

@@ -1,0 +1,89 @@
+"""From a pipeline's divergences to epsilon at a delta.
+
+Gaussian noise is converted exactly: the pipeline of a Gaussian mechanism, and of noisy full gradients, is mu-GDP with
+mu = noise sqrt-sum of shifts, since in every step the released mean moves by its own sensitivity and by the smooth
+share at most. All else is converted from its Renyi curve over orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpspec.accounting import best_epsilon, gaussian
+from dpspec_preprocessing.theory import divergence
+from dpspec_preprocessing.theory.divergence import rdp_slope, srdp_slope
+from dpspec_preprocessing.theory.private import PrivateMechanism
+
+#: Orders searched for curves that have no closed conversion.
+_ORDERS = tuple(1.0 + 10.0 ** (k / 8.0) for k in range(-8, 24))
+
+
+def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
+    """mu of the whole pipeline at distance ``tau``, for Gaussian noise without sampling; None elsewhere."""
+    if m.kind not in ("gaussian", "dp-gd"):
+        return None
+    shared = srdp_slope(m, tau) if tau > 0.0 else 0.0
+    return math.sqrt(2.0 * rdp_slope(m)) + math.sqrt(2.0 * shared)
+
+
+def certified_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
+    """The smaller of that and of group privacy for changed + 1 records; None where there is none."""
+    alone = pipeline_mu(m, 0.0)
+    if alone is None:
+        return None
+    by_group = alone * min(m.records, math.floor(changed) + 1)
+    whole = pipeline_mu(m, tau) if tau is not None and math.isfinite(tau) else None
+    return by_group if whole is None else min(whole, by_group)
+
+
+def certified_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
+    """The least epsilon that can be proved at ``delta``: by the exact, the pure and the Renyi conversion that apply.
+
+    tau: the distance that the smooth bound is taken at; None where no smooth bound holds, infinite where it is vacuous.
+    """
+    mu = certified_mu(m, tau, changed)
+    if mu is not None:
+        return gaussian_epsilon(mu, delta)
+    converted = convert_curve(lambda order: divergence.least_divergence(m, order, tau, changed), delta)
+    pure = pure_epsilon(m, tau, changed)
+    return converted if pure is None else min(converted, pure)
+
+
+def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
+    """The pipeline's epsilon at delta = 0; None where the private mechanism has none."""
+    if m.kind not in ("laplace", "exponential"):
+        return None
+    by_group = m.noise * min(m.records, math.floor(changed) + 1)
+    return by_group if tau is None else min(by_group, m.noise * (1.0 + m.reach * tau))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The upper end of epsilon at ``delta`` of two Gaussian distributions ``mu`` deviations apart."""
+    return 0.0 if mu == 0.0 else gaussian.epsilon_interval(math.log(delta), mu).upper
+
+
+def convert_curve(
+    curve: Callable[[float], float], delta: float, *, lowest: float = 1.0, conversion: str = "improved"
+) -> float:
+    """The least epsilon at ``delta`` over a grid of orders from ``lowest`` on, refined once around the best.
+
+    Every order gives a true bound, so that a coarse search is only looser. NaN of the curve counts as infinite.
+    """
+    orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
+    if lowest > 1.0:
+        orders = np.unique(np.append(orders, lowest))
+    coarse = best_epsilon(orders, _values(curve, orders), delta, conversion)  # type: ignore[arg-type]
+    place = int(np.argmin(np.abs(orders - coarse.order)))
+    low, high = orders[max(0, place - 1)], orders[min(len(orders) - 1, place + 1)]
+    finer = np.unique(np.clip(np.geomspace(low - 1.0, high - 1.0, 41) + 1.0, max(low, lowest), high))
+    refined = best_epsilon(finer, _values(curve, finer), delta, conversion)  # type: ignore[arg-type]
+    return min(coarse.epsilon, refined.epsilon)
+
+
+def _values(curve: Callable[[float], float], orders: np.ndarray[Any, Any]) -> list[float]:
+    values = [curve(order) for order in orders]
+    return [math.inf if math.isnan(value) else value for value in values]

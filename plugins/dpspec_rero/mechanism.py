@@ -1,0 +1,263 @@
+"""What the plugin offers: its schema, an example, and the steps of the reconstruction audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec_rero.refusals import refusals
+
+#: What can stand beside the certified bound.
+BASELINES = ("clt", "clt-printed", "edgeworth", "contour", "rdp", "epsilon-delta", "absent-first", "symmetrised")
+
+_SENSITIVITY: dict[str, dps.Json] = {
+    **kit.block(
+        "By how much one record can move what a step computes: in the l1 norm for Laplace noise, in the l2 norm for "
+        "Gaussian noise. Instead of clip_norm.",
+        l1=kit.number("The sensitivity in the l1 norm.", above=0),
+        l2=kit.number("The sensitivity in the l2 norm.", above=0),
+    ),
+    "minProperties": 1,
+    "maxProperties": 1,
+}
+
+_MECHANISM: dict[str, dps.Json] = {
+    **kit.block(
+        None,
+        ["sampling"],
+        noise=kit.choice("The law of the noise that every step adds.", "gaussian", "laplace", default="gaussian"),
+        noise_multiplier=NOISE_MULTIPLIER,
+        clip_norm=CLIP_NORM,
+        scale=kit.number(
+            "The noise in units of what is released: the scale b of Laplace noise, the standard deviation of Gaussian "
+            "noise. Instead of noise_multiplier.",
+            least=0,
+        ),
+        sensitivity=_SENSITIVITY,
+        sampling=SAMPLING,
+        baselines=kit.array(
+            "What is shown beside the certified bound. It changes neither that bound nor a trial.",
+            kit.choice(
+                "clt and edgeworth: approximations, on neither side for certain; clt-printed: with the exponent that "
+                "the paper's main text prints. contour: about eleven digits, for Gaussian noise. rdp and "
+                "epsilon-delta: bounds by way of Renyi divergences and of one epsilon. absent-first: the other "
+                "direction, which is no bound. symmetrised: the curve for both directions, a looser bound.",
+                *BASELINES,
+            ),
+            unique=True,
+            default=["clt", "edgeworth", "rdp"],
+        ),
+        edgeworth_order=kit.integer("The order of the Edgeworth series.", least=0, most=4, default=4),
+        noise_factors=kit.array(
+            "Also bound with all noise multiplied by each of these: a table of gamma, epsilon and the membership "
+            "advantage against the noise.",
+            kit.number("A factor on the noise of all phases.", least=1e-6, most=1e6),
+            least=1,
+            most=100,
+            unique=True,
+        ),
+        rates=kit.array(
+            "Also bound with these sampling rates in all phases, each with the least noise for the same epsilon at the "
+            "last delta that is claimed: what one epsilon leaves open about reconstruction.",
+            kit.number("A sampling rate.", above=0, most=1),
+            least=1,
+            most=20,
+            unique=True,
+        ),
+        monte_carlo=kit.block(
+            "Also estimate by Monte Carlo, with a confidence interval.",
+            samples=kit.integer(
+                "How many outputs are drawn, each of all steps.", least=100, most=100000000, default=1000000
+            ),
+            confidence=kit.number("The confidence of all intervals together.", above=0, below=1, default=0.95),
+            seed=kit.integer("Decides what is drawn.", least=0, default=0),
+        ),
+    ),
+    "if": {"required": ["scale"]},
+    "then": {"required": ["sensitivity"], "properties": {"noise_multiplier": False, "clip_norm": False}},
+    "else": {"required": ["noise_multiplier", "clip_norm"], "properties": {"sensitivity": False}},
+}
+
+_THREAT_MODEL: dict[str, dps.Json] = kit.block(
+    None,
+    prior={
+        **kit.block(
+            "What the adversary knows of the record beforehand.",
+            **{
+                "kappa": {
+                    "type": ["number", "array"],
+                    "exclusiveMinimum": 0,
+                    "maximum": 1,
+                    "minItems": 1,
+                    "maxItems": 100,
+                    "uniqueItems": True,
+                    "items": kit.number("A baseline success.", above=0, most=1),
+                    "description": "How likely the best guess without the release reconstructs the record; several "
+                    "values ask for a bound at each.",
+                },
+                "candidates": kit.integer(
+                    "The record is one of so many that the adversary knows; 1 / candidates is its baseline, unless "
+                    "probabilities or top say otherwise.",
+                    least=2,
+                    most=4096,
+                ),
+                "from": kit.choice(
+                    "Where an attack takes the candidates from: all training records, or those of one class, or "
+                    "planted: records made to be told apart, one feature and a label each, which come close to the "
+                    "worst case that the bound is about.",
+                    "all",
+                    "same-class",
+                    "planted",
+                    default="all",
+                ),
+                "probabilities": kit.array(
+                    "The prior probability of each candidate; uniform where they are left out.",
+                    kit.number("A probability.", least=0, most=1),
+                    least=2,
+                    most=4096,
+                ),
+                "top": kit.integer(
+                    "The adversary wins if the record is among its so many best candidates.", least=1, default=1
+                ),
+            },
+        ),
+        "minProperties": 1,
+    },
+)
+
+EXAMPLE = """\
+dpspec: 1
+name: rero-example
+description: DP-SGD on synthetic points. How well could one record of sixteen known candidates be reconstructed?
+
+mechanism:
+  kind: rero
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 20
+
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.1}
+
+threat_model:
+  prior: {candidates: 16}
+
+claims:
+  - {id: one-of-sixteen, kind: rero, kappa: 0.0625, gamma: 0.25}
+  - {id: one-in-a-million, kind: rero, kappa: 1e-6, gamma: 1e-4}
+  - {id: membership, kind: membership, advantage: 0.5}
+  - {id: epsilon, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
+
+audit: {method: many-run, runs: 40, seed: 1}
+"""
+
+RERO = dps.Mechanism(
+    kind="rero",
+    summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
+    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL),
+    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
+    audit="dpspec_rero.mechanism:ReroAudit",
+    example=EXAMPLE,
+    trial_revision=3,
+)
+
+#: Keys of the mechanism that only bounds read.
+_BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors", "rates")
+
+#: Runs that train together at most, and the bytes that their records may take.
+_TOGETHER, _ROWS_BYTES = 64, 1 << 28
+
+
+class ReroAudit(dps.Audit):
+    """Upper bounds on reconstruction from hypothesis testing, lower ones from naming a hidden record."""
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        """What the theory does not cover, and what cannot be trained or attacked."""
+        return refusals(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        """gamma at every baseline by every method, membership beside it, and both as tables."""
+        from dpspec_rero import bounds, tables
+        from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
+        from dpspec_rero.printed.comparison import compare, gamma_findings
+        from dpspec_rero.tables import rates_series
+        from dpspec_rero.theory import Leakage
+
+        phases = declared_steps(spec.phases)
+        leakage = Leakage(phases)
+        kappas, delta = requested_kappas(spec), kit.claimed_deltas(spec)[-1]
+        all_kappas = sorted({*kappas, *tables.CURVE})
+        context.progress(0, 4, "gamma")
+        certified = leakage.gammas(all_kappas)
+        context.progress(1, 4, "baselines")
+        comparison = compare(spec, phases, all_kappas, certified, delta)
+        yield from gamma_findings(comparison.only(kappas))
+        yield bounds.prior_finding(leakage)
+        context.progress(2, 4, "membership")
+        yield from bounds.membership_findings(spec, leakage)
+        yield tables.curve_series(comparison)
+        context.progress(3, 4, "tables")
+        asked = Comparisons.of(spec.mechanism.options)
+        if asked.noise_factors:
+            yield tables.noise_series(spec, phases, kappas, asked.noise_factors)
+        by_rate = rates_series(phases, tables.CURVE[1::3], asked.rates, delta) if asked.rates else None
+        if by_rate is not None:
+            yield by_rate
+        context.progress(4, 4, "tables")
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """One trial per run, many runs at a time; what that many could show."""
+        from dpspec.accounting import round_down
+        from dpspec.stats import binomial
+        from dpspec_rero.evidence import foreseen_checks
+        from dpspec_rero.options import adds_laplace, read_candidates
+
+        assert spec.audit is not None
+        candidates = read_candidates(spec.threat_model.options)
+        assert candidates is not None
+        runs, parameters = spec.audit.runs, facts.parameters or 0
+        row_bytes = 4 * max(1, facts.features)
+        planted = candidates.count if candidates.source == "planted" else 0
+        limit = 1 if adds_laplace(spec.phases) else _TOGETHER
+        together = max(1, min(limit, _ROWS_BYTES // (row_bytes * (facts.records + planted))))
+        rate = max(phase.sampling.rate or 1.0 for phase in spec.phases)
+        gradients = 2.0 * rate * facts.records + candidates.count
+        steps = runs * spec.steps
+        return dps.Plan(
+            chunks=kit.chunks(runs, together),
+            seconds=kit.training_seconds(parameters, steps * gradients, steps / together),
+            memory_bytes=3 * together * row_bytes * facts.records + (1 << 29),
+            notes=(
+                f"{runs} trials that all name the target show gamma >= "
+                f"{round_down(binomial.lower(runs, runs, spec.audit.confidence), 3):g} at kappa {candidates.kappa:.3g}",
+            ),
+            checks=tuple(foreseen_checks(spec, facts)),
+        )
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        """Hide a record, train, and rank the candidates: once per index."""
+        from dpspec_rero.attack import run_trials
+
+        return run_trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """How often the target was named, with what follows from it, accuracy, and checks of the pipeline that ran."""
+        from dpspec_rero.evidence import checks, outcomes
+
+        yield from outcomes(spec, trials)
+        yield from checks(spec, trials)
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """The default without what no trial reads: baselines, and parts of the threat model."""
+        inputs = kit.select_inputs(
+            super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access", "prior")
+        )
+        threat = inputs["threat_model"]
+        if threat["prior"] is None:
+            return inputs
+        prior = {key: value for key, value in threat["prior"].items() if key not in ("kappa", "top")}
+        return dps.FrozenMap({**inputs, "threat_model": {**threat, "prior": prior}})

@@ -1,0 +1,204 @@
+"""What a spec declares: the steps as theory and training see them, and what the adversary knows beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import dpspec.contract as dps
+from dpspec import kit
+
+Noise: TypeAlias = Literal["gaussian", "laplace"]
+
+#: With effects above this the noise hides nothing that a float could tell from no noise at all.
+NO_NOISE = 1e100
+
+#: The baselines of the findings where the spec names none.
+KAPPAS = (1e-6, 1e-4, 1e-2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps(kit.Options):
+    """What theory sees of a phase: ``count`` times a query of one effect size, each time on a Poisson sample.
+
+    effect: sensitivity over scale, >= 0; infinite without noise. Gaussian: l2 sensitivity over standard deviation;
+        Laplace: l1 sensitivity over the scale b.
+    rate: the probability with which the record enters a step, in (0, 1].
+    """
+
+    noise: Noise
+    effect: float
+    rate: float
+    count: int
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Steps:
+        """From a phase."""
+        phase = dps.Phase.of(block)
+        if "noise_multiplier" in phase:
+            scale, sensitivity = phase.noise_multiplier, 1.0
+        else:
+            scale, sensitivity = float(phase["scale"]), _sensitivity(phase)
+        return cls(
+            noise=phase.get("noise", "gaussian"),
+            effect=sensitivity / scale if scale > 0.0 else math.inf,
+            rate=phase.sampling.rate or 1.0,
+            count=phase.steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The records among which the adversary chooses.
+
+    count: how many there are; source: ``all`` records, the ``same-class`` ones, or ``planted`` ones, made to be told
+    apart; masses: the prior, (count,), or None for a uniform one; top: the adversary wins if the target is among its
+    ``top`` best candidates.
+    """
+
+    count: int
+    source: Literal["all", "same-class", "planted"] = "all"
+    masses: tuple[float, ...] | None = None
+    top: int = 1
+
+    @property
+    def kappa(self) -> float:
+        """The success of the best guess without the release: the sum of the ``top`` largest masses."""
+        if self.masses is None:
+            return min(1.0, self.top / self.count)
+        return min(1.0, math.fsum(sorted(self.masses, reverse=True)[: self.top]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prior(kit.Options):
+    """What the adversary knows beforehand, of the block ``threat_model``.
+
+    candidates: None where none are declared. kappas: the baselines that the threat model names.
+    """
+
+    candidates: Candidates | None
+    kappas: tuple[float, ...]
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Prior:
+        """From a threat model's options, or from what trials read of them."""
+        prior = block.get("prior") or {}
+        named, masses = prior.get("kappa", ()), prior.get("probabilities")
+        candidates = None
+        if "candidates" in prior:
+            candidates = Candidates(
+                count=int(prior["candidates"]),
+                source=prior.get("from", "all"),
+                masses=None if masses is None else tuple(float(mass) for mass in masses),
+                top=int(prior.get("top", 1)),
+            )
+        kappas = tuple(float(kappa) for kappa in (named if isinstance(named, tuple) else (named,)))
+        return cls(candidates=candidates, kappas=kappas)
+
+
+class MonteCarlo(NamedTuple):
+    """How gamma is drawn: so many samples from a seed, with an interval at a confidence."""
+
+    samples: int
+    seed: int
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparisons(kit.Options):
+    """What stands beside the certified bound, of the block ``mechanism``; it changes no bound and no verdict.
+
+    edgeworth_order: None for the default. noise_factors, rates: along which further tables are made; empty for none.
+    """
+
+    baselines: tuple[str, ...]
+    edgeworth_order: int | None
+    monte_carlo: MonteCarlo | None
+    noise_factors: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Comparisons:
+        """From the mechanism's options."""
+        order, drawn = block.get("edgeworth_order"), block.get("monte_carlo")
+        return cls(
+            baselines=tuple(block.get("baselines", ())),
+            edgeworth_order=None if order is None else int(order),
+            monte_carlo=None
+            if drawn is None
+            else MonteCarlo(int(drawn["samples"]), int(drawn["seed"]), float(drawn["confidence"])),
+            noise_factors=tuple(block.get("noise_factors") or ()),
+            rates=tuple(block.get("rates") or ()),
+        )
+
+
+def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
+    """The steps of every phase, in order."""
+    return tuple(Steps.of(phase) for phase in phases)
+
+
+def revealed_probability(phases: Sequence[Steps]) -> float:
+    """The probability that the record enters some step that adds no noise: whoever looks there sees it plainly."""
+    log_hidden = sum(_log_missed(phase) for phase in phases if phase.effect > NO_NOISE)
+    return -math.expm1(log_hidden)
+
+
+def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
+    """The phases that add noise."""
+    return tuple(phase for phase in phases if phase.effect <= NO_NOISE)
+
+
+def trained_phases(phases: Sequence[dps.Phase]) -> tuple[dps.Phase, ...]:
+    """The phases with ``clip_norm`` and ``noise_multiplier`` in place of ``sensitivity`` and ``scale``.
+
+    The clip norm is that of the norm that the noise is calibrated to: l1 for Laplace noise, whose deviation is sqrt(2)
+    times its scale.
+    """
+    return tuple(phase.typed(_trained) for phase in phases)
+
+
+def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
+    """Whether phases, all of which have one noise when they are trained, have Laplace noise."""
+    return phases[0].get("noise") == "laplace"
+
+
+def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
+    """The candidates that a threat model's ``prior`` declares; None where it declares none."""
+    return Prior.of(threat_model).candidates
+
+
+def requested_kappas(spec: dps.Spec) -> list[float]:
+    """Every baseline that the threat model or a claim names, ascending; ``KAPPAS`` where nothing does."""
+    prior = Prior.of(spec.threat_model.options)
+    kappas = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
+    if prior.candidates is not None:
+        kappas.add(prior.candidates.kappa)
+    return sorted(kappas or KAPPAS)
+
+
+def claimed_fprs(spec: dps.Spec) -> list[float]:
+    """The false-positive rates, above 0, that claims name, ascending."""
+    points = [p for claim in spec.claims if claim.kind == "tradeoff" for p in claim["points"]]
+    points += [claim.options for claim in spec.claims if claim.kind == "membership" and "fpr" in claim.options]
+    return sorted({float(point["fpr"]) for point in points} - {0.0})
+
+
+def _log_missed(phase: Steps) -> float:
+    return phase.count * math.log1p(-phase.rate) if phase.rate < 1.0 else -math.inf
+
+
+def _trained(block: dps.FrozenMap) -> dps.Phase:
+    phase = dps.Phase.of(block)
+    rest = {key: value for key, value in phase.items() if key not in ("scale", "sensitivity")}
+    if "scale" in phase:
+        clip_norm = _sensitivity(phase)
+        deviation = float(phase["scale"]) * (math.sqrt(2.0) if phase.noise == "laplace" else 1.0)
+        rest |= {"clip_norm": clip_norm, "noise_multiplier": deviation / clip_norm}
+    return dps.Phase({**rest, "noise": phase.noise})
+
+
+def _sensitivity(phase: dps.Phase) -> float:
+    """The one number of the block ``sensitivity``, in whichever norm it is."""
+    return float(next(iter(phase["sensitivity"].values())))

@@ -1,0 +1,256 @@
+"""What an adversary reads from the released models: for every candidate, how likely it makes what was seen.
+
+The adversary knows every record but the target, the candidates and, of every batch, which known records were drawn (the
+bound holds against whoever knows that: only the target's own coins are secret). With all iterates it undoes each update
+and takes the known records' clipped gradients away. What is left of a step is r = b c + noise, with c the target's
+clipped gradient at the model before the step and b a coin of the sampling rate q, so that a candidate's log-likelihood
+against its absence is
+
+    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / deviation^2   (Gaussian noise)
+                                          l = (|r|_1 - |r - c|_1) / scale          (Laplace noise)
+
+and the candidate of the largest likelihood times prior is the best guess there is. With the final model alone it takes
+the mean of the candidate's gradients at the first and the last model for that of every step, which costs power only.
+
+Runs are read as they train, all of them together where they train together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.schedule import Schedule, ScheduledPhase
+from dpspec_rero.options import adds_laplace
+from dpspec_rero.training import scale_rows
+
+#: Where hardly any noise is declared, sums are trusted this far, in clip norms.
+_LEAST_NOISE = 1e-3
+
+
+class Reader:
+    """Reads R runs: each of known records and, as its last record, the target.
+
+    jobs: the runs' jobs, alike but for rows, seeds and initial models. rows: per run the places of its records in ``x``
+    (n, ...) and ``y`` (n,), the target last. candidates: (R, k) places; the target is one of them.
+
+    scores: (R, k) float64, log-likelihoods of the candidates against their absence. noise: (R,) float64, what all
+    iterates show of the noise, summed over the noisy steps: squares in declared deviations, or for Laplace noise twice
+    the absolute values in declared scales; either is chi-square, with ``degrees`` degrees of freedom. included: per run
+    how many records the batches of each phase held, None where none was told of.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TrainingJob],
+        rows: Sequence[Tensor],
+        candidates: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        iterates: bool,
+    ) -> None:
+        first = jobs[0]
+        self._layout = flat_model.Layout.of(first.model)
+        self._schedule = Schedule.of(first.phases, len(rows[0]))
+        self._phases = list(self._schedule)
+        self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
+        self._jobs, self._iterates, self._laplace = jobs, iterates, adds_laplace(first.phases)
+        self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
+        self._rowwise = _RowWise(first.model, x.device)
+        self._stacked = StackedModel(first.model, x, y)
+        self._width = max(1, memory.chunk_size(3 * 4 * self._layout.size, x.device) // len(rows))
+        self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
+        self._states: dict[int, Tensor] = {}
+        self._batches: dict[int, Tensor] = {}
+        self._start = self._previous = torch.zeros(0)
+        self.steps = 0
+        self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
+        self.noise = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+        noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
+        self.degrees = noisy * self._layout.size * (2 if self._laplace else 1) if iterates else 0
+        self.included: list[list[int] | None] = [None for _ in rows]
+
+    def observers(self) -> list[Observer]:
+        """One observer for each run."""
+        return [_RunObserver(self, run) for run in range(len(self._rows))]
+
+    def take_batch(self, run: int, step: int, indices: Tensor) -> None:
+        """Record the batch of one run's step."""
+        self._batches[run] = indices.to("cpu")
+        included = self.included[run] or [0] * len(self._schedule.phases)
+        self.included[run] = included
+        done = 0
+        for number, phase in enumerate(self._schedule.phases):
+            if done < step <= done + phase.steps:
+                included[number] += len(indices)
+            done += phase.steps
+
+    def take_model(self, run: int, step: int, state: Tensor) -> None:
+        """Take one run's model after a step; the step is read once the models of all runs are there."""
+        self._states[run] = state.detach().clone()
+        if len(self._states) < len(self._rows):
+            return
+        now = torch.stack([self._states[r] for r in range(len(self._rows))]).to(self._x.device)
+        batches = [self._batches.get(r) for r in range(len(self._rows))]
+        self._states, self._batches = {}, {}
+        if step == 0:
+            self._start = self._previous = now
+            return
+        self.steps += 1
+        if self._iterates and step <= len(self._phases):
+            self._read(self._phases[step - 1], self._previous, now, batches)
+        self._previous = now
+
+    def finish(self) -> None:
+        """Score by the final models, where nothing else was released."""
+        if self._iterates or self.steps == 0:
+            return
+        start, end = self._start, self._previous
+        first = self._jobs[0]
+        # How far a sum moves the model, by the first step's rule; under another later on, the guess is worse.
+        update = update_of(first.options, first.expected_batch_size, len(self._phases))
+        scale = -float(update(torch.zeros(1), torch.ones(1)))
+        everyone = [rows[:-1] for rows in self._rows]
+        known, spread, times = torch.zeros_like(start), 0.0, 0.0
+        for phase in self._schedule.phases:
+            q, clip = phase.sampler.inclusion, phase.clip_norm
+            for state in (start, end):
+                known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+            spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
+            times += phase.steps * q
+        rest = (start - end) / scale - known
+        for left, chunk in self._candidate_chunks():
+            total = 0.5 * times * (self._clipped(start, chunk, clip) + self._clipped(end, chunk, clip))
+            self._add(left, _shift(total, rest) / spread)
+
+    def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
+        assert isinstance(self._update, Invertible)
+        known, present = [], []
+        for rows, batch in zip(self._rows, batches, strict=True):
+            if batch is None:  # a backend that keeps no log of full batches
+                batch = torch.arange(len(rows))
+            known.append(rows[batch[batch < len(rows) - 1]])
+            present.append(bool((batch == len(rows) - 1).any()))
+        clip, q = phase.clip_norm, phase.sampler.inclusion
+        rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
+        sigma = max(phase.noise_multiplier, _LEAST_NOISE)
+        for left, chunk in self._candidate_chunks():
+            loss = self._losses(before, chunk, rest, clip, sigma)
+            if q < 1.0:
+                loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
+            self._add(left, loss)
+        if phase.noise_multiplier > 0.0:
+            targets = torch.stack([rows[-1:] for rows in self._rows]).to(self._x.device)
+            own = self._clipped(before, targets, clip)[:, 0] / clip
+            there = torch.tensor(present, device=own.device)[:, None]
+            noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
+            self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
+
+    def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
+        """ln of how much likelier ``rest`` (R, P), in clip norms, is if each of ``places`` (R, c) was drawn; (R, c)."""
+        if self._laplace:
+            means = self._clipped(before, places, clip) / clip
+            return _absolute(means, rest) * math.sqrt(2.0) / sigma
+        products, squares = self._stacked.along(before, rest, self._x[places], self._y[places])
+        squares = squares / clip**2
+        factors = squares.clamp(min=1.0).rsqrt()
+        return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
+
+    def _add(self, left: int, values: Tensor) -> None:
+        """Add log-likelihoods; what a diverged model makes of them counts as nothing."""
+        self.scores[:, left : left + values.shape[1]] += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _candidate_chunks(self) -> list[tuple[int, Tensor]]:
+        """The candidates (R, c) in pieces, each with the place of its first."""
+        width = self._width if self._laplace or not self._iterates else self._chunk
+        pieces = torch.split(self._candidates.to(self._x.device), width, dim=1)
+        return [(i * width, piece) for i, piece in enumerate(pieces)]
+
+    def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
+        """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
+        longest = max(len(run_places) for run_places in places)
+        padded = torch.zeros(len(places), longest, dtype=torch.int64)
+        inside = torch.zeros(len(places), longest, dtype=torch.bool)
+        for run, run_places in enumerate(places):
+            padded[run, : len(run_places)] = run_places
+            inside[run, : len(run_places)] = True
+        padded, inside = padded.to(states.device), inside.to(states.device)
+        total, clipping = torch.zeros_like(states), clipper(clip)
+        width = self._width if self._laplace else self._chunk
+        for left in range(0, longest, width):
+            chunk = slice(None), slice(left, left + width)
+            if self._laplace:
+                weights = inside[chunk].to(states.dtype)
+                total += torch.einsum("rcp,rc->rp", self._clipped(states, padded[chunk], clip), weights)
+            else:
+                self._stacked.add_clipped(
+                    total, states, self._x[padded[chunk]], self._y[padded[chunk]], inside[chunk], clipping
+                )
+        return total
+
+    def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
+        """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
+        rows = self._rowwise(states, self._x[places], self._y[places])
+        return scale_rows(rows, clip, ord=1 if self._laplace else 2)
+
+
+class _RowWise:
+    """A module's gradients for R models at once, written out; the module itself is never changed."""
+
+    def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
+        self._module, self._layout = module, flat_model.Layout.of(module)
+        self._trained = flat_model.trained(module)
+        self._constants = {
+            place: value.detach().to(device)
+            for place, value in flat_model.places(module).items()
+            if place not in self._trained
+        }
+        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+
+    def __call__(self, states: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (R, c, P) of records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P)."""
+        layout = self._layout
+        pieces = torch.split(states, list(layout.sizes), dim=1)
+        named = {n: p.view(len(p), *s) for n, p, s in zip(layout.names, pieces, layout.shapes, strict=True)}
+        return layout.flatten(self._gradients(named, x, y), leading=2)
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        given = {**self._constants, **trained}
+        outputs = functional_call(self._module, given, (x.unsqueeze(0),), tie_weights=False)
+        return torch.nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+
+
+def _shift(means: Tensor, seen: Tensor) -> Tensor:
+    """<x, m> - |m|^2 / 2 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
+
+
+def _absolute(means: Tensor, seen: Tensor) -> Tensor:
+    """|x|_1 - |x - m|_1 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    seen = seen.unsqueeze(1)
+    return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64)
+
+
+class _RunObserver(Observer):
+    """Passes what one run shows on to the reader."""
+
+    def __init__(self, reader: Reader, run: int) -> None:
+        self._reader = reader
+        self._run = run
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        self._reader.take_batch(self._run, step, indices)
+
+    def released(self, step: int, state: Tensor) -> None:
+        self._reader.take_model(self._run, step, state)

@@ -1,0 +1,144 @@
+"""The composition against exact convolution, with its error bound put to the test."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpspec.accounting import TooLongError
+from dpspec.accounting.composition.composition import compose
+from dpspec.accounting.composition.tilting import OUTSIDE, TiltedMeasure, convolve, find_window
+from dpspec.accounting.grid.discretise import Atoms
+
+
+def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:
+    return Atoms(lowest, spacing, np.arange(len(masses)), np.array(masses), infinity, 0.0)
+
+
+def exact_power(masses: np.ndarray, steps: int) -> list[Fraction]:
+    result, step = [Fraction(1)], [Fraction(float(m)) for m in masses]
+    for _ in range(steps):
+        longer = [Fraction(0)] * (len(result) + len(step) - 1)
+        for i, a in enumerate(result):
+            for j, b in enumerate(step):
+                longer[i + j] += a * b
+        result = longer
+    return result
+
+
+def exact_delta(parts: list[tuple[Atoms, int]], epsilon: float) -> mpmath.mpf:
+    total, lowest = [Fraction(1)], mpmath.mpf(0)
+    for part, steps in parts:
+        power = exact_power(part.masses, steps)
+        longer = [Fraction(0)] * (len(total) + len(power) - 1)
+        for i, a in enumerate(total):
+            for j, b in enumerate(power):
+                longer[i + j] += a * b
+        total, lowest = longer, lowest + mpmath.mpf(part.lowest) * steps
+    result = mpmath.mpf(0)
+    for i, mass in enumerate(total):
+        loss = lowest + mpmath.mpf(parts[0][0].spacing) * i
+        if loss > epsilon:
+            weight = 1 - mpmath.exp(mpmath.mpf(epsilon) - loss)
+            result += mpmath.mpf(mass.numerator) / mpmath.mpf(mass.denominator) * weight
+    return result
+
+
+STEP = atoms([0.3, 0.0, 0.25, 0.2, 0.1, 0.1, 0.04, 0.01])
+OTHER = atoms([0.6, 0.25, 0.1, 0.05], lowest=-0.15)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 12])
+@pytest.mark.parametrize("tilt", [0.2, 3.0, 12.0])
+def test_delta_lies_between_its_bounds(steps: int, tilt: float) -> None:
+    parts = [(STEP, steps), (OTHER, 3)]
+    with mpmath.workdps(60):
+        for place in (0.1, 0.5, 0.8, 0.95):
+            low, high = -0.3 * steps - 0.45, 0.4 * steps + 0.45
+            epsilon = low + place * (high - low) + 0.013
+            composed = compose(parts, tilt, epsilon, epsilon - 0.5, 1 << 16)
+            truth = mpmath.log(exact_delta(parts, epsilon))
+            assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+
+
+def test_a_good_tilt_keeps_a_tiny_delta_precise() -> None:
+    parts = [(STEP, 12)]
+    epsilon = 4.5  # of at most 4.8
+    with mpmath.workdps(60):
+        truth = mpmath.log(exact_delta(parts, epsilon))
+        assert truth < -42
+        composed = compose(parts, 25.0, epsilon, epsilon - 1.0, 1 << 16)
+        assert composed.log_upper(epsilon) - composed.log_lower(epsilon) < 1e-9
+        assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+        # without one the rounding of the transform drowns it, and the bounds say so
+        flat = compose(parts, 0.01, epsilon, epsilon - 1.0, 1 << 16)
+        assert flat.log_lower(epsilon) < truth - 1.0
+        assert flat.log_upper(epsilon) > truth
+
+
+def test_stated_error_of_the_convolution_holds_and_is_not_absurd() -> None:
+    rng = np.random.default_rng(2)
+    part = TiltedMeasure.of(atoms(list(rng.dirichlet(np.full(40, 0.3)))), 300, 0.0)
+    values, (single, squared) = convolve([part], 16_384)
+    exact = np.ones(1)
+    for _ in range(300):  # sums of positive products: good to 300 * 40 units in the last place of each value
+        exact = np.convolve(exact, part.masses)
+    error = np.abs(values[: len(exact)] - exact)
+    assert error.max() <= single
+    assert math.sqrt(float(error @ error)) <= squared
+    assert single < 1e-11
+
+
+def test_folding_wraps_around() -> None:
+    part = TiltedMeasure.of(atoms([0.25, 0.25, 0.25, 0.25]), 1, 0.0)
+    np.testing.assert_allclose(part.folded(3), [0.5, 0.25, 0.25])
+    np.testing.assert_allclose(convolve([part], 3)[0], [0.5, 0.25, 0.25])
+
+
+def test_the_window_holds_all_but_the_stated_mass() -> None:
+    part = TiltedMeasure.of(STEP, 400, 2.0)
+    low, high = find_window([part], 0.1)
+    values, _ = convolve([part], 4096)
+    assert values[: math.floor(low)].sum() + values[math.ceil(high) + 1 :].sum() < 2.0 * OUTSIDE + 1e-13
+    assert 0.1 * (high - low) < 18.0 * math.sqrt(part.variance())
+
+
+def test_a_single_atom_composes_to_a_single_atom() -> None:
+    composed = compose([(atoms([0.0, 1.0, 0.0]), 1000)], 1.0, -210.0, -250.0, 1 << 12)
+    assert math.exp(composed.log_upper(-210.0)) == pytest.approx(-math.expm1(-10.0), rel=1e-6)
+    assert math.exp(composed.log_lower(-210.0)) == pytest.approx(-math.expm1(-10.0), rel=1e-6)
+
+
+def test_infinite_losses_happen_at_least_once() -> None:
+    composed = compose([(atoms([0.5, 0.5], infinity=1e-3), 1000)], 1.0, 5.0, 0.0, 1 << 12)
+    truth = mpmath.mpf(1) - (1 - mpmath.mpf(1e-3)) ** 1000
+    assert composed.log_lower(5.0) <= mpmath.log(truth) <= composed.log_upper(5.0)
+    assert math.exp(composed.log_upper(5.0)) == pytest.approx(float(truth), rel=1e-11)
+    assert composed.log_finite(5.0) < -25.0
+
+
+def test_epsilons_under_the_floor_get_the_trivial_bound() -> None:
+    composed = compose([(STEP, 50)], 2.0, 3.0, 2.0, 1 << 12)
+    assert composed.log_upper(1.0) == 0.0
+    assert composed.log_upper(2.5) < 0.0
+    assert composed.log_upper(1e6) < -30.0
+
+
+def test_losses_far_apart_need_another_summation() -> None:
+    wide = atoms([0.9, 0.0999, 0.0001], lowest=-400.0, spacing=400.0)
+    parts = [(wide, 9)]
+    composed = compose(parts, 0.004, 250.0, -3000.0, 1 << 12)
+    with mpmath.workdps(60):
+        for epsilon in (-1000.0, 10.0, 390.0):
+            truth = mpmath.log(exact_delta(parts, epsilon))
+            assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+            assert composed.log_upper(epsilon) - composed.log_lower(epsilon) < 1e-6
+
+
+def test_too_long_a_window_is_refused() -> None:
+    with pytest.raises(TooLongError):
+        compose([(STEP, 10_000)], 1.0, 0.0, -10.0, 100)

@@ -1,0 +1,69 @@
+"""The self-check of the library functions, which notices those that are a little worse; the assumption of intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import fft, special
+
+from dpspec.accounting.numerics import findings
+
+
+@pytest.fixture(autouse=True)
+def _forgetful() -> Iterator[None]:
+    check = findings.find_inaccurate_functions
+    check.cache_clear()
+    yield
+    check.cache_clear()
+
+
+def test_this_machine_keeps_what_is_charged() -> None:
+    assert findings.find_inaccurate_functions() == ()
+
+
+def off(function: Callable[..., Any], factor: float) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*args, **kwargs) * factor
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "factor"),
+    [
+        (np, "exp", 1.0 + 2e-15),
+        (np, "expm1", 1.0 - 2e-15),
+        (np, "log", 1.0 + 2e-15),
+        (np, "log1p", 1.0 + 2e-15),
+        (special, "erfcx", 1.0 + 1e-13),
+        (special, "log_ndtr", 1.0 + 1e-10),
+        (fft, "rfft", 1.0 + 1e-13),
+    ],
+)
+def test_a_worse_function_is_named(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, factor: float) -> None:
+    monkeypatch.setattr(module, name, off(getattr(module, name), factor))
+    assert findings.find_inaccurate_functions() == ("fft" if name == "rfft" else name,)
+    assert findings.library_accuracy().status == "false"
+
+
+def test_numbers_flushed_to_zero_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.exp
+    monkeypatch.setattr(np, "exp", lambda x: np.where(whole(x) < 1e-307, 0.0, whole(x)))
+    assert "subnormals" in findings.find_inaccurate_functions()
+
+
+def test_not_a_number_is_not_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(special, "erfcx", lambda x: np.full(np.shape(x), np.nan))
+    assert findings.find_inaccurate_functions() == ("erfcx",)
+
+
+def test_this_machine_is_accurate_enough() -> None:
+    assumption = findings.library_accuracy()
+    assert (assumption.name, assumption.status) == ("library-accuracy", "not-rejected")
+
+
+def test_a_library_that_is_worse_makes_the_assumption_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "find_inaccurate_functions", lambda: ("exp", "fft"))
+    assumption = findings.library_accuracy()
+    assert assumption.status == "false"
+    assert assumption.text.endswith("on this machine these are not: exp, fft")

@@ -1,0 +1,250 @@
+"""The searches: both ends of a bracket were asked, nothing outside the range was, and no value twice."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpspec.accounting import LEAST_TRIED, NeverHoldsError, find_boundary
+from dpspec.accounting.numerics.search import bisect, bisect_each
+
+
+class Threshold:
+    """Holds from ``at`` upwards, or up to ``at``; keeps count of what it was asked."""
+
+    def __init__(self, at: float, *, increasing: bool) -> None:
+        self.at, self.increasing, self.asked = at, increasing, []
+
+    def __call__(self, x: float) -> bool:
+        self.asked.append(x)
+        return x >= self.at if self.increasing else x <= self.at
+
+
+def attempt(holds, low, high, **options):
+    """What the search finds, or the error by which it says that there is nothing."""
+    try:
+        return find_boundary(holds, low, high, **options)
+    except NeverHoldsError as error:
+        return error
+
+
+positive = st.floats(min_value=1e-12, max_value=1e12)
+
+
+@st.composite
+def ranges(draw, numbers):
+    low, high = sorted([draw(numbers), draw(numbers)])
+    inside = st.integers(int(low), int(high)) if isinstance(low, int) else st.floats(low, high)
+    return low, high, draw(st.none() | inside)
+
+
+@given(ranges(st.just(0.0) | positive), positive, st.booleans(), st.sampled_from([0.5, 1e-2, 1e-3, 1e-6, 1e-12]))
+def test_real_values(limits, at, increasing, relative):
+    low, high, start = limits
+    holds = Threshold(at, increasing=increasing)
+    found = attempt(holds, low, high, increasing=increasing, relative=relative, start=start)
+    if isinstance(found, NeverHoldsError):
+        assert found.limit == (high if increasing else low)
+        assert not holds(found.limit)
+        assert found.contradictions == ()
+        return
+    asked = holds.asked[:]
+    assert len(asked) == len(set(asked)) == found.evaluations <= 40 + math.log2(1 / relative)
+    assert all(low <= x <= high for x in asked)
+    assert {found.value, found.fails_at} - {None} <= set(asked)
+    assert holds(found.value)
+    assert found.monotone
+    if found.fails_at is None:
+        assert found.value == (low if increasing else high)
+    else:
+        assert not holds(found.fails_at)
+        assert (found.fails_at < found.value) is increasing
+        gap = abs(found.value - found.fails_at)
+        assert gap <= relative * max(found.value, found.fails_at) or max(found.value, found.fails_at) <= LEAST_TRIED
+
+
+@given(ranges(st.integers(0, 10**9)), st.integers(0, 10**9), st.booleans())
+def test_integers_are_neighbours(limits, at, increasing):
+    low, high, start = limits
+    holds = Threshold(at, increasing=increasing)
+    found = attempt(holds, low, high, increasing=increasing, integer=True, start=start)
+    if isinstance(found, NeverHoldsError):
+        assert at > high if increasing else at < low
+        assert found.limit == (high if increasing else low)
+        return
+    assert found.value == (max(at, low) if increasing else min(at, high))
+    assert found.fails_at in (None, found.value - (1 if increasing else -1))
+    assert (found.fails_at is None) is (at <= low if increasing else at >= high)
+    assert all(isinstance(x, int) and low <= x <= high for x in holds.asked)
+    assert len(holds.asked) == len(set(holds.asked)) == found.evaluations <= 60
+
+
+@given(
+    ranges(positive) | ranges(st.integers(1, 10**9)),
+    st.floats(0.01, 100.0),
+    st.booleans(),
+    st.sampled_from(["good", "none", "outside", "an end", "nan", "skewed"]),
+)
+def test_guesses_save_values_and_change_nothing_else(limits, share, increasing, quality):
+    low, high, start = limits
+    integer = isinstance(low, int)
+    at = min(max(math.sqrt(low) * math.sqrt(high) * share, low), high)
+    told = []
+
+    def guess(one: float, other: float) -> float | None:
+        assert low <= one < other <= high
+        told.append((one, other))
+        skewed = one + (other - one) * 1e-9
+        return {"good": at, "none": None, "outside": -1.0, "an end": one, "nan": math.nan, "skewed": skewed}[quality]
+
+    options = {"increasing": increasing, "integer": integer, "start": start}
+    plain, helped = Threshold(at, increasing=increasing), Threshold(at, increasing=increasing)
+    first = find_boundary(plain, low, high, **options)
+    second = find_boundary(helped, low, high, **options, guess=guess)
+    assert len(helped.asked) == len(set(helped.asked)) <= 2 * len(plain.asked) + 4
+    if quality == "good" and not integer:
+        assert len(helped.asked) <= len(plain.asked) + 1
+    assert helped(second.value)
+    if integer:
+        assert second.value == first.value
+        assert second.fails_at == first.fails_at
+    elif second.fails_at is not None:
+        assert not helped(second.fails_at)
+        assert abs(second.value - second.fails_at) <= 1e-3 * max(second.value, second.fails_at)
+
+
+def test_a_good_guess_needs_few_values():
+    def epsilon(noise: float) -> float:
+        return 1.1 / noise * (1.0 + 0.2 * math.sin(0.5 * math.log(noise)))
+
+    def guess(one: float, other: float) -> float:
+        a, b = math.log(epsilon(one)), math.log(epsilon(other))
+        return one * (other / one) ** (a / (a - b))
+
+    found = find_boundary(lambda x: epsilon(x) <= 1.0, 0.0, 1e6, increasing=True, start=1.0, guess=guess)
+    assert found.evaluations <= 6
+    assert epsilon(found.value) <= 1.0 < epsilon(found.fails_at)
+
+
+@pytest.mark.parametrize("relative", [1e-2, 1e-3, 1e-5])
+def test_values_can_be_written_down(relative):
+    found = find_boundary(Threshold(math.pi, increasing=True), 0.0, 1e6, increasing=True, relative=relative, start=1.0)
+    digits = 2 + round(-math.log10(relative))
+    assert float(f"{found.value:.{digits}g}") == found.value >= math.pi > found.fails_at
+
+
+def test_a_search_asks_few_values():
+    holds = Threshold(1.1, increasing=True)
+    find_boundary(holds, 0.0, 1e6, increasing=True, start=1.0)
+    assert len(holds.asked) <= 14
+
+
+def test_precision_down_to_neighbouring_floats():
+    found = find_boundary(Threshold(1.1, increasing=False), 0.5, 2.0, increasing=False, relative=1e-16)
+    assert found.value == 1.1
+    assert found.fails_at == math.nextafter(1.1, 2.0)
+
+
+def test_what_holds_everywhere_reaches_the_limit_and_zero():
+    found = find_boundary(lambda x: True, 0.0, 10.0, increasing=True)
+    assert (found.value, found.fails_at) == (0.0, None)
+    found = find_boundary(lambda x: True, 0.0, 10.0, increasing=False)
+    assert (found.value, found.fails_at) == (10.0, None)
+
+
+def test_zero_alone_may_fail():
+    found = find_boundary(lambda x: x > 0.0, 0.0, 10.0, increasing=True)
+    assert 0.0 < found.value <= LEAST_TRIED
+    assert found.fails_at == 0.0
+    assert find_boundary(lambda x: x == 0.0, 0.0, 10.0, increasing=False).value == 0.0
+
+
+def test_what_holds_nowhere_says_so():
+    with pytest.raises(NeverHoldsError, match=r"does not hold anywhere up to its limit 8\.0$") as info:
+        find_boundary(lambda x: False, 1.0, 8.0, increasing=True, start=2.0)
+    assert info.value.limit == 8.0
+    assert info.value.evaluations == 4
+
+
+def test_a_wrong_direction_is_noticed():
+    with pytest.raises(NeverHoldsError, match=r"it does at 1\.0: it is not monotone") as info:
+        find_boundary(lambda x: x < 1.5, 0.5, 8.0, increasing=True, start=2.0)
+    assert info.value.contradictions == (1.0,)
+
+
+def test_a_condition_that_turns_again_is_noticed():
+    found = find_boundary(lambda x: 1.0 <= x < 1.5, 0.1, 100.0, increasing=True, start=1.2)
+    assert 1.0 <= found.value <= 1.001
+    assert not found.monotone
+    assert all(not 1.0 <= x < 1.5 for x in found.contradictions)
+
+
+def test_a_single_value():
+    assert find_boundary(lambda x: True, 3, 3, increasing=True, integer=True).value == 3
+    with pytest.raises(NeverHoldsError):
+        find_boundary(lambda x: False, 3.0, 3.0, increasing=False)
+
+
+def test_what_the_condition_raises_comes_through():
+    def holds(x: float) -> bool:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        find_boundary(holds, 1.0, 2.0, increasing=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"low": -1.0}, "low and high must be a range"),
+        ({"low": 3.0}, "low and high must be a range"),
+        ({"high": math.inf}, "high must be a finite number"),
+        ({"low": math.nan}, "low must be a finite number"),
+        ({"relative": 0.0}, "relative must be above 0"),
+        ({"relative": 1.0}, "relative must be above 0 and below 1"),
+        ({"start": 3.0}, "start must be a value of the range"),
+        ({"start": 1.5, "integer": True}, "start must be a whole number"),
+        ({"high": 1.5, "integer": True}, "low and high must be whole"),
+    ],
+)
+def test_arguments_that_make_no_sense(changed, message):
+    arguments = {"low": 1.0, "high": 2.0, "increasing": True, **changed}
+    with pytest.raises(ValueError, match=message):
+        find_boundary(lambda x: True, **arguments)
+
+
+# bisection inside a bracket
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.booleans())
+def test_bisection_ends_at_neighbouring_doubles(at: float, reach: float, falling: bool) -> None:
+    low, high = at - reach, at + reach
+    true, false = bisect(lambda x: (x <= at) == falling, *((low, high) if falling else (high, low)))
+    below, above = sorted((true, false))
+    assert math.nextafter(below, math.inf) == above
+    assert below <= at <= above
+    assert (true == below) is falling
+
+
+def test_bisection_halves_so_often_or_until_it_is_enough() -> None:
+    asked: list[float] = []
+
+    def small(x: float) -> bool:
+        asked.append(x)
+        return x < 0.3
+
+    assert bisect(small, 0.0, 1.0, halvings=3) == (0.25, 0.375)
+    assert asked == [0.5, 0.25, 0.375]
+    assert bisect(small, 0.0, 1.0, enough=lambda true, false: false - true <= 0.25) == (0.25, 0.5)
+    assert bisect(small, 0.0, 1.0, halvings=1, enough=lambda true, false: False) == (0.0, 0.5)
+
+
+def test_bisection_of_many_brackets_is_that_of_each() -> None:
+    roots = np.array([0.1, 0.5, 0.9, 0.0])
+    true, false = bisect_each(lambda x: x <= roots, np.zeros(4), np.ones(4), halvings=40)
+    for i, root in enumerate(roots.tolist()):
+        assert (true[i], false[i]) == bisect(lambda x, root=root: x <= root, 0.0, 1.0, halvings=40)

@@ -1,0 +1,104 @@
+"""The Gaussian profile against 50 digits, far into the tail; compositions that have it as their closed form."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpspec.accounting import Mixture, PrivacyLoss, gaussian
+
+DELTAS = [1e-4, 1e-12, 1e-6, 1e-8, 1e-10]
+
+
+def exact(epsilon: float, mu: mpmath.mpf) -> mpmath.mpf:
+    eps = mpmath.mpf(epsilon)
+    return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
+
+
+@given(st.floats(math.log(1e-5), math.log(60.0)).map(math.exp), st.floats(-8.0, 38.0))
+def test_profile_within_its_stated_error(mu: float, u: float) -> None:
+    epsilon = mu * (u + 0.5 * mu)
+    with mpmath.workdps(60):
+        truth = exact(epsilon, mpmath.mpf(mu))
+        error = truth * gaussian.relative_error(epsilon, mu) + mpmath.mpf(5e-324)
+        assert abs(mpmath.mpf(float(gaussian.delta(epsilon, mu))) - truth) <= error
+        interval = gaussian.delta_interval(epsilon, mu)
+        assert interval.lower <= truth <= interval.upper
+
+
+def test_profile_down_to_1e_300() -> None:
+    with mpmath.workdps(60):
+        for mu, epsilon in ((1.0, 37.3), (0.01, 0.373), (30.0, 1500.0)):
+            truth = exact(epsilon, mpmath.mpf(mu))
+            assert float(mpmath.log(truth)) == pytest.approx(float(gaussian.log_delta(epsilon, mu)), rel=1e-13)
+            assert float(mpmath.log(truth)) < -600.0
+
+
+@pytest.mark.parametrize("steps", [1, 10**2, 10**4, 10**6])
+@pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-12, 1e-20, 1e-30])
+def test_composed_gaussian_is_never_below_the_truth(steps: int, delta: float) -> None:
+    sigma = math.sqrt(steps)  # mu = 1 after all steps
+    interval = PrivacyLoss.of(Mixture.full(1, sigma)).compose(steps).epsilon(delta)
+    with mpmath.workdps(50):
+        mu = mpmath.sqrt(steps) / mpmath.mpf(sigma)
+        truth = mpmath.findroot(
+            lambda e: mpmath.log(exact(e, mu)) - mpmath.log(mpmath.mpf(delta)), float(interval.upper), tol=1e-40
+        )
+        assert interval.lower <= truth <= interval.upper
+    assert interval.relative_width < 1e-12
+
+
+def test_known_values() -> None:
+    assert float(gaussian.epsilon(1e-10, 1.0)) == pytest.approx(6.547924, abs=1e-6)
+    assert float(gaussian.epsilon(1e-12, 1.0)) == pytest.approx(7.23849, abs=1e-5)
+    assert float(gaussian.delta(1.0, 1.0)) == pytest.approx(0.12693673750664, rel=1e-13)
+
+
+def test_arrays_broadcast_and_epsilon_is_zero_for_a_large_delta() -> None:
+    values = gaussian.epsilon(np.array([[1e-6], [0.5]]), np.array([0.5, 1.0, 2.0]))
+    assert values.shape == (2, 3)
+    assert np.all(values[0] > 0.0)
+    np.testing.assert_array_equal(values[1, :2], 0.0)  # the total variation at mu = 1 is 0.38
+    np.testing.assert_array_equal(gaussian.delta([math.inf, -math.inf], 1.0), [0.0, 1.0])
+
+
+@given(st.floats(1e-3, 20.0), st.floats(1e-30, 0.3))
+def test_epsilon_returns_the_safe_end(mu: float, delta: float) -> None:
+    epsilon = gaussian.epsilon(delta, mu)
+    assert float(gaussian.log_delta(epsilon, mu)) <= math.log(delta)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="mu"):
+        gaussian.delta(1.0, 0.0)
+    with pytest.raises(ValueError, match="delta"):
+        gaussian.epsilon(1.0, 1.0)
+    with pytest.raises(ValueError, match="epsilon"):
+        gaussian.delta(math.nan, 1.0)
+
+
+@pytest.mark.parametrize("direction", ["both", "present-first", "absent-first"])
+def test_each_delta_of_one_call_is_answered_like_a_call_of_its_own(direction):
+    loss = PrivacyLoss(((Mixture.full(1, 1.0), 2000), (Mixture.full(1, 2.0), 100)), direction)
+    mu = (2000 + 100 / 4) ** 0.5
+    together = loss.epsilons(DELTAS)
+    assert together == [loss.epsilon(delta) for delta in DELTAS]
+    for delta, found in zip(DELTAS, together, strict=True):
+        assert found.lower <= gaussian.epsilon(delta, mu) <= found.upper
+        assert found.lower > 1000.0
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 1e-7, 1e-30, 1e-100])
+def test_effects_beyond_any_grid_have_the_bound_without_sampling(sigma: float) -> None:
+    """Wide, but true, and soon."""
+    loss = PrivacyLoss.of(Mixture.poisson(3, 0.1, sigma)).compose(10)
+    interval = loss.epsilon(1e-6)
+    effect = 3.0 / sigma * math.sqrt(10)
+    assert interval.lower <= 0.5 * effect * effect <= interval.upper
+    assert interval.upper == pytest.approx(0.5 * effect * effect, rel=0.1)
+    assert loss.delta(1.0).upper == 1.0

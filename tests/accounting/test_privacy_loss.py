@@ -1,0 +1,377 @@
+"""Composed values: references of independent engines, oracles, identities, monotonicity, honesty at the limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.accounting_oracle import Contour, two_step_delta
+
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, group_curve
+from dpspec.accounting.solver import refinement
+
+PRESENT, ABSENT = "present-first", "absent-first"
+DIRECTIONS = (PRESENT, ABSENT)
+
+
+def composed(pair: Mixture, steps: int, direction: str = PRESENT) -> PrivacyLoss:
+    return PrivacyLoss.of(pair, direction).compose(steps)
+
+
+def group_epsilon(
+    phases: list[tuple[Mixture, int]], delta: float, direction: str = "both", width: float = 1e-4
+) -> Interval:
+    (interval,) = group_curve(phases, [delta], direction, width)
+    return interval
+
+
+#: pair, steps, delta, epsilon present-first and absent-first by a contour integral, good to the digits shown.
+EPSILONS = {
+    "C1": (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-6, 2.9552459109, 2.3961206512),
+    "C2": (Mixture.poisson(4, 0.01, 1.0), 2000, 1e-6, 14.5349763823, 11.2870815198),
+    "C3": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-6, 34.8906956203, 25.8728003937),
+    "C4": (Mixture.poisson(10, 0.01, 1.0), 2000, 1e-6, 47.0301126874, 34.1552229337),
+    "C5": (Mixture.poisson(8, 0.01, 2.0), 2000, 1e-6, 10.7159368737, 9.8717406933),
+    "C6": (Mixture.fixed(1, 50000, 500, 2.0), 2000, 1e-6, 2.9551819445, 2.3960688362),
+    "C7": (Mixture.fixed(8, 50000, 500, 2.0), 2000, 1e-6, 34.8769954796, 25.8668435410),
+    "C8": (Mixture.poisson(3, 0.05, 1.5), 100, 1e-5, 5.8461747351, 4.0065713307),
+    "C9": (Mixture.poisson(2, 0.1, 1.0), 10, 1e-5, 6.1933980080, 1.5290117031),
+    "C10": (Mixture.fixed(5, 1000, 100, 3.0), 300, 1e-5, 50.2352511470, 35.3362331124),
+    "C11": (Mixture.poisson(4, 1.0, 40.0), 100, 1e-6, 4.88655411746, 4.88655411746),
+    "C12": (Mixture.poisson(32, 0.001, 1.0), 5000, 1e-7, 20.607331909, 16.9035552826),
+    "C15 1e-12": (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-12, 4.8982216034, 3.5044122904),
+    "C15 1e-20": (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-20, 7.4232239888, 4.4911652791),
+    "C15 1e-30": (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-30, 10.4986226448, 5.3915921580),
+    "C15 k=8 1e-12": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-12, 49.0574843120, 33.570716725),
+    "C15 k=8 1e-20": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-20, 64.9918515310, 40.612356432),
+    "C15 k=8 1e-30": (Mixture.poisson(8, 0.01, 1.0), 2000, 1e-30, 88.5746570214, 47.147363045),
+}
+
+#: k, then epsilon present-first and absent-first: figure 1 (Poisson, rate 0.01) and figure 2 (batches of 500) of the
+#: paper's settings, 2000 steps, delta 1e-6.
+POISSON = {
+    1.0: [(2, 6.43259993, 5.13085638), (6, 24.04427268, 18.22994094), (12, 60.42914295, 43.02939262)],
+    2.0: [(1, 1.03496021, 0.97637296), (7, 9.13267009, 8.43796044), (12, 17.66984246, 16.09455042)],
+    4.0: [(1, 0.46011797, 0.44895876), (5, 2.62769184, 2.55296983), (12, 7.07940879, 6.84263979)],
+}
+FIXED = {
+    2.0: [(3, 10.30007309, 8.10261334), (9, 40.78298259, 29.92951622), (12, 60.39340542, 43.01456065)],
+    4.0: [(2, 2.20010862, 2.06627545), (11, 15.83416160, 14.46316538)],
+    8.0: [(4, 2.05537980, 1.99864148), (12, 7.07734471, 6.84071585)],
+}
+
+
+def holds(interval: Interval, value: float, digits: float) -> bool:
+    """Whether the interval holds a value that is known to within ``digits``."""
+    return interval.lower - digits <= value <= interval.upper + digits
+
+
+@pytest.mark.parametrize("name", EPSILONS)
+def test_composed_reference_values(name: str) -> None:
+    pair, steps, delta, *values = EPSILONS[name]
+    for direction, value in zip(DIRECTIONS, values, strict=True):
+        interval = composed(pair, steps, direction).epsilon(delta)
+        assert holds(interval, value, 1e-9)
+        assert interval.relative_width <= 1e-4
+        assert interval.upper <= value * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize("sigma", POISSON)
+def test_figure_1(sigma: float) -> None:
+    for k, *values in POISSON[sigma]:
+        for direction, value in zip(DIRECTIONS, values, strict=True):
+            interval = group_epsilon([(Mixture.poisson(k, 0.01, sigma), 2000)], 1e-6, direction)
+            assert holds(interval, value, 5e-9)
+            assert interval.relative_width <= 1e-4
+
+
+@pytest.mark.parametrize("sigma", FIXED)
+def test_figure_2(sigma: float) -> None:
+    for k, *values in FIXED[sigma]:
+        for direction, value in zip(DIRECTIONS, values, strict=True):
+            interval = group_epsilon([(Mixture.fixed(k, 50_000, 500, sigma), 2000)], 1e-6, direction)
+            assert holds(interval, value, 5e-9)
+            assert interval.relative_width <= 1e-4
+
+
+def test_a_schedule_of_two_noise_scales() -> None:
+    one, two = Mixture.poisson(3, 0.01, 1.0), Mixture.poisson(3, 0.01, 2.0)
+    for direction, value in ((PRESENT, 7.6726601398), (ABSENT, 5.9190418734)):
+        interval = (composed(one, 1000, direction) + composed(two, 1000, direction)).epsilon(1e-6)
+        assert holds(interval, value, 1e-9)
+        assert interval.relative_width <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("pair", "steps", "epsilon", "present", "absent"),
+    [
+        (Mixture.poisson(4, 0.01, 2.0), 2000, 1.0, 0.111356092307, 0.107079259770),
+        (Mixture.poisson(4, 0.01, 2.0), 2000, 4.0, 2.85252415832e-5, 9.59166719699e-6),
+        (Mixture.poisson(4, 0.01, 2.0), 2000, 8.0, 3.40985404648e-15, 1.18726593e-18),
+        (Mixture.poisson(3, 0.05, 1.5), 100, 2.0, 0.045672099027, 0.021421697590),
+    ],
+)
+def test_composed_deltas(pair: Mixture, steps: int, epsilon: float, present: float, absent: float) -> None:
+    for direction, value in ((PRESENT, present), (ABSENT, absent)):
+        interval = composed(pair, steps, direction).delta(epsilon)
+        assert holds(interval, value, 1e-9 * value)
+        assert interval.relative_width <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("k", "value"), [(1, 2.9552459), (4, 14.5349764), (16, 90.9012)], ids=["one record", "four", "sixteen"]
+)
+def test_acceptance(k: int, value: float) -> None:
+    interval = group_epsilon([(Mixture.poisson(k, 0.01, 1.0), 2000)], 1e-6, PRESENT)
+    assert interval.lower == pytest.approx(value, rel=1e-4)
+    assert interval.upper == pytest.approx(value, rel=1e-4)
+    # epsilon for both directions is the worse one's
+    assert group_epsilon([(Mixture.poisson(k, 0.01, 1.0), 2000)], 1e-6) == interval
+
+
+def test_a_finer_width_lies_inside_and_holds_eight_digits() -> None:
+    loss = composed(Mixture.poisson(1, 0.01, 1.0), 2000)
+    outer = loss.epsilon(1e-6, width=1e-2)
+    for width in (1e-3, 1e-4, 1e-5, 1e-6):
+        inner = loss.epsilon(1e-6, width=width)
+        assert outer.lower <= inner.lower <= inner.upper <= outer.upper
+        assert inner.relative_width <= width
+        outer = inner
+    assert holds(outer, 2.9552459109, 1e-10)
+
+
+pairs = st.builds(
+    Mixture.poisson,
+    st.sampled_from([1, 1, 2, 5]),
+    st.floats(math.log(1e-4), math.log(0.9)).map(math.exp),
+    st.floats(math.log(0.3), math.log(8.0)).map(math.exp),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs, pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0), st.sampled_from([1e-2, 1e-4]))
+def test_two_steps_against_the_definition(
+    first: Mixture, second: Mixture, direction: str, epsilon: float, width: float
+) -> None:
+    interval = (PrivacyLoss.of(first, direction) + PrivacyLoss.of(second, direction)).delta(epsilon, width=width)
+    truth = two_step_delta(first, second, epsilon, direction)
+    assert holds(interval, truth, 1e-10 * truth + 1e-18)
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0))
+def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon: float) -> None:
+    truth = float(pair.delta(epsilon, direction))
+    interval = PrivacyLoss.of(pair, direction).delta(epsilon)
+    assert holds(interval, truth, 1e-11 * truth)
+    if 1e-12 < truth < 0.9 and epsilon > 0.0:
+        back = PrivacyLoss.of(pair, direction).epsilon(truth)
+        assert holds(back, epsilon, 1e-9 * epsilon + 1e-12)
+
+
+@settings(max_examples=8, deadline=None)
+@given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
+def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
+    interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
+    if not 1e-3 < interval.upper < 500.0:
+        return
+    try:
+        truth = Contour([(pair, steps)], direction).epsilon(delta, 0.5 * (interval.lower + interval.upper))
+    except ArithmeticError:
+        return
+    assert holds(interval, truth, 1e-9 * truth)
+
+
+@settings(max_examples=15, deadline=None)
+@given(pairs, st.integers(1, 3000), st.floats(0.05, 4.0))
+def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, epsilon: float) -> None:
+    absent = composed(pair, steps, ABSENT).delta(epsilon)
+    present = composed(pair, steps, PRESENT).delta(-epsilon, width=1e-6)
+    swapped = [1.0 - math.exp(epsilon) + math.exp(epsilon) * end for end in (present.lower, present.upper)]
+    assert swapped[0] <= absent.upper + 1e-9
+    assert swapped[1] >= absent.lower - 1e-9
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.floats(0.001, 0.5),
+    st.floats(0.5, 6.0),
+    st.integers(1, 3000),
+    st.floats(-10.0, -2.0).map(lambda x: 10.0**x),
+    st.sampled_from(DIRECTIONS),
+)
+def test_monotone(k: int, q: float, sigma: float, steps: int, delta: float, direction: str) -> None:
+    def epsilon(k: int = k, q: float = q, sigma: float = sigma, steps: int = steps, delta: float = delta) -> Interval:
+        return group_epsilon([(Mixture.poisson(k, q, sigma), steps)], delta, direction, 1e-3)
+
+    here = epsilon()
+    assert here.lower <= here.upper
+    for weaker in (epsilon(sigma=1.3 * sigma), epsilon(q=0.7 * q), epsilon(delta=5.0 * delta)):
+        assert weaker.lower <= here.upper
+    for stronger in (epsilon(k=k + 1), epsilon(steps=steps + 1 + steps // 3)):
+        assert stronger.upper >= here.lower
+
+
+@settings(max_examples=10, deadline=None)
+@given(pairs, st.integers(2, 500), st.integers(2, 500), st.sampled_from(DIRECTIONS))
+def test_composition_in_any_grouping(pair: Mixture, a: int, b: int, direction: str) -> None:
+    other = Mixture.poisson(2, 0.02, 1.5)
+    first = (composed(pair, a, direction) + composed(other, b, direction)) + composed(pair, b, direction)
+    second = composed(other, b, direction) + composed(pair, a + b, direction)
+    x, y = first.epsilon(1e-5), second.epsilon(1e-5)
+    assert max(x.lower, y.lower) <= min(x.upper, y.upper)
+    assert composed(pair, a, direction).phases[0][1] == a
+
+
+def test_scale_does_not_matter() -> None:
+    pair = Mixture.fixed(3, 100, 20, 2.0)
+    doubled = Mixture(2.0 * pair.sensitivities, pair.probabilities, 4.0)
+    a, b = composed(pair, 50).epsilon(1e-5), composed(doubled, 50).epsilon(1e-5)
+    assert a.lower == pytest.approx(b.lower, rel=1e-9)
+    assert a.upper == pytest.approx(b.upper, rel=1e-9)
+
+
+def test_one_record_of_a_mixture_is_the_sampled_gaussian() -> None:
+    sampled = Mixture([0.0, 1.0], [0.99, 0.01], 1.0)
+    x = composed(sampled, 2000).epsilon(1e-6)
+    assert holds(x, 2.9552459109, 1e-9)
+
+
+def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
+    steps = [(Mixture.full(2, 20.0), 50), (Mixture.full(1, 5.0), 9)]
+    mu = math.sqrt(50 * 0.01 + 9 * 0.04)
+    assert float(gaussian.epsilon(1e-7, mu)) in PrivacyLoss(tuple(steps)).epsilon(1e-7, width=1e-9)
+    # the general engine gives the same where one phase forces it
+    nearly = Mixture([0.0, 1.0], [1e-13, 1.0 - 1e-13], 5.0)
+    general = PrivacyLoss((steps[0], (nearly, 9)), PRESENT).epsilon(1e-7)
+    assert holds(general, float(gaussian.epsilon(1e-7, mu)), 1e-8)
+    assert general.relative_width <= 1e-4
+
+
+def test_a_large_delta_needs_no_epsilon() -> None:
+    loss = composed(Mixture.poisson(1, 0.01, 1.0), 2000)
+    variation = loss.delta(0.0)
+    assert 0.2 < variation.lower < variation.upper < 0.3
+    assert loss.epsilon(0.3) == Interval(0.0, 0.0)
+    near = loss.epsilon(variation.lower * 0.999)
+    assert 0.0 < near.lower <= near.upper < 0.01
+
+
+def test_losses_absent_first_are_bounded() -> None:
+    loss = composed(Mixture.poisson(3, 0.05, 0.5), 4, ABSENT)
+    largest = -12 * math.log(0.95)
+    assert loss.delta(largest * 1.0001) == Interval(0.0, 0.0)
+    assert loss.delta(0.9 * largest).upper > 0.0
+    assert loss.epsilon(1e-300).upper <= largest * (1.0 + 1e-9)
+
+
+def test_no_group_member_ever_sampled_is_no_loss() -> None:
+    nothing = PrivacyLoss.of(Mixture([0.0], [1.0], 1.0))
+    assert nothing.epsilon(1e-9) == Interval(0.0, 0.0)
+    assert nothing.delta(-1.0).lower == pytest.approx(1.0 - math.exp(-1.0))
+
+
+def test_deltas_share_compositions_and_keep_their_order() -> None:
+    phases = [(Mixture.poisson(4, 0.01, 1.0), 2000)]
+    deltas = [1e-6, 1e-12, 1e-3, 1e-9]
+    curve = group_curve(phases, deltas, ABSENT)
+    for delta, interval in zip(deltas, curve, strict=True):
+        alone = group_epsilon(phases, delta, ABSENT)
+        assert max(alone.lower, interval.lower) <= min(alone.upper, interval.upper)
+        assert interval.relative_width <= 1e-4
+    assert curve[1].lower > curve[3].upper > curve[0].upper > curve[2].upper
+
+
+def test_where_the_grid_is_limited_the_interval_is_wider_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refinement, "NODES", 2000)
+    monkeypatch.setattr(refinement, "CELLS", 200)
+    for direction, value in ((PRESENT, 2.9552459109), (ABSENT, 2.3961206512)):
+        interval = composed(Mixture.poisson(1, 0.01, 1.0), 2000, direction).epsilon(1e-6)
+        assert interval.relative_width > 1e-4
+        assert holds(interval, value, 1e-9)
+        assert interval.upper < 2.0 * value
+
+
+@pytest.mark.parametrize(
+    ("pair", "steps", "delta", "width"),
+    [
+        (Mixture.poisson(1, 1e-4, 1.0), 10**7, 1e-6, 2e-4),
+        (Mixture.poisson(1024, 0.01, 1.0), 2000, 1e-6, 1e-4),
+        (Mixture.poisson(10_000, 0.01, 200.0), 2000, 1e-6, 1e-4),
+        (Mixture.poisson(1, 1e-8, 1.0), 1000, 1e-9, 2e-3),
+        (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-300, 1e-4),
+        (Mixture.poisson(2, 0.001, 0.2), 1, 1e-4, 1e-4),
+    ],
+)
+def test_the_range_of_settings(pair: Mixture, steps: int, delta: float, width: float) -> None:
+    for direction in DIRECTIONS:
+        interval = composed(pair, steps, direction).epsilon(delta)
+        assert math.isfinite(interval.upper)
+        assert interval.relative_width <= width
+
+
+def test_one_step_of_a_nearly_atomic_loss() -> None:
+    # two members at a delta above the chance of two hits cost less than twice what one costs
+    one = PrivacyLoss.of(Mixture.poisson(1, 0.001, 0.2), PRESENT).epsilon(1e-4)
+    two = PrivacyLoss.of(Mixture.poisson(2, 0.001, 0.2), PRESENT).epsilon(1e-4)
+    assert holds(one, 11.1165653513, 1e-9)
+    assert holds(two, 13.6722005931, 1e-9)
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
+def test_hardly_any_noise(sigma: float) -> None:
+    # members show as soon as they are drawn: delta is the chance of that, over all steps, up to the last digits
+    pair = Mixture.poisson(1, 1e-4, sigma)
+    for direction in DIRECTIONS:
+        interval = composed(pair, 100, direction).delta(0.9 if direction == PRESENT else 0.005)
+        truth = 1.0 - (1.0 - 1e-4) ** 100 if direction == PRESENT else 1.0 - math.exp(0.005) * (1.0 - 1e-4) ** 100
+        assert holds(interval, truth, 1e-3 * truth)
+        assert interval.relative_width < 1e-3
+        assert math.isfinite(composed(pair, 100, direction).epsilon(1e-3).upper)
+
+
+def test_fifty_noise_scales() -> None:
+    phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.02 * i), 40) for i in range(50)]
+    interval = group_epsilon(phases, 1e-6, PRESENT)
+    assert interval.relative_width <= 1e-4
+    truth = Contour(phases, PRESENT).epsilon(1e-6, interval.upper)
+    assert holds(interval, truth, 1e-9)
+
+
+def test_delta_is_a_probability_for_any_epsilon() -> None:
+    loss = composed(Mixture.poisson(2, 0.1, 1.0), 20)
+    values = [loss.delta(epsilon, width=1e-2) for epsilon in np.linspace(-30.0, 30.0, 13)]
+    for interval in values:
+        assert 0.0 <= interval.lower <= interval.upper <= 1.0
+    for left, right in itertools.pairwise(values):
+        assert right.lower <= left.upper
+    assert values[0].lower > 0.99
+    assert values[-1].upper < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: PrivacyLoss(()), "phases"),
+        (lambda: PrivacyLoss(((1.0, 2),)), "phases"),  # type: ignore[arg-type]
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0), "sideways"), "direction"),  # type: ignore[arg-type]
+        (lambda: PrivacyLoss(((Mixture.full(1, 1.0), 0),)), "steps"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(-1), "times"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).compose(1.5), "times"),  # type: ignore[arg-type]
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(0.0), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1.0), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(math.nan), "delta"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).epsilon(1e-5, width=0.0), "width"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)).delta(math.inf), "epsilon"),
+        (lambda: PrivacyLoss.of(Mixture.full(1, 1.0)) + composed(Mixture.full(1, 1.0), 2), "direction"),
+    ],
+)
+def test_senseless_arguments_are_named(make: object, argument: str) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=argument):
+        make()

@@ -1,0 +1,99 @@
+"""What ``dpspec.accounting`` exports, how lightly, and that its modules form no circle of any kind."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import dpspec.accounting as accounting
+
+ROOT = Path(accounting.__file__).parent
+TREE = ast.parse(Path(accounting.__file__).read_text(encoding="utf-8"))
+
+
+def test_every_name_is_there_once_and_documented() -> None:
+    assert len(set(accounting.__all__)) == len(accounting.__all__)
+    assert set(accounting.__all__) <= set(dir(accounting))
+    for name in accounting.__all__:
+        value = getattr(accounting, name)
+        assert not callable(value) or not getattr(value, "__module__", "").startswith("dpspec") or value.__doc__, name
+
+
+def test_checkers_and_the_interpreter_see_the_same_names() -> None:
+    (block,) = (node for node in TREE.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpspec")
+        for alias in node.names
+    }
+    assert set(typed) == set(accounting.__all__)
+    assert {name: f"dpspec.accounting.{home}" for name, home in accounting._HOME.items()} == {
+        name: module for name, module in typed.items() if name != "gaussian"
+    }
+
+
+def test_importing_the_package_imports_neither_numpy_nor_scipy() -> None:
+    code = """
+import sys
+import dpspec.accounting as accounting
+assert not {"numpy", "scipy"} & set(sys.modules), "at once"
+accounting.find_boundary, accounting.NeverHoldsError, accounting.Interval
+assert "scipy" not in sys.modules, "for a search"
+accounting.gaussian
+assert "scipy" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of this package that a module imports, at any place: at the top, in functions, for types."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpspec.accounting"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if (ROOT / Path(*inner.split(".")[2:])).with_suffix(".py").exists() else node.module)
+    return {str(name) for name in found}
+
+
+def test_no_circle_among_modules_nor_among_folders() -> None:
+    modules = {
+        ".".join(("dpspec", "accounting", *path.relative_to(ROOT).with_suffix("").parts)): _imports(path)
+        for path in ROOT.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    assert "dpspec.accounting" not in set().union(*modules.values())  # names are imported from where they live
+    folders: dict[str, set[str]] = {}
+    for module, used in modules.items():
+        here = module.split(".")[2]
+        folders.setdefault(here, set()).update(name.split(".")[2] for name in used if name.split(".")[2] != here)
+    for arrows in (modules, folders):
+        left = {name: set(used) for name, used in arrows.items()}
+        while left:
+            free = {name for name, used in left.items() if not used & set(left)}
+            assert free, f"a circle among {sorted(left)}"
+            left = {name: used for name, used in left.items() if name not in free}
+
+
+def test_core_and_plugins_import_from_the_package_itself() -> None:
+    """Where a name lives may change; what ``dpspec.accounting`` exports is what others rest on."""
+    outside = [path for path in ROOT.parent.rglob("*.py") if not path.is_relative_to(ROOT)]
+    plugins = list((Path(__file__).parents[2] / "plugins").rglob("*.py"))  # where dpspec may be installed elsewhere
+    assert len(outside) > 100
+    assert len(plugins) > 50
+    for path in (*outside, *plugins):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not [a.name for a in node.names if a.name.startswith("dpspec.accounting.")], path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpspec.accounting"):
+                assert node.module == "dpspec.accounting", (path, node.lineno)
+                assert {alias.name for alias in node.names} <= set(accounting.__all__), (path, node.lineno)
+
+
+def test_few_names_in_every_folder() -> None:
+    for folder in (ROOT, *(path for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__")):
+        names = [path for path in folder.iterdir() if path.name not in ("__init__.py", "__pycache__")]
+        assert len(names) <= 12, folder

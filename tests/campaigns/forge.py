@@ -1,0 +1,69 @@
+"""Forges results and pages of every plugin: ``python tests/campaigns/forge.py --most 6 --values 2 --seed 1``.
+
+Every field is edited, alone and with those that belong to it, and ``dpspec verify`` must object, or say that it could
+not recompute. Printed are the counts for every subject, the places whose edits passed, and what should not have passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.forger.bench import Bench
+from support.forger.forge import Told, edits_of, forge, forge_pages
+from support.forger.specs import KINDS
+
+
+def main() -> int:
+    """Forge, and tell; ends with 1 where something passed that should not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="*", default=KINDS, help="the plugins whose results are forged")
+    parser.add_argument("--most", type=int, default=6, help="places edited of each pattern")
+    parser.add_argument("--values", type=int, default=2, help="values tried in a place")
+    parser.add_argument("--share", type=float, default=1.0, help="the share of all edits that is made, by chance")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="subjects whose name holds this")
+    given = parser.parse_args()
+    whole = Told()
+    folder = Path(tempfile.mkdtemp(prefix="dpspec-forge-"))
+    os.chdir(folder)
+    for kind in given.kinds:
+        bench = Bench(folder)
+        for subject in bench.subjects(kind):
+            if given.only in subject.name:
+                start = time.process_time()
+                chance = random.Random(f"{given.seed} {subject.name}")
+                edits = list(edits_of(subject, chance, given.most, given.values))
+                told = forge(bench, subject, chance.sample(edits, int(len(edits) * given.share)))
+                _tell(subject.name, told, start)
+                whole.add(told)
+        for subject in bench.pages(kind):
+            if given.only in subject.name:
+                start = time.process_time()
+                most = max(1, int(8 * given.most * given.share))
+                told = forge_pages(bench, subject, random.Random(f"{given.seed} {subject.name}"), most)
+                _tell(subject.name, told, start)
+                whole.add(told)
+    print(f"\nall: {dict(whole.counts)}")
+    print("passed, by place:")
+    for place, count in sorted(whole.passed.items()):
+        print(f"  {count:5} {place}")
+    return 1 if whole.wrong else 0
+
+
+def _tell(name: str, told: Told, start: float) -> None:
+    counts = ", ".join(f"{count} {ended}" for ended, count in sorted(told.counts.items()))
+    print(f"{name}: {sum(told.counts.values())} edits, {counts} ({time.process_time() - start:.0f} s)", flush=True)
+    for one in told.wrong:
+        print(f"  WRONG {one}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

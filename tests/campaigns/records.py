@@ -1,0 +1,279 @@
+"""Stored records with one leaf replaced and the digest made anew: ``python tests/campaigns/records.py --seed 1``.
+
+For every mechanism a small audit fills a store; then one leaf of a record, of what it says of its arrays, or of an
+array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. What came
+of it:
+
+* ``set aside``: reading the record refused it; ``doubted``: nothing follows from it. Both are made again by a run;
+* ``same``: the leaf says nothing that a number or verdict rests on;
+* ``believed``: another result, from a record that a run could have written. Only ``--store-key`` finds those.
+
+A finding is anything else: an exception after the trials were taken, a result that cannot be written, read and shown,
+more than two seconds of processor time, or more than 1 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.forger.specs import KINDS, spec_of
+from support.leaves import VALUES, leaves, replaced
+
+from dpspec.contract.canonical import digest
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results.codec import dump, load
+from dpspec.engine.running.conclude import Trained
+from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
+from dpspec.engine.running.tasks import WorkerCache
+from dpspec.engine.storage.stored_trials import StoredTrials
+from dpspec.engine.storage.trial_arrays import file_digest
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.formats.terminal import render
+
+#: Seconds of processor time and bytes that one case may take.
+SECONDS, BYTES = 2.0, 1 << 30
+
+#: Where records may be edited: in what a trial said, in what it says of its arrays, and in who made it.
+PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One edit of one record: of the JSON at a path, or of an array, which is then the path's only name."""
+
+    key: str
+    path: tuple[str | int, ...]
+    value: Any
+    array: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the record was edited."""
+        return f"array {self.path[0]}" if self.array else ".".join(map(str, self.path))
+
+    def __str__(self) -> str:
+        return f"{self.place} = {ascii(self.value)[:40]}"
+
+
+def edits_of(array: np.ndarray) -> dict[str, Any]:
+    """Arrays that may stand in the place of ``array``, by what was done to it."""
+    size = max(1, array.size)
+    flat = array.reshape(-1)
+    return {
+        "zeros": np.zeros_like(array),
+        "ones": np.ones_like(array),
+        "negative": -flat.astype(np.float64).reshape(array.shape),
+        "reversed": flat[::-1].reshape(array.shape),
+        "empty": flat[:0],
+        "shorter": flat[: size // 2],
+        "longer": np.concatenate([flat, flat]),
+        "a scalar": np.asarray(flat[0] if array.size else 0),
+        "one more axis": array[None],
+        "float16": array.astype(np.float16),
+        "int8": np.nan_to_num(array.astype(np.float64)).astype(np.int8),
+        "bool": array.astype(bool),
+        "NaN": np.full(array.shape, np.nan),
+        "inf": np.full(array.shape, np.inf),
+        "huge": np.full(array.shape, 1e308),
+    }
+
+
+class Bench:
+    """One mechanism's small audit, its store, and the honest result."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self._root = folder / kind
+        self._root.mkdir()
+        path = self._root / "audit.yaml"
+        path.write_text(spec_of(kind, trained=True), encoding="utf-8")
+        self._catalog = load_catalog()
+        self.specs = load_specs([path], self._catalog).specs
+        self.store = Store(self._root / "store")
+        honest = run(self.specs, self._catalog, store=self.store, device="cpu")
+        self.signature = signature_of(dump(honest))
+        self._cache = WorkerCache([prepared := prepare(self.specs[0], self._catalog)])
+        self._bounded = bound(prepared, self._catalog, cache=self._cache, plan=True, emit=lambda event: None)
+        self._folders = {file.parent.name: file.parent for file in (self._root / "store").rglob("record.json")}
+        self._kept = {
+            key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()
+        }
+
+    def cases(self) -> list[Case]:
+        """Every edit of every record; trials beyond the second are like the second."""
+        found = []
+        for key, files in sorted(self._kept.items())[:2]:
+            body = json.loads(files["record.json"])
+            paths = [path for path in leaves(body) if path[0] in PARTS]
+            found += [Case(key=key, path=path, value=value) for path in paths for value in VALUES]
+            for name in body["arrays"]:
+                edits = edits_of(np.load(self._folders[key] / f"{name}.npy", allow_pickle=False))
+                found += [Case(key=key, path=(name,), value=edit, array=True) for edit in edits]
+        return found
+
+    def edit(self, case: Case) -> None:
+        """Write the edited record, whole and with digests that match it."""
+        place = self._folders[case.key]
+        body = json.loads(self._kept[case.key]["record.json"])
+        if case.array:
+            (name,) = case.path
+            file = place / f"{name}.npy"
+            array = np.asarray(edits_of(np.load(file, allow_pickle=False))[case.value])
+            np.save(file, array, allow_pickle=False)
+            body["arrays"][name] = {
+                "digest": file_digest(file),
+                "shape": list(array.shape),
+                "dtype": str(array.dtype),
+            }
+        else:
+            body = replaced(body, case.path, case.value)
+        body.pop("digest", None)
+        body.pop("seal", None)
+        body["digest"] = digest(body)
+        (place / "record.json").write_text(json.dumps(body), encoding="utf-8")
+
+    def restore(self, key: str) -> None:
+        """Put the record back as it was."""
+        place = self._folders[key]
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for name, content in self._kept[key].items():
+            (place / name).write_bytes(content)
+
+    def try_case(self, case: Case) -> str:
+        """What came of one case; raises what a user would be shown as an error of dpspec's."""
+        self.edit(case)
+        try:
+            stored = StoredTrials(self._bounded.prepared, self._bounded.plan, self.store, lambda event: None)
+            stored.look()
+            if stored.missing_trials:
+                return "set aside"
+            trained = Trained(bounded=self._bounded, trials=tuple(stored.in_order()), from_store=len(stored.available))
+            try:
+                concluded = [conclude_trained(trained)]
+            except MemoryError:
+                raise
+            except Exception:
+                return "doubted"
+            result = assemble([trained], concluded, judge(concluded), self._catalog)
+            written = dump(result)
+            render(load(written), internal=True)
+            return "same" if signature_of(written) == self.signature else "believed"
+        finally:
+            self.restore(case.key)
+
+    def run_again(self, case: Case) -> bool:
+        """Whether a whole run from the edited store ends in the honest result."""
+        self.edit(case)
+        try:
+            result = run(self.specs, self._catalog, store=self.store, device="cpu")
+            return signature_of(dump(result)) == self.signature
+        finally:
+            self.restore(case.key)
+
+    def finding(self, case: Case) -> tuple[str, str]:
+        """What came of one case, and what is wrong with that, if anything."""
+        began, before = time.process_time(), peak_bytes()
+        try:
+            became = self.try_case(case)
+        except Exception as error:
+            last = [f for f in traceback.extract_tb(error.__traceback__) if "/dpspec" in f.filename]
+            where = f"{Path(last[-1].filename).name}:{last[-1].lineno}" if last else "?"
+            return "crash", f"{type(error).__name__} at {where}: {str(error)[:120]}"
+        if (seconds := time.process_time() - began) > SECONDS:
+            return became, f"slow: {seconds:.1f} s"
+        if (more := peak_bytes() - before) > BYTES:
+            return became, f"memory: {more >> 20} MiB more than ever before"
+        return became, ""
+
+
+def signature_of(written: str) -> str:
+    """What a result says: all but the trials themselves, when it was made and how long that took."""
+    tree = json.loads(written)
+    said = [
+        {key: audit[key] for key in ("verdicts", "conformance", "findings", "series", "checks", "evidence")}
+        for audit in tree["audits"]
+    ]
+    return json.dumps(said, sort_keys=True)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def campaign(
+    bench: Bench, cases: Sequence[Case], until: float, whole: int
+) -> tuple[collections.Counter[str], dict[str, list[str]], dict[str, list[str]]]:
+    """Counts of what came of the cases, what was wrong with them, and the places where another value was believed.
+
+    until: a ``time.monotonic()`` to stop at. whole: every so many of the refused is run to its end.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    wrong: dict[str, list[str]] = {}
+    believed: dict[str, list[str]] = {}
+    for case in cases:
+        if time.monotonic() > until:
+            break
+        became, what = bench.finding(case)
+        counts[became] += 1
+        if became == "believed":
+            believed.setdefault(case.place, []).append(ascii(case.value)[:20])
+        if became in ("set aside", "doubted") and whole and (counts["set aside"] + counts["doubted"]) % whole == 0:
+            counts["run to the end"] += 1
+            what = what or ("" if bench.run_again(case) else "a run does not end in the honest result")
+        if what:
+            wrong.setdefault(what[:80], []).append(f"{what}  [{bench.kind}, {case}]")
+    return counts, wrong, believed
+
+
+def main() -> int:
+    """The command line; ends with 1 where there is a finding."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="*", default=KINDS, help="the mechanisms")
+    parser.add_argument("--count", type=int, default=0, help="cases of each drawn by chance; 0: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop each mechanism after so many")
+    parser.add_argument("--whole", type=int, default=100, help="run every so many of the refused to the end; 0: none")
+    parser.add_argument("--believed", action="store_true", help="list the places where another value was believed")
+    asked = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="dpspec-records-") as folder:
+        for kind in asked.kinds:
+            bench = Bench(kind, Path(folder))
+            cases = bench.cases()
+            random.Random(asked.seed).shuffle(cases)
+            began = time.monotonic()
+            counts, wrong, believed = campaign(bench, cases[: asked.count or None], began + asked.seconds, asked.whole)
+            print(f"{kind}: {len(cases)} cases, {dict(counts)}, seed {asked.seed}, {time.monotonic() - began:.0f} s")
+            for several in wrong.values():
+                print(f"  {len(several)} x {several[0]}", flush=True)
+            if asked.believed:
+                for place, values in sorted(believed.items()):
+                    print(f"  believed: {place}: {', '.join(values)}", flush=True)
+            failed = failed or bool(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Right pipelines of all kinds, put to all tests of conformance: none may be said to deviate.
+
+    python tests/campaigns/right_runs.py [first seed] [how many]
+
+Each seed draws a model, an optimizer with its learning rate, schedule and weight decay (so large at times that the
+parameters diverge), samplings, noise, clip norms and phases, trains by dpspec's own loop, and holds what was seen
+against what was declared, as an audit does. All checks of a seed are one family at 1e-6, so that among n seeds n * 1e-6
+are expected to deviate. How often each kind of check is below a level is told as well: a share above it says that its
+p-values are too small.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpspec.contract import Check, FrozenMap, TrainingJob
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.stats.conformance import run_checks
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import RunLogs, evidence_of
+
+#: Levels at which p-values are counted; checks that say that they were not tested are counted apart.
+LEVELS = (0.05, 0.01, 0.001)
+UNTESTED = -1.0
+
+
+def drawn(seed: int) -> dict[str, Any]:
+    """What a seed declares: everything but the rows."""
+    rng = np.random.default_rng(seed)
+    optimizer = {"kind": str(rng.choice(["sgd", "sgd", "momentum", "momentum", "adam"]))}
+    if optimizer["kind"] == "momentum":
+        optimizer |= {"momentum": float(rng.choice([0.0, 0.5, 0.9, 0.99])), "nesterov": bool(rng.integers(2))}
+    if rng.random() < 0.6:
+        optimizer["weight_decay"] = float(10.0 ** rng.uniform(-4, 1.5))
+    rate = float(10.0 ** rng.uniform(-6, 1)) if rng.random() < 0.7 else float(rng.uniform(0.1, 3.0))
+    options: dict[str, Any] = {
+        "learning_rate": rate,
+        "reduction": str(rng.choice(["sum", "mean"])),
+        "optimizer": optimizer,
+    }
+    if rng.random() < 0.5:
+        kind = str(rng.choice(["linear", "cosine", "step", "constant"]))
+        options["schedule"] = {"kind": kind, "warmup": int(rng.integers(0, 4))}
+        if kind == "step":
+            options["schedule"] |= {"every": 5, "factor": 0.3}
+    samplings: list[dict[str, Any]] = [
+        {"scheme": "poisson", "rate": float(rng.choice([0.02, 0.2, 0.7]))},
+        {"scheme": "fixed", "batch_size": int(rng.choice([1, 20, 100]))},
+        {"scheme": "full"},
+    ]
+    phases = [
+        {
+            "steps": int(rng.choice([1, 3, 13, 40])),
+            "noise_multiplier": float(10.0 ** rng.uniform(-1, 1)),
+            "clip_norm": float(10.0 ** rng.uniform(-2, 1)),
+            "sampling": samplings[int(rng.choice(3, p=[0.6, 0.25, 0.15]))],
+        }
+        for _ in range(int(rng.integers(1, 4)))
+    ]
+    return {
+        "options": options,
+        "phases": phases,
+        "hidden": int(rng.choice([0, 2, 30, 200])),
+        "records": int(rng.choice([150, 400])),
+        "canaries": bool(rng.random() < 0.6),
+        "looks": 16 if rng.random() < 0.3 else None,
+        "trials": int(rng.integers(1, 4)),
+        "scale": float(10.0 ** rng.uniform(-1, 1)),
+    }
+
+
+def checks_of(seed: int) -> list[Check]:
+    """All checks of a seed's trials."""
+    case, evidence = drawn(seed), []
+    for trial in range(case["trials"]):
+        job = _job(case, 1000 * seed + 2 * trial)
+        evidence.append(_evidence(case, job, replace(job, seed=job.seed + 1)))
+    phases = [FrozenMap(phase) for phase in case["phases"]]
+    return list(run_checks.checks(phases, evidence))
+
+
+def _job(case: dict[str, Any], seed: int) -> TrainingJob:
+    rng = np.random.default_rng(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        hidden = case["hidden"]
+        layers = [nn.Linear(20, hidden), nn.Tanh(), nn.Linear(hidden, 3)] if hidden else [nn.Linear(20, 3)]
+        model = nn.Sequential(*layers)
+    y = rng.integers(0, 3, case["records"])
+    x = case["scale"] * (rng.standard_normal((3, 20))[y] + rng.standard_normal((len(y), 20)))
+    return TrainingJob(
+        x=x.astype(np.float32),
+        y=y,
+        model=model,
+        phases=tuple(FrozenMap(phase) for phase in case["phases"]),
+        options=FrozenMap(case["options"]),
+        expected_batch_size=20.0,
+        device="cpu",
+        seed=seed,
+    )
+
+
+def _evidence(case: dict[str, Any], plain: TrainingJob, other: TrainingJob) -> FrozenMap:
+    parameters, coins = sum(p.numel() for p in plain.model.parameters()), np.arange(0)
+    job, directions = plain, None
+    if case["canaries"]:
+        coins = np.random.default_rng(plain.seed).integers(0, 2, min(60, parameters // 3))
+        directions = SignBlocks(parameters, len(coins), seed=plain.seed)
+        longest = max(float(phase["clip_norm"]) for phase in case["phases"])
+        groups = CanaryGroups.planted(directions, torch.from_numpy(coins == 1), 1, 10.0 * longest)
+        job = replace(plain, canaries=groups)
+    logs, twin, watcher = RunLogs(job), RunLogs(other), None
+    if case["options"]["optimizer"]["kind"] != "adam":
+        watcher = (
+            Residuals(job, looks=case["looks"])
+            if directions is None
+            else ProjectionObserver(job, directions, looks=case["looks"])
+        )
+        watcher.keep_log(job)
+    observers = (watcher, *logs.observers) if watcher is not None else logs.observers
+    NativeTrainer().train(replace(job, observers=observers))
+    NativeTrainer().train(replace(other, model=_job(case, other.seed).model, observers=twin.observers))
+    return FrozenMap(evidence_of(logs, twin, watcher, job, np.ones(len(coins), dtype=np.int64), coins))
+
+
+def told(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
+    """The deviations, in words, and per kind of check how many there were and how many lay below each level."""
+    found: list[str] = []
+    below: dict[str, Counter[float]] = defaultdict(Counter)
+    for seed in seeds:
+        checks = checks_of(seed)
+        for check in checks:
+            kind = f"{check.assumption}, {check.observed}: {re.sub('[0-9]+', 'n', check.test.partition(', ')[0])}"
+            below[kind][1.0] += 1
+            for level in LEVELS:
+                below[kind][level] += check.p_value <= level
+            below[kind][UNTESTED] += "not tested" in check.note
+            if rejected(check, len(checks)):
+                found.append(f"seed {seed}: {check}")
+    return found, below
+
+
+def main(first: int = 0, count: int = 300) -> int:
+    """Print what came out; 1 where anything deviated."""
+    found, below = told(range(first, first + count))
+    for kind, counts in sorted(below.items()):
+        tested = counts[1.0] - counts[UNTESTED]
+        shares = ", ".join(f"{counts[level] / max(1, tested):.4f} <= {level}" for level in LEVELS)
+        print(f"{kind:95} {tested:6} checks: {shares}; {counts[UNTESTED]} not tested")
+    print(f"{count} seeds, {len(found)} deviations; {count * 1e-6:.1g} are expected")
+    print("\n".join(found))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(int(argument) for argument in sys.argv[1:])))

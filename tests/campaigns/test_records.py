@@ -1,0 +1,63 @@
+"""Stored records with one leaf replaced, in small; by hand: ``python tests/campaigns/records.py``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import records as campaign
+
+#: Leaves that were believed, or that ended a run as an error of dpspec's, with what stood there.
+KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
+    "group": [(("evidence", "internal", "accuracy"), "1" * 100), (("evidence", "outcomes"), [])],
+    "modelmix": [
+        (("evidence", "internal", "gaps", 0, 1), {}),
+        (("evidence", "internal", "gaps", 0, 3), "x"),
+        (("evidence", "internal", "gap", "least"), -1),
+        (("evidence", "internal", "gap", "below"), True),
+    ],
+    "per-instance": [(("evidence", "sizes"), [30]), (("arrays", "ratios", "shape"), [1])],
+    "preprocessing": [
+        (("evidence", "internal", "planted", "tau"), "x"),
+        (("evidence", "internal", "planted", "changed"), "\n::error::x"),
+        (("evidence", "noise", "count"), True),
+        (("evidence", "executed"), -1),
+    ],
+    "rero": [
+        (("evidence", "noise", "degrees"), "0" * 300),
+        (("evidence", "noise", "degrees"), 1e308),
+        (("evidence", "included"), [1, 1]),
+    ],
+}
+
+
+@pytest.fixture(scope="module", params=sorted(KNOWN))
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> campaign.Bench:
+    return campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
+
+
+def test_what_was_believed_is_made_again(bench: campaign.Bench) -> None:
+    key = bench.cases()[0].key
+    edits = [campaign.Case(key=key, path=path, value=value) for path, value in KNOWN[bench.kind]]
+    became = {str(case): bench.finding(case) for case in edits}
+    assert {what for what, _ in became.values()} <= {"doubted", "set aside"}, became
+    assert bench.run_again(edits[0])
+
+
+def test_a_leaf_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
+    cases = random.Random(3).sample(bench.cases(), 12)
+    _, wrong, _ = campaign.campaign(bench, cases, float("inf"), whole=0)
+    assert {what: several for what, several in wrong.items() if not what.startswith("slow")} == {}
+
+
+def test_an_array_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
+    cases = [case for case in bench.cases() if case.array]
+    for case in random.Random(4).sample(cases, min(6, len(cases))):
+        became, wrong = bench.finding(case)
+        assert became != "crash", f"{case}: {wrong}"

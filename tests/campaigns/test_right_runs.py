@@ -1,0 +1,65 @@
+"""The campaign of right pipelines in small; by hand, in full: ``python tests/campaigns/right_runs.py``."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from scipy.stats import binom
+
+from dpspec.engine.judging.conformance_status import rejected
+
+_spec = importlib.util.spec_from_file_location("campaign_right_runs", Path(__file__).parent / "right_runs.py")
+assert _spec is not None
+assert _spec.loader is not None
+right_runs = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = right_runs
+_spec.loader.exec_module(right_runs)
+
+
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 300), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_no_right_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range) -> None:
+    """Of n seeds n * 1e-6 are expected to deviate; each kind of check keeps each level (1e-6 for all of them)."""
+    found, below = right_runs.told(seeds)
+    assert found == []
+    for kind, counts in below.items():
+        tested = counts[1.0] - counts[right_runs.UNTESTED]
+        for level in right_runs.LEVELS:
+            assert counts[level] <= binom.ppf(1 - 1e-8, tested, level), kind
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_parameters_that_diverge_are_no_deviation_and_the_checks_say_what_they_cannot_see(
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, reduction: str
+) -> None:
+    """Where learning rate times weight decay exceeds 2 parameters grow without bound, and rounding with them."""
+    rule = {"kind": optimizer, "weight_decay": 9.0} | ({"momentum": 0.5} if optimizer == "momentum" else {})
+    phase = {"noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.2}}
+    case = {
+        **right_runs.drawn(0),
+        "options": {"learning_rate": 1.0, "reduction": reduction, "optimizer": rule},
+        "phases": [{**phase, "steps": 60}],
+        "hidden": 30,
+        "canaries": True,
+        "looks": None,
+        "trials": 2,
+    }
+    monkeypatch.setattr(right_runs, "drawn", lambda seed: case)
+    checks = right_runs.checks_of(7)
+    assert not [c for c in checks if rejected(c, len(checks))]
+    later = {**case, "phases": [{**phase, "steps": 100, "noise_multiplier": 1e-7}]}
+    monkeypatch.setattr(right_runs, "drawn", lambda seed: later)
+    checks = right_runs.checks_of(7)
+    assert not [c for c in checks if rejected(c, len(checks))]
+    silent = {(c.assumption, c.note.partition(", ")[0]) for c in checks if "not tested: the rounding" in c.note}
+    assert all(c.p_value == 1.0 and c.detectable is None for c in checks if "not tested" in c.note)
+    assert {a for a, _ in silent} == {"noise-scale", "noise-isotropy", "update", "fresh-noise"}
+    # Nothing that a run within bounds tells is missing.
+    monkeypatch.setattr(
+        right_runs, "drawn", lambda seed: {**case, "options": {**case["options"], "optimizer": {"kind": "sgd"}}}
+    )
+    whole = {(c.assumption, c.observed, c.note.partition(", least")[0]) for c in right_runs.checks_of(7)}
+    assert {(c.assumption, c.observed, c.note.partition(", not")[0].partition(", least")[0]) for c in checks} == whole

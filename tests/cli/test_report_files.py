@@ -1,0 +1,144 @@
+"""Where reports go: never through a link, never two to one file, and known before the first trial."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpspec.cli.app import main
+from dpspec.cli.report_files import write_file
+from dpspec.errors import UsageError
+
+SPEC = """\
+dpspec: 1
+name: ordinary
+mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 10}
+data: {kind: declared, records: 100}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
+"""
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs links")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(SPEC)
+    return tmp_path
+
+
+@pytest.mark.parametrize("length", [20, 200, 249, 255])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_is_replaced_whatever_its_name(length: int, dangling: bool) -> None:
+    link = Path("x" * length)
+    if not dangling:
+        Path("theirs").write_text("theirs")
+    link.symlink_to("theirs")
+    write_file(link, "ours")
+    assert not link.is_symlink()
+    assert link.read_text() == "ours\n"
+    assert not Path("theirs").exists() or Path("theirs").read_text() == "theirs"
+
+
+def test_where_no_file_fits_beside_a_link_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    def refuse(**_: object) -> None:
+        raise OSError(36, "File name too long")
+
+    Path("theirs").write_text("theirs")
+    Path("link").symlink_to("theirs")
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(UsageError, match="too long"):
+        write_file(Path("link"), "ours")
+    assert Path("theirs").read_text() == "theirs"
+    write_file(Path("theirs"), "ours")  # a file of our own is written in its place
+    assert Path("theirs").read_text() == "ours\n"
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        ["json=x", "html=./x"],
+        ["json=x", "html=y/../x"],
+        ["json=x", "html=link"],
+        [f"json={'x' * 300}"],
+        [f"json=y/{'x' * 5000}"],
+        ["json=loop/x"],
+        ["json=y"],
+        ["json=nowhere/x"],
+        ["json=x\0y"],
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_is_computed(reports: list[str], capsys) -> None:
+    Path("y").mkdir()
+    Path("link").symlink_to("x")
+    Path("loop").symlink_to("loop")
+    arguments = [part for report in reports for part in ("--report", report)]
+    assert main(["run", "a.yaml", *arguments]) == 2
+    assert "claim" not in capsys.readouterr().out
+    assert not Path("x").exists()
+
+
+def test_figures_are_drawn_whatever_backend_the_environment_names(tmp_path: Path) -> None:
+    environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    command = [sys.executable, "-P", "-m", "dpspec", "run", "a.yaml", "--report", "html=y.html"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in Path("y.html").read_text()
+
+
+def test_a_spec_whose_name_is_no_text_is_reported_in_every_format(capsys) -> None:
+    name = os.fsdecode(b"b\xff.yaml")
+    Path(name).write_text(SPEC)
+    formats = ("json", "text", "markdown", "html", "registry", "junit", "sarif", "csv", "github")
+    reports = [part for f in formats for part in ("--report", f"{f}=r.{f}")]
+    assert main(["run", name, *reports]) == 0
+    assert "b%FF.yaml" in Path("r.sarif").read_text() or '"results": []' in Path("r.sarif").read_text()
+
+
+@pytest.mark.parametrize("store", ["zip://x.zip", "ftp://localhost:1/x", "dangling", "a.yaml", "zip://", ""])
+def test_a_store_that_is_none_is_told_at_once(store: str, capsys) -> None:
+    Path("dangling").symlink_to("nowhere")
+    assert main(["run", "a.yaml", "--store", store]) == 2
+    said = capsys.readouterr()
+    assert "store" in said.err or "keep trials" in said.err
+    assert "claim" not in said.out
+
+
+@pytest.mark.parametrize("pieces", [65, 500, 5000])
+def test_paths_that_lead_nowhere_are_refused(pieces: int, capsys) -> None:
+    path = ".".join(["a"] * pieces)
+    assert main(["validate", "a.yaml", "--set", f"{path}=1"]) == 3
+    Path("m.yaml").write_text(SPEC + f"matrix: {{{path}: [1, 2]}}\n")
+    assert main(["validate", "m.yaml"]) == 3
+    assert main(["validate", "a.yaml", "--set", f"{'.'.join(['a'] * 64)}={'[' * 60}{']' * 60}"]) == 3
+
+
+def test_a_store_that_is_not_there_was_not_compared(capsys) -> None:
+    assert main(["cache", "verify", "--store", "nowhere"]) == 2
+    assert "there is no store" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may read everything")
+def test_a_store_that_may_not_be_read_was_not_compared(capsys) -> None:
+    Path("store/trials/ab").mkdir(parents=True)
+    Path("store/trials").chmod(0)
+    try:
+        assert main(["cache", "verify", "--store", "store"]) == 2
+    finally:
+        Path("store/trials").chmod(0o700)
+
+
+def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone} && rmdir {gone} && {sys.executable} -P -m dpspec validate ../a.yaml"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode in (2, 3)
+    assert "bug" not in done.stderr

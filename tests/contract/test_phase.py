@@ -1,0 +1,139 @@
+"""Phases: typed numbers for what is read often, and the mapping that plugins of hook API 1 know."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from dpspec.contract import FrozenMap, Phase, Sampling, freeze, phases_of, thaw
+from dpspec.contract.fragments import SAMPLING
+from dpspec.contract.phase import SCHEMES, Scheme
+
+OPTIONS: dict[str, Any] = {
+    "kind": "group",
+    "steps": 100,
+    "noise_multiplier": 2,
+    "clip_norm": 0.5,
+    "sampling": {"scheme": "poisson", "rate": 0.01},
+    "baselines": ["linear"],
+}
+
+
+def sampled(**sampling: Any) -> Phase:
+    return Phase({**OPTIONS, "sampling": sampling})
+
+
+def test_attributes_are_typed() -> None:
+    (phase,) = Phase.all_of(OPTIONS)
+    assert (phase.steps, phase.noise_multiplier, phase.clip_norm, phase.deviation) == (100, 2.0, 0.5, 1.0)
+    assert isinstance(phase.noise_multiplier, float)
+    assert phase.sampling == Sampling(scheme="poisson", rate=0.01)
+    assert (phase.noise, phase.clipping_scheme, phase.noiseless) == ("gaussian", "flat", False)
+    changed = phase.replace(noise="laplace", noise_multiplier=0, clipping={"scheme": "per-layer"})
+    assert (changed.noise, changed.clipping_scheme, changed.noiseless) == ("laplace", "per-layer", True)
+    assert phase.noise == "gaussian"
+
+
+def test_it_is_the_mapping_that_it_was() -> None:
+    (phase,) = phases_of(FrozenMap(OPTIONS))
+    plain = FrozenMap({key: value for key, value in OPTIONS.items() if key != "kind"})
+    assert phase == plain
+    assert hash(phase) == hash(plain)
+    assert isinstance(phase, FrozenMap)
+    assert phase["sampling"]["rate"] == 0.01
+    assert phase.get("clipping") is None
+    assert phase["baselines"] == ("linear",)
+    assert {**phase, "steps": 3}["steps"] == 3
+    assert thaw(freeze({"phases": [phase]})) == {"phases": [thaw(plain)]}
+    with pytest.raises(TypeError):
+        phase["steps"] = 3  # type: ignore[index]
+
+
+def test_a_phase_survives_pickling() -> None:
+    (phase,) = Phase.all_of(OPTIONS)
+    again = pickle.loads(pickle.dumps(phase))  # noqa: S301 - written a moment ago
+    assert isinstance(again, Phase)
+    assert again == phase
+    assert again.steps == 100
+
+
+def test_phases_of_their_own_come_first() -> None:
+    rest = {key: value for key, value in OPTIONS.items() if key != "steps"}
+    first, second = Phase.all_of({**rest, "phases": [{"steps": 3}, {"steps": 4, "noise_multiplier": 5.0}]})
+    assert [(p.steps, p.noise_multiplier) for p in (first, second)] == [(3, 2.0), (4, 5.0)]
+    assert "phases" not in first
+    assert "kind" not in second
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate"),
+    [
+        ({"scheme": "poisson", "rate": 0.25}, 0.25),
+        ({"scheme": "fixed", "batch_size": 20}, 0.2),
+        ({"scheme": "shuffled", "batch_size": 500}, 1.0),
+        ({"scheme": "full"}, 1.0),
+    ],
+)
+def test_the_rate_of_every_scheme(sampling: dict[str, Any], rate: float) -> None:
+    phase = sampled(**sampling)
+    assert phase.rate(100) == rate
+    assert phase.expected_batch(100) == 100 * rate
+    if "batch_size" in sampling:
+        with pytest.raises(ValueError, match="give records"):
+            phase.rate()
+    else:
+        assert phase.rate() == rate
+
+
+def test_a_key_that_the_mechanism_has_not_is_named() -> None:
+    phase = Phase({"scale": 2.0})
+    assert phase["scale"] == 2.0
+    with pytest.raises(KeyError, match="noise_multiplier"):
+        _ = phase.noise_multiplier
+
+
+def test_a_phase_is_made_once() -> None:
+    phase = Phase(OPTIONS)
+    assert Phase.of(phase) is phase
+    assert Phase.of(OPTIONS).steps == 100
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_has_the_option_that_it_takes_and_no_other(scheme: Scheme) -> None:
+    validator = Draft202012Validator(SAMPLING)
+    options = {"rate": 0.25, "batch_size": 20}
+    takes = SCHEMES[scheme].takes
+    for given in ({}, {"rate": 0.25}, {"batch_size": 20}, options):
+        assert validator.is_valid({"scheme": scheme, **given}) == (set(given) == {takes} - {None})
+    assert not validator.is_valid({"scheme": "none of these"})
+
+
+def test_what_is_read_of_a_map_is_made_once_and_is_no_part_of_it() -> None:
+    calls = []
+
+    def read(block: FrozenMap) -> tuple[int, ...]:
+        calls.append(block)
+        return (int(block["steps"]),)
+
+    given = FrozenMap({"steps": 3})
+    assert given.typed(read) is given.typed(read)
+    assert given.typed(lambda block: len(block)) == 1
+    assert calls == [given]
+    equal = FrozenMap({"steps": 3})
+    assert given == equal
+    assert hash(given) == hash(equal)
+    travelled = pickle.loads(pickle.dumps(given))  # noqa: S301
+    assert pickle.dumps(given) == pickle.dumps(equal)
+    assert travelled.typed(read) == (3,)
+    assert len(calls) == 2
+
+
+def test_phases_and_their_sampling_are_made_once_for_a_frozen_map() -> None:
+    options = FrozenMap(OPTIONS)
+    (phase,), (again,) = Phase.all_of(options), Phase.all_of(options)
+    assert phase is again
+    assert phase.sampling is phase.sampling
+    assert Phase.all_of(OPTIONS) == (phase,)

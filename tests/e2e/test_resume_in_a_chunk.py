@@ -1,0 +1,88 @@
+"""Trials that are trained together come out the same, to the last bit, whichever of them the store still lacks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dpspec.contract import Plan, Spec
+from dpspec.contract.canonical import canonical_json
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+SPECS = Path(__file__).parents[2] / "specs"
+
+#: A spec of every mechanism whose chunks hold several trials, made short.
+CASES = {
+    "group": ("attacks/many-runs.yaml", "audit.runs=17"),
+    "group, input canaries": (
+        "attacks/many-runs.yaml",
+        "audit.runs=16",
+        "audit.canary={space: input, kind: mislabelled}",
+        "threat_model.access=final-model",
+    ),
+    "per-instance": (
+        "per-instance/attack.yaml",
+        "audit.attack.runs=3",
+        "data.size=60",
+        "mechanism.steps=6",
+        "mechanism.sampling={scheme: poisson, rate: 0.3}",
+    ),
+    "rero": ("rero/digits.yaml", "audit.runs=7", "mechanism.steps=3", "data.size=100"),
+    "preprocessing": ("preprocessing/dedup-side-channel.yaml", "audit.repeats=20"),
+    "preprocessing, network": (
+        "preprocessing/network.yaml",
+        "audit.runs=3",
+        "audit.repeats=6",
+        "mechanism.private.steps=5",
+    ),
+}
+
+
+@pytest.fixture(params=sorted(CASES))
+def spec(request: pytest.FixtureRequest) -> Spec:
+    file, *overrides = CASES[request.param]
+    loaded = load_specs([SPECS / file], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return loaded.specs[0]
+
+
+def plan(spec: Spec) -> Plan:
+    return prepare(spec, load_catalog()).plan()
+
+
+def files(store: Store) -> Iterator[tuple[str, bytes]]:
+    """What every record says but for where it was made, and every array's bytes."""
+    for key in list(store.keys()):
+        stored = store.get(key)
+        assert stored is not None
+        yield key, canonical_json({"evidence": stored.record.evidence, "arrays": stored.record.arrays}).encode()
+
+
+def test_whatever_is_missing_of_a_chunk(spec: Spec, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+
+    def audited() -> Result:
+        return run([spec], load_catalog(), store=store, device="cpu")
+
+    whole = audited()
+    chunks = plan(spec).chunks
+    assert max(map(len, chunks)) > 1
+    first = dict(files(store))
+    keys = {trial.index: trial.key for trial in whole.audits[0].trials}
+    draw = random.Random(5)
+    for number in (1, len(keys) - 1, len(keys) // 2):
+        for index in draw.sample(sorted(keys), number):
+            store.remove(keys[index])
+        resumed = audited()
+        assert dict(files(store)) == first
+        assert [trial.key for trial in resumed.audits[0].trials] == [keys[index] for index in sorted(keys)]
+    assert verify(whole, load_catalog(), store=store) == ()

@@ -1,0 +1,106 @@
+"""A script in plain numpy that only writes scores: never refuted where it is sound, and refuted where it is broken.
+
+By hand 300 seeds of the sound script and 30 of each broken one were judged; a few of each are here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from support.attacks import spec_at
+
+from dpspec.contract import Finding
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.registry.loader import load_catalog
+
+ROOT = Path(__file__).parents[2]
+SPEC = ROOT / "specs" / "attacks" / "scores.yaml"
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).parent / "scripts" / "numpy_scores.py"
+    found = importlib.util.spec_from_file_location("scripts_numpy_scores", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def audits(script: ModuleType, catalog: Catalog, folder: Path, fault: str) -> list[AuditResult]:
+    """The shipped spec on the tables of several seeds, judged one by one."""
+    text = SPEC.read_text(encoding="utf-8")
+    (folder / "scores.yaml").write_text(text, encoding="utf-8")
+    found = []
+    for seed in SEEDS:
+        script.main(folder / "scores.csv", seed, fault)
+        spec = spec_at(folder / "scores.yaml")
+        (audit,) = run([spec], catalog, store=Store(folder / "store"), device="cpu").audits
+        found.append(audit)
+    return found
+
+
+def verdicts(found: list[AuditResult], claim: str) -> list[str]:
+    return [v.verdict for audit in found for v in audit.verdicts if v.claim == claim]
+
+
+def shown(audit: AuditResult) -> float:
+    (lower,) = [f.value for f in audit.findings if isinstance(f, Finding) and f.rigor == "statistical"]
+    return lower
+
+
+def test_the_spec_declares_what_the_script_does(script: ModuleType) -> None:
+    spec = spec_at(SPEC)
+    (phase,) = spec.phases
+    told = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
+    assert told == (script.SIGMA, script.CLIP, script.RATE, script.STEPS, script.RECORDS)
+    assert spec.audit is not None
+    assert spec.audit.options["scores"]["rows"] == script.CANARIES
+
+
+def test_the_shipped_table_is_the_script_s(script: ModuleType, tmp_path: Path) -> None:
+    """Written by seed 0; libraries that draw or round otherwise may differ in last digits, and in no coin."""
+    script.main(tmp_path / "t.csv", 0)
+    ours, shipped = (
+        np.genfromtxt(path, delimiter=",", names=True) for path in (tmp_path / "t.csv", SPEC.with_suffix(".csv"))
+    )
+    assert (ours["in"] == shipped["in"]).all()
+    assert np.allclose(ours["score"], shipped["score"], rtol=1e-6, atol=1e-9)
+
+
+def test_a_sound_script_is_supported(script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
+    found = audits(script, catalog, tmp_path, "")
+    assert verdicts(found, "one") == ["supported"] * len(SEEDS)
+    assert {audit.conformance.status for audit in found} == {"not-run"}
+    assert all(0.2 < shown(audit) < 2.5 for audit in found)
+
+
+@pytest.mark.parametrize("fault", ["noise-forgotten", "clip-skipped", "noise-on-the-mean", "coins-leaked"])
+def test_a_broken_script_is_refuted(fault: str, script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
+    """Scores that know their coins refute a training that is sound: that they do not is assumed, and named."""
+    found = audits(script, catalog, tmp_path, fault)
+    assert verdicts(found, "one") == ["refuted"] * len(SEEDS)
+    for audit in found:
+        assert "given fair coins that no score knows" in audit.verdicts[0].reason
+        assert {"blind-scores", "fair-coins", "fixed-rows"} <= {a.name for e in audit.evidence for a in e.assumptions}
+
+
+def test_one_score_that_knows_its_coin_is_not_seen(script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
+    """One guess more that is right among a thousand is what luck gives too; the assumption says that nobody looked."""
+    found = audits(script, catalog, tmp_path, "one-coin-leaked")
+    assert verdicts(found, "one") == ["supported"] * len(SEEDS)
+    assert all(a.status == "declared" for f in found for e in f.evidence for a in e.assumptions)

@@ -1,0 +1,395 @@
+"""The catalogue of claims: each kind, narrowed in each way, against every number that could be taken for its proof.
+
+The judge is walked through the whole table and compared with an oracle that knows sets of situations and no order of
+scopes (``support.claims_oracle``). Tables: numbers made by hand of every quantity, side, rigor, condition and scope;
+attacks and measurements of every scope; and the bounds that every installed mechanism yields for its own example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from support import audits, claims_oracle
+
+from dpspec.contract import Assumption, Claim, Evidence, Finding, FrozenMap, Scope, Spec
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+CATALOG = load_catalog()
+
+_SCOPE_FIELDS = {field.name for field in dataclasses.fields(Scope)}
+
+#: Each part of a scope with the values that differ from its default.
+SCOPES: dict[str, Sequence[Any]] = {
+    "adjacency": ("replace-one", "zero-out"),
+    "unit": ("person",),
+    "direction": ("add", "remove"),
+    "access": ("final-model",),
+    "adversary": ("record", "none"),
+    "data": ("collection", "this", "planted"),
+    "record": (3, 4),
+    "pipeline": ("executed",),
+    "min_records": (64, 569),
+    "neighbours": ("same-missing-values",),
+}
+SCOPES = {part: values for part, values in SCOPES.items() if part in _SCOPE_FIELDS}
+
+#: Each way to narrow a claim, with its values; ``unit`` and ``adversary`` are the threat model's.
+NARROWED: dict[str, Sequence[Any]] = {
+    "adjacency": ("replace-one", "zero-out"),
+    "access": ("final-model",),
+    "direction": ("add", "remove"),
+    "group_size": (4,),
+    "record": (3,),
+    "over": ("collection", "this", "patients"),
+    "min_records": (64, 1000),
+    "neighbours": ("same-missing-values",),
+    "unit": ("person",),
+    "adversary": ("record", "none"),
+}
+NARROWED = {
+    part: values
+    for part, values in NARROWED.items()
+    if part in _SCOPE_FIELDS or part in {field.name for field in dataclasses.fields(Claim)}
+}
+
+#: Each kind of claim: its options, the quantity and condition that it is about, with weaker and stronger conditions.
+KINDS: dict[str, tuple[dict[str, Any], str, str, tuple[float, ...]]] = {
+    "approx-dp": ({"epsilon": 1.0, "delta": 1e-6}, "epsilon", "delta", (1e-9, 1e-6, 1e-3)),
+    "pure-dp": ({"epsilon": 1.0}, "epsilon", "delta", (0.0, 1e-6)),
+    "renyi-dp": ({"epsilon": 1.0, "alpha": 8.0}, "epsilon", "alpha", (4.0, 8.0, 16.0)),
+    "gdp": ({"mu": 1.0}, "mu", "", ()),
+    "tradeoff": ({"points": ({"fpr": 0.01, "tpr": 1.0},)}, "tpr", "fpr", (0.001, 0.01, 0.1)),
+    "rero": ({"kappa": 0.1, "gamma": 1.0}, "gamma", "kappa", (0.01, 0.1, 0.2)),
+    "per-instance-dp": ({"epsilon": 1.0, "delta": 1e-6, "record": 3}, "epsilon", "delta", (1e-9, 1e-6, 1e-3)),
+    "membership": ({"tpr": 1.0, "fpr": 0.01}, "tpr", "fpr", (0.001, 0.01, 0.1)),
+    "advantage": ({"advantage": 1.0}, "advantage", "", ()),
+}
+
+#: Metrics by the names of privacy quantities, and by others.
+METRICS = ("epsilon", "delta", "mu", "gamma", "tpr", "advantage", "alpha", "accuracy", "loss")
+
+RIGORS = ("certified", "theorem", "statistical", "approximate")
+BOUNDS = ("upper", "lower", "estimate")
+
+
+def deviating(parts: Mapping[str, Sequence[Any]], most: int) -> Iterator[dict[str, Any]]:
+    """Every choice in which at most so many parts differ from their defaults."""
+    for count in range(most + 1):
+        for names in itertools.combinations(parts, count):
+            for values in itertools.product(*(parts[name] for name in names)):
+                yield dict(zip(names, values, strict=True))
+
+
+def stated(kind: str, options: Mapping[str, Any], narrowed: Mapping[str, Any]) -> tuple[Spec, Claim]:
+    """A claim and a spec that holds it."""
+    threat: dict[str, Any] = {}
+    if "unit" in narrowed:
+        threat["unit"] = narrowed["unit"]
+    if "adversary" in narrowed:
+        threat["options"] = FrozenMap({"adversary": narrowed["adversary"]})
+    own = {key: value for key, value in narrowed.items() if key not in ("unit", "adversary")}
+    claim = audits.claim("membership" if kind == "advantage" else kind, **{**options, **own})
+    return audits.spec(claim, **threat), claim
+
+
+def verdict(spec: Spec, *outcomes: Finding | Evidence) -> str:
+    return judge([audits.unjudged(spec, *outcomes)])[0].verdicts[0].verdict
+
+
+@dataclasses.dataclass
+class Walk:
+    """The combinations that were walked through, and where judge and oracle differ."""
+
+    combinations: int = 0
+    found: Counter[str] = dataclasses.field(default_factory=Counter)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    def step(self, spec: Spec, claim: Claim, *findings: Finding) -> None:
+        ours, theirs = verdict(spec, *findings), claims_oracle.decided(spec, claim, findings)
+        self.combinations += 1
+        self.found[theirs] += 1
+        if ours != theirs:
+            self.wrong.append(f"{ours}, and should be {theirs}: {claim} by {findings[:2]}")
+
+    def conclude(self, least: int) -> None:
+        print(f"{self.combinations} combinations: {dict(self.found)}, {len(self.wrong)} wrong")
+        assert not self.wrong, f"{len(self.wrong)} of {self.combinations}, such as\n" + "\n".join(self.wrong[:5])
+        assert self.combinations >= least
+        assert min(self.found[name] for name in ("proved", "supported", "refuted", "open")) > 0
+
+
+def numbers(quantity: str, conditions: Sequence[Mapping[str, Any]], scopes: Sequence[Scope]) -> Iterator[Finding]:
+    """Findings on both sides of 1, of every side, rigor, condition and scope."""
+    for scope, at, side, rigor in itertools.product(scopes, conditions, BOUNDS, RIGORS):
+        yield Finding(
+            quantity=quantity,
+            value=1.5 if side == "lower" else 0.5,
+            bound=side,  # type: ignore[arg-type]
+            rigor=rigor,  # type: ignore[arg-type]
+            method="by hand",
+            source="",
+            at=FrozenMap(at),
+            scope=scope,
+            confidence=0.95 if rigor == "statistical" else None,
+        )
+
+
+def conditions(key: str, values: Sequence[float]) -> list[dict[str, Any]]:
+    """Each value of the condition, none, a group of another size, and a condition that no claim knows."""
+    told: list[dict[str, Any]] = [{key: value} for value in values] if key else [{}]
+    at = told[len(told) // 2]
+    return [*told, {}, {**at, "group_size": 4}, {**at, "group_size": 8}, {**at, "step": 7}]
+
+
+def scopes(most: int) -> list[Scope]:
+    return [Scope(**changes) for changes in deviating(SCOPES, most)]
+
+
+def test_the_privacy_claims_against_numbers_made_by_hand() -> None:
+    _walk_by_hand(few=2, every=97).conclude(15_000)
+
+
+@pytest.mark.slow
+def test_the_privacy_claims_against_all_numbers_made_by_hand() -> None:
+    _walk_by_hand(few=2, every=1).conclude(1_500_000)
+
+
+def _walk_by_hand(few: int, every: int) -> Walk:
+    """Claims narrowed in one way, against scopes that differ in ``few`` parts; of all steps one in so many."""
+    walk, steps = Walk(), itertools.count()
+    for kind, (options, quantity, key, values) in KINDS.items():
+        made = list(numbers(quantity, conditions(key, values), scopes(few)))
+        for narrowed in deviating(NARROWED, 1):
+            spec, claim = stated(kind, options, narrowed)
+            for finding in made:
+                if next(steps) % every == 0:
+                    walk.step(spec, claim, finding)
+    return walk
+
+
+def test_any_claims_against_any_numbers() -> None:
+    """Drawn from everything at once: any number of parts, several findings, assumptions, other quantities."""
+    draw, walk = random.Random(20), Walk()
+    for _ in range(10_000):
+        kind = draw.choice(list(KINDS))
+        options, quantity, key, values = KINDS[kind]
+        spec, claim = stated(kind, options, _some(draw, NARROWED))
+        found = []
+        for _ in range(draw.randint(1, 4)):
+            made = draw.choice(_few(quantity, key, values))
+            near = {"adjacency": claim.adjacency, "unit": spec.threat_model.unit} if draw.random() < 0.8 else {}
+            scope = dataclasses.replace(
+                Scope(**near), **_some(draw, {k: v for k, v in SCOPES.items() if k not in near})
+            )
+            status = draw.choice(("declared", "not-rejected", "unchecked", "false"))
+            found.append(
+                dataclasses.replace(
+                    made,
+                    scope=scope,
+                    value=draw.choice((0.5, 1.0, 1.5, float("inf"))),
+                    quantity=quantity if draw.random() < 0.9 else draw.choice(METRICS),
+                    assumptions=(Assumption(name="a", status=status),) if draw.random() < 0.5 else (),  # type: ignore[arg-type]
+                )
+            )
+        walk.step(spec, claim, *found)
+    walk.conclude(10_000)
+
+
+@functools.cache
+def _few(quantity: str, key: str, values: tuple[float, ...]) -> list[Finding]:
+    return list(numbers(quantity, conditions(key, values), [Scope()]))
+
+
+def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
+
+
+def test_the_metrics_against_numbers_made_by_hand() -> None:
+    """No number with a scope of privacy decides a claim without one, whatever it is called and however sure it is."""
+    _walk_metrics(every=29).conclude(10_000)
+
+
+@pytest.mark.slow
+def test_the_metrics_against_all_numbers_made_by_hand() -> None:
+    _walk_metrics(every=1).conclude(300_000)
+
+
+def _walk_metrics(every: int) -> Walk:
+    walk, steps = Walk(), itertools.count()
+    told = [
+        {},
+        {"split": "test"},
+        {"split": "train"},
+        {"about": "model"},
+        {"delta": 0.0},
+        {"group_size": 1},
+        {"step": 7},
+    ]
+    measured = {"pipeline": "executed", "adversary": "none"}
+    spoken_of = [
+        *scopes(2),
+        *(Scope(**measured, **c) for c in deviating({k: SCOPES[k] for k in ("data", "record")}, 2)),
+    ]
+    for name in METRICS:
+        made = list(numbers(name, told, spoken_of))
+        for bound, about in itertools.product(({"at_most": 1.0}, {"at_least": 1.0}), ({}, {"about": "model"})):
+            spec, claim = stated("metric", {"name": name, **bound, **about}, {})
+            for finding in made:
+                if next(steps) % every == 0:
+                    walk.step(spec, claim, finding)
+    return walk
+
+
+def test_a_metric_beside_the_bounds_that_a_privacy_claim_rests_on() -> None:
+    """The same number twice: proved where it is claimed with its scope, and nothing where it is called a metric."""
+    bound = audits.bound(0.9, 0.0)
+    for quantity, kind, options in (
+        ("epsilon", "pure-dp", {"epsilon": 1.0}),
+        ("mu", "gdp", {"mu": 1.0}),
+        ("gamma", "rero", {"gamma": 1.0, "kappa": 0.1}),
+        ("advantage", "membership", {"advantage": 1.0}),
+    ):
+        at = FrozenMap({"kappa": 0.1} if kind == "rero" else {})
+        found = dataclasses.replace(bound, quantity=quantity, at=at)
+        assert audits.verdict(audits.claim(kind, **options), found).verdict == "proved"
+        assert audits.verdict(audits.claim("metric", name=quantity, at_most=1.0), found).verdict == "open"
+
+
+def evidences(most: int) -> Iterator[Evidence]:
+    """Attacks and counts that reject whatever they are held against, in every scope."""
+    for scope, size in itertools.product(scopes(most), (1, 4, 8)):
+        at = FrozenMap({"group_size": size})
+        yield audits.attack(2000, 2000, 2000, scope=scope, at=at)
+        for quantity, key in (("gamma", "kappa"), ("tpr", "fpr"), ("accuracy", ""), ("mu", "")):
+            more = {key: 0.1 if key == "kappa" else 1e-6} if key else {}
+            yield audits.counts(2000, 2000, quantity, scope=scope, at=FrozenMap({**at, **more}))
+    for scope in scopes(most):
+        for quantity in ("accuracy", "mu"):
+            yield audits.average([2000] * 60, 2000, quantity=quantity, scope=scope)
+
+
+def test_attacks_and_measurements_of_every_scope() -> None:
+    """A claim that is false against all evidence is refuted where some of it tells against it, and only there."""
+    _walk_attacks(few=1, least=40_000)
+
+
+@pytest.mark.slow
+def test_attacks_and_measurements_of_every_two_parts_of_a_scope() -> None:
+    _walk_attacks(few=2, least=300_000)
+
+
+def _walk_attacks(few: int, least: int) -> None:
+    walked, refuted, wrong = 0, 0, []
+    said = [(kind, _small(options)) for kind, (options, *_) in KINDS.items()]
+    said += [
+        ("metric", {"name": n, "at_most": 0.5, "about": a}) for n in ("accuracy", "mu") for a in ("model", "pipeline")
+    ]
+    made = list(evidences(few))
+    for kind, options in said:
+        for narrowed in deviating(NARROWED if kind != "metric" else {}, 1):
+            spec, claim = stated(kind, options, narrowed)
+            for evidence in made:
+                ours, theirs = verdict(spec, evidence) == "refuted", claims_oracle.tested(spec, claim, evidence)
+                walked, refuted = walked + 1, refuted + theirs
+                if ours != theirs:
+                    wrong.append(f"{ours}, and should be {theirs}: {claim} by {evidence}")
+    print(f"{walked} combinations, {refuted} refuted, {len(wrong)} wrong")
+    assert not wrong, f"{len(wrong)} of {walked}, such as\n" + "\n".join(wrong[:5])
+    assert walked > least
+    assert refuted > 100
+
+
+def _small(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same claim of nearly nothing."""
+    small = {"epsilon": 0.01, "mu": 0.01, "gamma": 0.2, "tpr": 0.05, "advantage": 0.01}
+    found = {key: small.get(key, value) for key, value in options.items()}
+    if "points" in found:
+        found["points"] = ({"fpr": 1e-6, "tpr": 1e-5},)
+    return found
+
+
+@functools.cache
+def bounds_of(kind: str) -> tuple[Finding, ...]:
+    """What an installed mechanism yields for its own example, before any trial."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "example.yaml"
+        path.write_text(CATALOG.mechanisms[kind].provider.example, encoding="utf-8")
+        loaded = load_specs([path], CATALOG)
+        assert loaded.ok, loaded.diagnostics
+        prepared = prepare(loaded.specs[0], CATALOG)
+        context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(prepared.spec), device="cpu")
+        try:
+            yielded = prepared.audit.bound(prepared.spec, context)
+            return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
+        finally:
+            context.close()
+
+
+@pytest.mark.parametrize("kind", sorted(CATALOG.mechanisms))
+def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str) -> None:
+    """Values just above and just below each finding's own, of every kind of claim, narrowed in every way."""
+    findings = bounds_of(kind)
+    walk = Walk()
+    for finding in findings:
+        if not 0.0 < finding.value < float("inf"):
+            continue
+        for factor in (0.999, 1.0, 1.001):
+            for claimed, options in _claims_near(finding, factor * finding.value):
+                narrowings = deviating(NARROWED, 1) if claimed != "metric" else iter([{}])
+                for narrowed in narrowings:
+                    for base in ({}, {"adjacency": finding.scope.adjacency, "adversary": finding.scope.adversary}):
+                        spec, claim = stated(claimed, options, {**base, **narrowed})
+                        walk.step(spec, claim, *findings)
+    print(f"{kind}: {walk.combinations} combinations, {dict(walk.found)}")
+    assert not walk.wrong, "\n".join(walk.wrong[:3])
+    assert walk.combinations > 100
+    assert walk.found["proved"] > 0
+    assert walk.found["open"] > 0
+
+
+@pytest.mark.parametrize("kind", sorted(CATALOG.mechanisms))
+def test_no_metric_is_decided_by_the_bounds_of_an_installed_mechanism(kind: str) -> None:
+    """Whatever a mechanism calls its numbers, none of theory decides a claim that has no scope."""
+    for quantity in sorted({finding.quantity for finding in bounds_of(kind)}):
+        for side, value in itertools.product(("at_most", "at_least"), (-1e9, 1e-9, 1.0, 1e9)):
+            stated_ = audits.claim("metric", name=quantity, **{side: value})
+            found = audits.verdict(stated_, *bounds_of(kind))
+            assert (found.verdict, found.upper, found.lower) == ("open", None, None), quantity
+
+
+def _claims_near(finding: Finding, value: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The claims that a finding's quantity and conditions bring to mind."""
+    at = dict(finding.at)
+    yield "metric", {"name": finding.quantity, "at_most": value}
+    yield "metric", {"name": finding.quantity, "at_least": value}
+    sized = {"group_size": at["group_size"]} if "group_size" in at else {}
+    match finding.quantity:
+        case "epsilon" if "alpha" in at:
+            yield "renyi-dp", {"alpha": at["alpha"], "epsilon": value, **sized}
+        case "epsilon":
+            yield "pure-dp", {"epsilon": value, **sized}
+            yield "approx-dp", {"epsilon": value, "delta": at.get("delta", 1e-6) or 1e-6, **sized}
+            yield "per-instance-dp", {"epsilon": value, "delta": at.get("delta", 1e-6) or 1e-6, "record": 3, **sized}
+        case "mu":
+            yield "gdp", {"mu": value, **sized}
+        case "gamma":
+            yield "rero", {"kappa": at.get("kappa", 0.1), "gamma": value}
+        case "tpr":
+            yield "membership", {"tpr": value, "fpr": at.get("fpr", 0.1)}
+            yield "tradeoff", {"points": ({"tpr": value, "fpr": at.get("fpr", 0.1)},)}
+        case "advantage":
+            yield "membership", {"advantage": value}

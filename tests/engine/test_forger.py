@@ -1,0 +1,68 @@
+"""The forger, a sample of its edits: ``tests/campaigns/forge.py`` makes all of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from support.forger.bench import Bench
+from support.forger.forge import allowed, edits_of, forge, forge_pages
+from support.forger.leaves import pattern, put, walk
+
+#: Edits of each subject in the sample.
+EDITS = 40
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("forger"))
+
+
+@pytest.mark.parametrize("kind", ["group", "per-instance", "preprocessing"])
+def test_no_edit_of_a_result_passes(bench: Bench, kind: str) -> None:
+    """Objected to, refused, or not recomputed; what passes is told as not verified."""
+    for subject in bench.subjects(kind):
+        chance = random.Random(f"1 {subject.name}")
+        edits = [edit for edit in edits_of(subject, chance, 1, 1) if not all("document" in path for path in edit.paths)]
+        told = forge(bench, subject, chance.sample(edits, EDITS // (1 if "bounds" in subject.name else 3)))
+        assert told.wrong == []
+        assert told.counts["objected"] + told.counts["refused"] + told.counts["not recomputed"] > told.counts["passed"]
+
+
+def test_no_edit_of_a_page_passes(bench: Bench) -> None:
+    for subject in bench.pages("group"):
+        told = forge_pages(bench, subject, random.Random(1), 2)
+        assert told.wrong == []
+        assert sum(told.counts.values()) > 60
+
+
+def test_the_forger_reaches_every_field(bench: Bench) -> None:
+    """Every field of every dataclass of a result is edited by itself at least once."""
+    reached = set()
+    for subject in bench.subjects("group"):
+        reached |= {
+            pattern(edit.paths[0]) for edit in edits_of(subject, random.Random(1), 1, 1) if len(edit.paths) == 1
+        }
+        missing = {
+            pattern(path)
+            for path, value in walk(subject.document)
+            if not isinstance(value, dict | list) and "document" not in path
+        } - reached
+        assert missing == set()
+
+
+def test_what_may_pass_is_no_verdict(bench: Bench) -> None:
+    subject = next(bench.subjects("group"))
+    for place in ("audits.*.verdicts.*.verdict", "audits.*.findings.*.value", "audits.*.left_out", "confidence"):
+        assert not allowed(place, subject)
+    assert allowed("created", subject)
+    assert put({"a": [1, {"b": 2}]}, ("a", 1, "b"), 3) == {"a": [1, {"b": 3}]}
+
+
+def test_it_would_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A ``verify`` that never objects lets everything pass, and the forger says so."""
+    subject = next(bench.subjects("group"))
+    edits = [e for e in edits_of(subject, random.Random(1), 1, 1) if e.paths[0][2:3] == ("verdicts",)][:20]
+    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *given, **options: ())
+    assert len(forge(bench, subject, edits).wrong) > 5

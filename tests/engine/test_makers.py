@@ -1,0 +1,223 @@
+"""Trials are of the code that made them: another version, or an edited file, makes them again, and results say so."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import counting
+
+from dpspec.contract import FrozenMap
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.events import Event, Noticed
+from dpspec.engine.preparing import trial_keys
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results import codec
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage import origins
+from dpspec.engine.storage.stored_trials import trial_key
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.language.load import load_specs
+from dpspec.registry import sources
+from dpspec.reporters.formats import markdown, terminal
+
+FAMILIES = {"mechanism": "mechanisms", "data": "datasets", "backend": "backends"}
+NAMES = {"mechanism": ("audit", "Audit"), "data": ("source", "Source"), "backend": ("trainer", "Trainer")}
+
+CODE = """\
+from support.counting import CountingAudit as Audit, Nothing as Source, NoTrainer as Trainer
+"""
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a package of somebody's, whose code offers what the counting catalog offers."""
+    package = tmp_path / "site" / "acme_code"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(CODE, encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    yield package
+    forget()
+    import sys
+
+    sys.modules.pop("acme_code", None)
+
+
+def forget() -> None:
+    """As in a new process."""
+    sources.source_digest.cache_clear()
+
+
+def catalog(part: str, version: str = "0.1", distribution: str = "acme", **changes: Any) -> Catalog:
+    """The counting catalog as dpspec's own, but for one part, which is somebody's."""
+    known = counting.catalog()
+    for family in FAMILIES.values():
+        offers = {k: dataclasses.replace(o, distribution="dpspec") for k, o in getattr(known, family).items()}
+        known = dataclasses.replace(known, **{family: offers})
+    ((kind, offered),) = getattr(known, FAMILIES[part]).items()
+    field, name = NAMES[part]
+    provider = dataclasses.replace(offered.provider, **{field: f"acme_code:{name}"}, **changes)
+    theirs = Offered(provider=provider, plugin="plug", distribution=distribution, version=version)
+    return dataclasses.replace(known, **{FAMILIES[part]: {kind: theirs}})
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Callable[..., Result]:
+    path = tmp_path / "coin.yaml"
+    path.write_text(counting.EXAMPLE, encoding="utf-8")
+
+    def make(known: Catalog, told: list[Event] | None = None) -> Result:
+        forget()
+        counting.RAN.clear()
+        specs = load_specs([path], known).specs
+        listeners = [] if told is None else [told.append]
+        result = run(specs, known, store=Store(tmp_path / "store"), listeners=listeners)
+        return codec.load(codec.dump(result))
+
+    return make
+
+
+@pytest.mark.parametrize("part", FAMILIES)
+def test_another_version_or_code_of_any_part_is_trained_again(audited: Any, site: Path, part: str) -> None:
+    audited(catalog(part))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    assert audited(catalog(part)).audits[0].stored_trials == 5
+    assert counting.RAN == []
+    audited(catalog(part, version="0.2"))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    (site / "__init__.py").write_text(CODE + "# without noise\n", encoding="utf-8")
+    audited(catalog(part))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    (site / "noise.py").write_text("NOISE = 0.0\n", encoding="utf-8")
+    audited(catalog(part))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    audited(catalog(part, distribution="another"))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("part", FAMILIES)
+def test_who_promises_to_raise_the_revision_is_believed(audited: Any, site: Path, part: str) -> None:
+    audited(catalog(part, revision_only=True))
+    (site / "__init__.py").write_text(CODE + "# a comment\n", encoding="utf-8")
+    audited(catalog(part, version="0.2", revision_only=True))
+    assert counting.RAN == []
+    audited(catalog(part, version="0.2", revision_only=True, trial_revision=2))
+    assert counting.RAN == [0, 1, 2, 3, 4]
+
+
+def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(
+    audited: Any, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = audited(catalog("backend"))
+    monkeypatch.setitem(globals(), "forget", lambda: None)
+    assert audited(catalog("backend")).audits[0].stored_trials == 5
+    (site / "__init__.py").write_text(CODE + "# edited\n", encoding="utf-8")
+    told: list[Event] = []
+    for _ in range(2):
+        edited = audited(catalog("backend"), told)
+        assert counting.RAN == [0, 1, 2, 3, 4]
+        assert {t.key for t in first.audits[0].trials}.isdisjoint(t.key for t in edited.audits[0].trials)
+    assert any("changed while this process ran" in event.message for event in told if isinstance(event, Noticed))
+
+
+def test_code_that_cannot_be_read_is_trained_again_by_every_process(
+    audited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MOST_FILES", 0)
+    first = audited(catalog("backend"))
+    told: list[Event] = []
+    again = audited(catalog("backend"), told)
+    assert counting.RAN == [0, 1, 2, 3, 4]
+    notices = [event.message for event in told if isinstance(event, Noticed)]
+    assert any("cannot read the code of backend 'native' (acme): " in notice for notice in notices)
+    assert {t.key for t in first.audits[0].trials}.isdisjoint(t.key for t in again.audits[0].trials)
+    (found,) = verify(again, catalog("backend"))
+    assert (found.what, found.differs) == ("5 trials, backend", False)
+
+
+def test_keys_of_dpspecs_own_are_those_of_the_version_before(tmp_path: Path) -> None:
+    path = tmp_path / "coin.yaml"
+    path.write_text(counting.EXAMPLE, encoding="utf-8")
+    known = catalog("backend", distribution="dpspec")
+    (spec,) = load_specs([path], known).specs
+    prepared = prepare(spec, known)
+    assert trial_keys.code_in(prepared.makers) == {}
+    inputs = prepared.audit.trial_inputs(spec)
+    key = trial_key(inputs, prepared.facts, prepared.revisions, (0,), 0, trial_keys.code_in(prepared.makers))
+    assert key == "2b88810b5ca4c429cc0433c747df5af2e7aeed6a858b97d1994c5d2af1d176ea"
+
+
+def test_a_result_says_who_made_its_trials(audited: Any) -> None:
+    audited(catalog("backend"))
+    result = audited(catalog("backend"))
+    (audit,) = result.audits
+    by = audit.trials[0].recorded["by"]
+    assert set(by) == {"mechanism", "data", "backend"}
+    assert (by["mechanism"]["distribution"], "code" in by["mechanism"]) == ("dpspec", False)
+    assert (by["backend"]["distribution"], by["backend"]["version"], by["backend"]["revision"]) == ("acme", "0.1", 1)
+    made = by["backend"]["code"][:12]
+    here = importlib.metadata.version("dpspec")
+    said = origins.origin_summary(audit)
+    assert said.startswith(f"5 of 5 trials from the store, made by dpspec {here}, torch ")
+    assert f"backend of acme 0.1, code {made} on 20" in said
+    for render in (terminal.render, markdown.render):
+        page = " ".join(render(result, internal=False).split())
+        assert "5 of 5 trials from the store" in page
+        assert f"acme 0.1, code {made}" in page
+    fresh = audited(catalog("backend", version="0.3"))
+    assert "from the store" not in terminal.render(fresh, internal=False)
+
+
+def test_what_made_the_trials_is_told_where_it_is_not_what_judged_them(
+    audited: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpspec.engine.running import tasks
+    from dpspec.engine.storage import stored_trials
+
+    original = tasks.environment
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
+        patch.setattr(stored_trials, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
+        audited(catalog("backend"))
+    told: list[Event] = []
+    result = audited(catalog("backend"), told)
+    line = f"5 of its 5 trials were made with torch 1.0; {original(None)['torch']} is what judged them"
+    assert line in [event.message for event in told if isinstance(event, Noticed)]
+    assert line in " ".join(terminal.render(result, internal=False).split())
+
+
+def test_verify_tells_trials_of_other_code_without_calling_them_wrong(audited: Any, site: Path) -> None:
+    result = audited(catalog("backend"))
+    assert verify(result, catalog("backend")) == ()
+    forget()
+    (site / "__init__.py").write_text(CODE + "# edited\n", encoding="utf-8")
+    (found,) = verify(result, catalog("backend", version="0.2"))
+    assert (found.what, found.differs) == ("5 trials, backend", False)
+    assert found.recorded.startswith("made by acme 0.1, code ")
+    assert "installed is acme 0.2, code " in found.recomputed
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        {},
+        {"backend": 3},
+        {"mechanism": {}, "data": {}, "backend": {}},
+        {"backend": {"kind": "native", "revision": 1, "code": ["x"]}},
+    ],
+)
+def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: dict[str, Any]) -> None:
+    result = audited(catalog("backend"))
+    (audit,) = result.audits
+    edited = tuple(
+        dataclasses.replace(t, recorded=FrozenMap({**t.recorded, "by": by}), key="0" * 64) for t in audit.trials
+    )
+    found = verify(dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=edited),)), catalog("backend"))
+    assert any(one.differs and one.what.startswith("trials[0].key") for one in found)
+    assert origins.origin_summary(dataclasses.replace(audit, trials=edited))

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dpspec.contract import Span, Spec
+from dpspec.language.load import Loaded
+
+Load = Callable[..., Loaded]
+
+
+def only(loaded: Loaded) -> Spec:
+    assert loaded.diagnostics == ()
+    (spec,) = loaded.specs
+    return spec
+
+
+def told(loaded: Loaded) -> list[tuple[str, int, int]]:
+    assert loaded.specs == ()
+    return [(d.code, d.span.line, d.span.column) for d in loaded.diagnostics if d.span]
+
+
+class TestExtends:
+    def test_maps_merge_and_lists_replace(self, load: Load, valid: str) -> None:
+        child = "extends: base.yaml\nname: child\nmechanism: {steps: 5}\nclaims: [{kind: gdp, mu: 2}]\n"
+        spec = only(load(child, base=valid))
+        assert spec.name == "child"
+        assert spec.mechanism["steps"] == 5
+        assert spec.mechanism["clip_norm"] == 1.0
+        assert [claim.kind for claim in spec.claims] == ["gdp"]
+
+    def test_null_removes_what_the_parent_gives(self, load: Load, valid: str) -> None:
+        spec = only(load("extends: base.yaml\naudit: null\n", base=valid))
+        assert spec.audit is None
+
+    def test_null_that_removes_nothing_is_a_mistake(self, load: Load, valid: str) -> None:
+        loaded = load(valid[: valid.index("audit:")] + "audit:\n")
+        assert [(d.code, d.message) for d in loaded.diagnostics] == [("wrong-type", "audit must be a map, got nothing")]
+
+    def test_sampling_can_be_switched(self, load: Load, valid: str) -> None:
+        child = "extends: base.yaml\nmechanism: {sampling: {scheme: fixed, rate: null, batch_size: 64}}\n"
+        assert only(load(child, base=valid)).mechanism["sampling"] == {"scheme": "fixed", "batch_size": 64}
+
+    def test_values_keep_the_span_of_their_file(self, load: Load, valid: str) -> None:
+        spec = only(load("extends: base.yaml\nmechanism: {steps: 5}\n", base=valid))
+        assert spec.origin[("mechanism", "steps")] == Span("spec.yaml", 2, 20, 2, 21)
+        assert spec.origin[("mechanism", "clip_norm")].file == "base.yaml"
+
+    def test_errors_are_told_in_the_parents_file(self, load: Load, valid: str) -> None:
+        loaded = load("extends: base.yaml\n", base=valid.replace("clip_norm: 1.0", "clip_norm: -1"))
+        assert [(d.span.file, d.span.line) for d in loaded.diagnostics if d.span] == [("base.yaml", 8)]
+
+    def test_grandparents(self, load: Load, valid: str) -> None:
+        middle = "extends: old.yaml\nmechanism: {steps: 5, noise_multiplier: 2}\n"
+        spec = only(load("extends: middle.yaml\nmechanism: {steps: 6}\n", middle=middle, old=valid))
+        assert (spec.mechanism["steps"], spec.mechanism["noise_multiplier"]) == (6, 2.0)
+
+    @pytest.mark.parametrize(
+        ("extends", "code"),
+        [
+            ("spec.yaml", "extends-cycle"),
+            ("./spec.yaml", "extends-cycle"),
+            ("loop.yaml", "extends-cycle"),
+            ("/tmp/x.yaml", "bad-extends"),
+            ("3", "bad-extends"),
+            ("[a.yaml, b.yaml]", "bad-extends"),
+            ('"\\ud800\\udc00"', "bad-character"),
+            ("absent.yaml", "unreadable"),
+            ('"."', "unreadable"),
+        ],
+    )
+    def test_refused(self, load: Load, extends: str, code: str) -> None:
+        loaded = load(f"dpspec: 1\nextends: {extends}\n", loop="extends: spec.yaml\n")
+        assert [d.code for d in loaded.diagnostics] == [code]
+
+    def test_the_chain_has_a_limit(self, load: Load, valid: str) -> None:
+        chain = {f"p{i}": f"extends: p{i + 1}.yaml\n" for i in range(1, 9)}
+        assert only(load("extends: p2.yaml\n", **chain, p9=valid))
+        assert told(load("extends: p1.yaml\n", **chain, p9=valid)) == [("extends-depth", 1, 10)]
+
+    def test_a_parent_that_is_no_map(self, load: Load) -> None:
+        assert [d.code for d in load("extends: base.yaml\n", base="[1]").diagnostics] == ["wrong-type"]
+
+
+class TestSet:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("3", 3),
+            ("1e-3", 1e-3),
+            ("no", "no"),
+            ('"3"', "3"),
+            ("[1, 2]", [1, 2]),
+            ("{a: 1}", {"a": 1}),
+            ("a b", "a b"),
+        ],
+    )
+    def test_values_are_yaml(self, load: Load, valid: str, text: str, value: object) -> None:
+        loaded = load(valid, f"threat_model.collection={{v: {text}}}")
+        assert only(loaded).threat_model.options["collection"]["v"] == (tuple(value) if type(value) is list else value)
+
+    def test_claims_by_id_by_default_id_and_by_position(self, load: Load, valid: str) -> None:
+        spec = only(load(valid, "claims.one.epsilon=9", "claims.claim-2.mu=8", "claims.0.delta=1e-3"))
+        assert spec.claims[0].options == {"epsilon": 9.0, "delta": 1e-3}
+        assert spec.claims[1]["mu"] == 8.0
+
+    def test_the_span_is_in_the_command_line(self, load: Load, valid: str) -> None:
+        spec = only(load(valid, "name=x", "mechanism.steps = 7"))
+        assert spec.origin[("mechanism", "steps")] == Span("--set", 2, 19, 2, 20)
+
+    def test_blocks_are_made_where_they_are_missing(self, load: Load, valid: str) -> None:
+        text = valid.replace("training: {backend: native, learning_rate: 1}\n", "")
+        assert only(load(text, "training.learning_rate=0.25")).training["learning_rate"] == 0.25
+
+    def test_a_map_replaces(self, load: Load, valid: str) -> None:
+        spec = only(load(valid, "mechanism.sampling={scheme: full}"))
+        assert spec.mechanism["sampling"] == {"scheme": "full"}
+
+    def test_null_removes(self, load: Load, valid: str) -> None:
+        assert only(load(valid, "audit=null")).audit is None
+        assert only(load(valid, "description=")).description == ""
+
+    def test_later_ones_win(self, load: Load, valid: str) -> None:
+        assert only(load(valid, "mechanism.steps=1", "mechanism.steps=2")).mechanism["steps"] == 2
+
+    @pytest.mark.parametrize(
+        ("override", "column", "message"),
+        [
+            ("steps", 1, "--set expects PATH=VALUE, such as mechanism.noise_multiplier=1.2"),
+            ("=3", 1, "--set expects PATH=VALUE, such as mechanism.noise_multiplier=1.2"),
+            ("claims.onee.mu=3", 8, "no claim is called 'onee'; did you mean 'one'?"),
+            ("claims.7.mu=3", 8, "no claim is called '7'"),
+            ("threat_model.group_size.5=3", 25, "'threat_model.group_size' is a list without an item '5'"),
+            ("name.first=x", 6, "'name' is a single value and has no 'first'"),
+            ("mechanism..steps=x", 11, "'mechanism..steps' has an empty piece between its dots"),
+            ("extends=x.yaml", 1, "extends cannot be overridden: parents are read before the command line"),
+        ],
+    )
+    def test_paths_that_name_nothing(self, load: Load, valid: str, override: str, column: int, message: str) -> None:
+        loaded = load(valid, override)
+        assert told(loaded) == [("bad-path", 1, column)]
+        assert loaded.diagnostics[0].message == message
+
+    def test_unknown_keys_are_told_like_those_of_a_file(self, load: Load, valid: str) -> None:
+        loaded = load(valid, "mechansim.steps=3")
+        assert told(loaded) == [("unknown-key", 1, 1)]
+        assert loaded.diagnostics[0].message == "unknown key 'mechansim' in the spec; did you mean 'mechanism'?"
+
+    def test_broken_values(self, load: Load, valid: str) -> None:
+        assert told(load(valid, "name=x", "mechanism.steps=[1")) == [("syntax", 2, 19)]
+        assert told(load(valid, "mechanism.steps=!!int 3")) == [("tag", 1, 17)]
+
+    def test_sources_hold_the_command_line(self, load: Load, valid: str) -> None:
+        loaded = load(valid, "name=x", "description=a\nb")
+        assert loaded.sources["--set"] == "name=x\ndescription=a b"
+
+
+class TestMatrix:
+    def test_product_of_axes(self, load: Load, valid: str) -> None:
+        text = valid + "matrix: {mechanism.noise_multiplier: [1, 2.5], claims.one.epsilon: [3, 4]}\n"
+        specs = load(text).specs
+        assert [s.name for s in specs] == ["valid[1, 3]", "valid[1, 4]", "valid[2.5, 3]", "valid[2.5, 4]"]
+        assert [s.mechanism["noise_multiplier"] for s in specs] == [1.0, 1.0, 2.5, 2.5]
+        assert specs[1].cell == {"mechanism.noise_multiplier": 1, "claims.one.epsilon": 4}
+        assert specs[1].claims[0]["epsilon"] == 4.0
+        assert "matrix" not in specs[1].document
+        assert len({s.digest for s in specs}) == 4
+
+    def test_list_of_cells(self, load: Load, valid: str) -> None:
+        text = valid + "matrix:\n- {mechanism.steps: 1}\n- {mechanism.steps: 2, data.size: 5}\n"
+        specs = load(text).specs
+        assert [s.name for s in specs] == ["valid[steps=1]", "valid[steps=2, size=5]"]
+        assert [s.data["size"] for s in specs] == [10, 5]
+
+    def test_long_or_equal_names_become_numbers(self, load: Load, valid: str) -> None:
+        text = valid + 'matrix: [{name2: "x"}, {name3: "x"}]\n'
+        loaded = load(text.replace("name2", "data.size").replace("name3", "data.radius").replace('"x"', "5"))
+        assert [s.name for s in loaded.specs] == ["valid[size=5]", "valid[radius=5]"]
+        long = ", ".join(f"[{i}, {'1, ' * 30}1]" for i in (1, 2))
+        assert [s.name for s in load(valid + f"matrix: {{model.hidden: [{long}]}}\n").specs] == [
+            "valid[#1]",
+            "valid[#2]",
+        ]
+
+    def test_a_cell_lies_over_the_child_and_below_the_command_line(self, load: Load, valid: str) -> None:
+        text = "extends: base.yaml\ndata: {size: 2}\nmatrix: {data.size: [3, 4]}\n"
+        assert [s.data["size"] for s in load(text, base=valid).specs] == [3, 4]
+        spec = only(load(text, "data.size=5", base=valid))
+        assert (spec.data["size"], spec.name, spec.cell) == (5, "valid", {})
+
+    def test_the_command_line_removes_an_axis_however_it_is_spelt(self, load: Load, valid: str) -> None:
+        text = valid + "matrix: {claims.one.epsilon: [1, 2], data.size: [3, 4]}\n"
+        loaded = load(text, "claims.0.epsilon=7")
+        assert [s.name for s in loaded.specs] == ["valid[3]", "valid[4]"]
+        assert {s.claims[0]["epsilon"] for s in loaded.specs} == {7.0}
+        assert [s.name for s in load(text, "data={kind: toy}").specs] == ["valid[1]", "valid[2]"]
+        assert len(load(text, "data.radius=1").specs) == 4
+
+    def test_the_command_line_may_replace_the_matrix(self, load: Load, valid: str) -> None:
+        text = valid + "matrix: {data.size: [3, 4]}\n"
+        assert [s.name for s in load(text, "matrix={data.size: [7]}").specs] == ["valid[7]"]
+        assert only(load(text, "matrix=null")).name == "valid"
+
+    def test_a_cell_may_remove(self, load: Load, valid: str) -> None:
+        specs = load(valid + "matrix: [{audit: null}, {audit.seed: 3}]\n").specs
+        assert [s.audit is None for s in specs] == [True, False]
+
+    def test_an_error_in_one_cell_is_told_at_its_value(self, load: Load, valid: str) -> None:
+        loaded = load(valid + "matrix: {mechanism.clip_norm: [1, -1, 2]}\n")
+        assert told(loaded) == [("out-of-range", 28, 35)]
+
+    def test_an_error_of_every_cell_is_told_once(self, load: Load, valid: str) -> None:
+        text = valid.replace("clip_norm: 1.0", "clip_norm: -1") + "matrix: {data.size: [1, 2, 3]}\n"
+        assert told(load(text)) == [("out-of-range", 8, 14)]
+
+    @pytest.mark.parametrize(
+        ("matrix", "message"),
+        [
+            ("3", "matrix must be a map of axes or a list of cells, got 3"),
+            ("[]", "matrix must be a map of axes or a list of cells, got a list"),
+            ("{data.size: 3}", "the axis 'data.size' must be a list of values, got 3"),
+            ("{data.size: []}", "the axis 'data.size' must be a list of values, got an empty list"),
+            ("[3]", "a cell must be a map of paths to values, got 3"),
+            ("[{}]", "a cell must be a map of paths to values, got a map"),
+            ("{data.size: [1, 1]}", "the matrix holds the same cell twice"),
+            ("{name: [a, b]}", "'name' cannot vary over a matrix"),
+            ("{matrix.x: [1, 2]}", "'matrix.x' cannot vary over a matrix"),
+        ],
+    )
+    def test_refused(self, load: Load, valid: str, matrix: str, message: str) -> None:
+        loaded = load(valid + f"matrix: {matrix}\n")
+        assert [(d.code, d.message) for d in loaded.diagnostics] == [("bad-matrix", message)]
+
+    def test_an_axis_without_a_place(self, load: Load, valid: str) -> None:
+        loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
+        assert told(loaded) == [("bad-path", 28, 10)]
+
+    def test_the_number_of_cells_is_bounded(self, load: Load, valid: str) -> None:
+        axis = ", ".join(str(i) for i in range(1, 34))
+        text = valid + f"matrix: {{data.size: [{axis}], mechanism.steps: [{axis}]}}\n"
+        loaded = load(text)
+        assert [(d.code, d.message) for d in loaded.diagnostics] == [
+            ("too-many-cells", "the matrix has 1089 cells; this spec may have 1000")
+        ]
+        many = ", ".join(["0"] * 5000)
+        loaded = load(valid + f"matrix: {{data.x: [{many}], data.y: [{many}], data.z: [{many}]}}\n")
+        assert [d.code for d in loaded.diagnostics] == ["too-many-cells"]

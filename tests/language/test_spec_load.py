@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract.catalog import Catalog
+from dpspec.errors import DpspecError, PluginError, SpecError
+from dpspec.language.diagnostics.render import render
+from dpspec.language.load import Loaded, from_document, load_specs
+from dpspec.language.reading.tree import plain
+from dpspec.language.reading.yaml_source import read_yaml
+
+Load = Callable[..., Loaded]
+
+
+def digest(loaded: Loaded) -> str:
+    (spec,) = loaded.specs
+    return spec.digest
+
+
+class TestDigest:
+    def test_does_not_see_comments_order_and_spelling(self, load: Load, valid: str) -> None:
+        before = digest(load(valid))
+        head, body = valid.split("mechanism:\n")
+        lines, rest = body.split("\n\n", 1)
+        again = f"{rest}\n# a comment\n{head}mechanism:\n" + "\n".join(reversed(lines.split("\n"))) + "\n"
+        assert digest(load(again)) == before
+        assert digest(load(valid.replace("1e-5", "0.00001").replace("epsilon: 3", "epsilon: 3.0"))) == before
+
+    def test_does_not_see_names_and_texts(self, load: Load, valid: str) -> None:
+        before = digest(load(valid))
+        text = valid.replace("name: valid", "name: other\nrequires: [pytest]").replace("nothing wrong", "another text")
+        assert digest(load(text)) == before
+
+    def test_does_not_see_how_a_spec_is_put_together(self, load: Load, valid: str) -> None:
+        before = digest(load(valid))
+        assert digest(load("extends: base.yaml\n", base=valid)) == before
+        assert digest(load(valid + "matrix: {mechanism.noise_multiplier: [1.0]}\n")) == before
+        assert digest(load(valid.replace("steps: 100", "steps: 7"), "mechanism.steps=100")) == before
+
+    def test_does_not_see_defaults_written_out(self, load: Load, valid: str) -> None:
+        before = digest(load(valid))
+        assert (
+            digest(load(valid.replace("kind: toy", "kind: toy, size: 10").replace("seed: 7", "seed: 7\n  runs: 1")))
+            == before
+        )
+
+    @pytest.mark.parametrize("change", ["mechanism.steps=99", "claims.one.epsilon=3.5", "audit.seed=8", "data.size=11"])
+    def test_sees_everything_else(self, load: Load, valid: str, change: str) -> None:
+        assert digest(load(valid, change)) != digest(load(valid))
+
+    def test_is_the_same_tomorrow(self, load: Load, valid: str) -> None:
+        assert digest(load(valid)) == "3145b064a917d36a7047ec63c4acef7b761f79707183302036bab8ead085a644"
+
+
+class TestFromDocument:
+    def test_rebuilds_an_equal_spec(self, load: Load, valid: str, catalog: Catalog) -> None:
+        for spec in load(valid + "matrix: {data.size: [3, 4]}\n").specs:
+            document = json.loads(json.dumps(spec.to_json()))
+            again = from_document(document, catalog, spec.directory, name=spec.name, cell=spec.cell)
+            assert again == spec
+            assert hash(again) == hash(spec)
+
+    def test_takes_the_documents_name(self, load: Load, valid: str, catalog: Catalog) -> None:
+        (spec,) = load(valid).specs
+        assert from_document(spec.document, catalog) == spec
+
+    def test_resolving_twice_changes_nothing(self, load: Load, valid: str, catalog: Catalog) -> None:
+        (spec,) = load(valid.replace("steps: 100", "phases: [{steps: 1}, {steps: 2, noise_multiplier: 2}]")).specs
+        assert from_document(spec.document, catalog).document == spec.document
+
+    def test_raises_what_is_wrong(self, load: Load, valid: str, catalog: Catalog) -> None:
+        document = load(valid).specs[0].to_json()
+        with pytest.raises(SpecError, match="steps must be at least 1"):
+            from_document({**document, "mechanism": {**document["mechanism"], "steps": 0}}, catalog)
+        with pytest.raises(PluginError, match="'gone'"):
+            from_document({**document, "mechanism": {**document["mechanism"], "kind": "gone"}}, catalog)
+
+    def test_foreign_values(self, load: Load, valid: str, catalog: Catalog) -> None:
+        document = load(valid).specs[0].to_json()
+        deep: list[Any] = []
+        for _ in range(1000):
+            deep = [deep]
+        for value in (math.nan, math.inf, deep, {1: 2}, object()):
+            with pytest.raises(SpecError):
+                from_document({**document, "data": {"kind": "toy", "size": value}}, catalog)
+
+
+def test_directories_are_those_of_the_files(load: Load, valid: str, catalog: Catalog, tmp_path: Path) -> None:
+    load(valid)
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    (folder / "child.yaml").write_text("extends: ../spec.yaml\n")
+    (spec,) = load_specs([folder / "child.yaml"], catalog).specs
+    assert spec.directory == str(folder)
+    assert spec.origin[("name",)].file == str(tmp_path / "spec.yaml")
+
+
+def test_several_files(load: Load, valid: str, catalog: Catalog) -> None:
+    load(valid, other=valid.replace("steps: 100", "steps: x"))
+    loaded = load_specs([Path("spec.yaml"), Path("other.yaml"), Path("absent.yaml")], catalog)
+    assert [spec.name for spec in loaded.specs] == ["valid"]
+    assert [(d.span.file, d.code) for d in loaded.diagnostics if d.span] == [
+        ("other.yaml", "wrong-type"),
+        ("absent.yaml", "unreadable"),
+    ]
+    assert set(loaded.sources) == {"spec.yaml", "other.yaml"}
+
+
+def test_no_files(catalog: Catalog) -> None:
+    loaded = load_specs([], catalog)
+    assert (loaded.specs, loaded.diagnostics, loaded.missing_plugins) == ((), (), False)
+
+
+# What follows looks for anything that escapes as an exception.
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+KEYS = st.text(max_size=6) | st.sampled_from(["kind", "steps", "phases", "scheme", "rate", "id", "expect", "points"])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+PLACES = [
+    *("dpspec", "name", "requires", "extends", "mechanism", "data", "model", "training", "threat_model", "claims"),
+    *("audit", "matrix", "mechanism.kind", "mechanism.sampling", "mechanism.sampling.scheme", "mechanism.phases"),
+    *("claims.0", "claims.0.kind", "claims.0.id", "claims.0.expect", "claims.0.delta", "claims.1.group_size"),
+    *(
+        "threat_model.group_size",
+        "threat_model.access",
+        "audit.canary",
+        "audit.canary.kind",
+        "matrix.claims.one.epsilon",
+    ),
+]
+RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def changed(valid: str, edits: list[tuple[str, Any]]) -> dict[str, Any]:
+    document: dict[str, Any] = plain(read_yaml(valid, "").root)  # type: ignore[arg-type]
+    for place, value in edits:
+        *way, last = [int(part) if part.isdigit() else part for part in place.split(".")]
+        inner: Any = document
+        try:
+            for part in way:
+                inner = inner[part]
+            inner[last] = value
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier edit took the place away
+    return document
+
+
+@RELAXED
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_wrong_documents_never_raise(load: Load, valid: str, catalog: Catalog, edits: list[tuple[str, Any]]) -> None:
+    document = changed(valid, edits)
+    loaded = load(json.dumps(document).encode("utf-8", "surrogatepass"))
+    assert loaded.specs or loaded.diagnostics
+    render(loaded.diagnostics, sources=loaded.sources)
+    try:
+        from_document(document, catalog)
+    except DpspecError as error:
+        assert str(error)  # noqa: PT017 - any other exception is the failure looked for
+
+
+@RELAXED
+@given(
+    st.lists(
+        st.text(max_size=20) | st.builds("{}={}".format, st.sampled_from(PLACES), VALUES.map(json.dumps)), max_size=3
+    )
+)
+def test_wrong_overrides_never_raise(load: Load, valid: str, overrides: list[str]) -> None:
+    loaded = load(valid, *overrides)
+    assert loaded.specs or loaded.diagnostics
+    render(loaded.diagnostics, sources=loaded.sources)
+
+
+@RELAXED
+@given(st.integers(0, 800), st.integers(0, 30), st.text(alphabet="[]{},:-&*!|>'\"%@#? \n\t\\ab01.e", max_size=8))
+def test_damaged_files_never_raise(load: Load, valid: str, start: int, length: int, text: str) -> None:
+    loaded = load(valid[:start] + text + valid[start + length :])
+    assert loaded.specs or loaded.diagnostics
+    render(loaded.diagnostics, sources=loaded.sources)
+
+
+@RELAXED
+@given(st.binary(max_size=100))
+def test_bytes_never_raise(load: Load, raw: bytes) -> None:
+    loaded = load(raw)
+    assert loaded.diagnostics
+    render(loaded.diagnostics)

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dpspec.contract import Span
+from dpspec.language.reading.tree import origin, plain
+from dpspec.language.reading.yaml_source import MAX_DEPTH, MAX_EVENTS, Source, read_file, read_yaml
+
+YAMLISH = st.text(alphabet="[]{},:-&*!|>'\"%@`#?~ \n\t\\ab01.e+xu\x85\u2028é", max_size=80)
+
+
+def read(text: str) -> Source:
+    return read_yaml(text, "f.yaml")
+
+
+def codes(source: Source) -> list[str]:
+    return [d.code for d in source.diagnostics]
+
+
+def value(text: str) -> object:
+    source = read(text)
+    assert source.root is not None
+    assert source.diagnostics == ()
+    return plain(source.root)
+
+
+def test_quotes_make_text() -> None:
+    assert value("a: '1'\nb: \"true\"\nc: |\n  2\nd: null") == {"a": "1", "b": "true", "c": "2\n", "d": None}
+
+
+def test_anchors_repeat_values() -> None:
+    assert value("a: &x [1, 2]\nb: *x") == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_merge_keys_are_ordinary_keys() -> None:
+    assert value("<<: {a: 1}") == {"<<": {"a": 1}}
+
+
+def test_spans_of_values_and_keys() -> None:
+    source = read('a: 1.5\nlong_key:\n  - x\n  - "two words"\n')
+    assert source.root is not None
+    spans = origin(source.root)
+    assert spans[("a",)] == Span("f.yaml", 1, 4, 1, 7)
+    assert spans.key(("a",)) == Span("f.yaml", 1, 1, 1, 2)
+    assert spans.key(("long_key",)) == Span("f.yaml", 2, 1, 2, 9)
+    assert spans[("long_key", 0)] == Span("f.yaml", 3, 5, 3, 6)
+    assert spans[("long_key", 1)] == Span("f.yaml", 4, 5, 4, 16)
+    assert spans.key(("long_key", 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "column"),
+    [
+        ("a: 1\na: 2", "duplicate-key", 2, 1),
+        ("a: !!str 1", "tag", 1, 4),
+        ("a: ! 12", "tag", 1, 4),
+        ("!thing {a: 1}", "tag", 1, 1),
+        ("a: !!python/object:os.system [x]", "tag", 1, 4),
+        ("!!python/name:os.system : 1", "bad-key", 1, 1),
+        ("1: x", "bad-key", 1, 1),
+        ("true: x", "bad-key", 1, 1),
+        ("? [a]\n: x", "bad-key", 1, 3),
+        ("? \n: x", "bad-key", 1, 2),
+        ("a: &a [*a]", "alias-recursion", 1, 4),
+        ("a: &a {b: *a}", "alias-recursion", 1, 4),
+        ("a: 1e999", "bad-number", 1, 4),
+        ("a: [0, 99999999999999999999]", "bad-number", 1, 8),
+        ('a: "\\0"', "bad-character", 1, 4),
+        ('a: "\\uD800"', "bad-character", 1, 4),
+        ('a: "\\UFFFFFFFF"', "bad-character", 1, 7),
+        ('"\\e": 1', "bad-character", 1, 1),
+        ("a: 1\n# \u2028", "bad-character", 2, 3),
+        ("a: 1\n---\nb: 2", "several-documents", 2, 1),
+        ("", "empty-file", 1, 1),
+        ("# only a comment", "empty-file", 1, 1),
+        ("---\n...\n", "empty-file", 1, 1),
+        ("~", "empty-file", 1, 1),
+        ("a: [1, 2\nb: 3", "syntax", 2, 2),
+        ("a:\n\tb: 1", "syntax", 2, 1),
+        ("a: b: c", "syntax", 1, 5),
+        ("a: 'x", "syntax", 1, 6),
+        ("a: *nothing", "syntax", 1, 4),
+        ("a: @x", "syntax", 1, 4),
+        ("%YAML 2.0\n---\na: 1", "syntax", 1, 1),
+    ],
+)
+def test_refused(text: str, code: str, line: int, column: int) -> None:
+    source = read(text)
+    assert codes(source) == [code]
+    span = source.diagnostics[0].span
+    assert span is not None
+    assert (span.line, span.column) == (line, column)
+
+
+def test_quoted_keys_may_look_like_anything() -> None:
+    assert value('"1": x\n"true": y') == {"1": "x", "true": "y"}
+
+
+def test_all_faults_of_a_file_at_once() -> None:
+    source = read("a: !!int 1\nb: 1e999\nb: 2\n3: 4\n")
+    assert codes(source) == ["tag", "bad-number", "duplicate-key", "bad-key"]
+    assert source.spoilt == {("a",), ("b",)}
+
+
+def test_the_first_of_two_equal_keys_counts() -> None:
+    source = read("a: 1\na: 2")
+    assert source.root is not None
+    assert plain(source.root) == {"a": 1}
+    assert source.diagnostics[0].help == "the first one is in line 1; keep one"
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+DEEP_ALIASES = "".join(
+    f"- &a{i} {'[' * 50}{f'*a{i - 1}' if i else 'x'}{']' * 50}\n" for i in range(100)
+)  # each level is shallow, all together are not
+HOSTILE = {
+    "alias bomb": (BOMB, "alias-bomb"),
+    "aliases of aliases": (DEEP_ALIASES, "too-deep"),
+    "lists": ("[" * 100_000, "too-deep"),
+    "lists by line": ("[\n" * 60_000, "too-deep"),
+    "maps": ("{" * 100_000, "too-deep"),
+    "maps in lists": ("[{" * 60_000, "too-deep"),
+    "dashes": ("- " * 60_000, "too-deep"),
+    "question marks": ("? " * 60_000, "too-deep"),
+    "many values": (f"[{'a,' * 60_000}]", "too-large"),
+    "many keys": ("".join(f"k{i}: v\n" for i in range(12_000)), "too-large"),
+    "many documents": ("---\n" * 30_000, "several-documents"),
+    "one long word": ("a" * 130_000, None),
+    "escapes": ('"' + "\\n" * 60_000 + '"', None),
+    "colons": (":" * 130_000, None),
+    "blank lines": ("\n" * 130_000, "empty-file"),
+    "exclamation marks": ("!" * 130_000, None),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts_are_answered_soon(name: str) -> None:
+    text, code = HOSTILE[name]
+    start = time.process_time()
+    found = codes(read(text))
+    assert time.process_time() - start < 10  # it is the explosion that is excluded, not the last tenth of a second
+    if code is not None:
+        assert found == [code]
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    assert codes(read("[" * MAX_DEPTH + "]" * MAX_DEPTH)) == []
+    assert codes(read("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))) == ["too-deep"]
+    around = 5  # the stream begins, document and list begin and end
+    assert codes(read(f"[{'a,' * (MAX_EVENTS - around)}]")) == []
+    assert codes(read(f"[{'a,' * (MAX_EVENTS - around + 1)}]")) == ["too-large"]
+
+
+def test_a_file_of_fifty_megabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    with open(path, "wb") as stream:
+        stream.truncate(50 * 1024 * 1024)
+    start = time.process_time()
+    source = read_file(path)
+    assert time.process_time() - start < 5
+    assert codes(source) == ["too-large"]
+    assert source.text is None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="a file that hides its size")
+def test_files_of_the_system_stay_unread(tmp_path: Path) -> None:
+    """The environment of the process, with its secrets, must not end up in a message (``extends`` may name it)."""
+    for path in (Path("/proc/self/environ"), tmp_path / "link.yaml"):
+        if not path.exists():
+            path.symlink_to("/proc/self/environ")
+        source = read_file(path)
+        assert codes(source) == ["unreadable"]
+        assert source.text is None
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert codes(read_file(tmp_path)) == ["unreadable"]
+    assert codes(read_file(tmp_path / "absent.yaml")) == ["unreadable"]
+    assert codes(read_file(tmp_path / "a\0b.yaml")) == ["unreadable"]
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    assert codes(read_file(pipe)) == ["unreadable"]
+
+
+def test_encoding_is_told_at_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("a: 1\nb: né".encode("latin-1"))
+    diagnostic = read_file(path).diagnostics[0]
+    assert diagnostic.code == "encoding"
+    assert diagnostic.span == Span(str(path), 2, 5, 2, 6)
+
+
+def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
+    path = tmp_path / "windows.yaml"
+    path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
+    source = read_file(path)
+    assert source.root is not None
+    assert plain(source.root) == {"a": 1, "b": 2}
+    assert origin(source.root)[("b",)] == Span(str(path), 2, 4, 2, 5)
+
+
+@given(YAMLISH | st.text(max_size=60))
+@example("a: &a\n  ? *a\n  : 1")
+@example("\ufeff")
+def test_any_text_gives_data_or_diagnostics(text: str) -> None:
+    source = read(text)
+    assert (source.root is not None) or source.diagnostics
+    for diagnostic in source.diagnostics:
+        assert diagnostic.span is not None
+        assert diagnostic.span.line >= 1
+        assert diagnostic.span.column >= 1
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_data_or_diagnostics(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "random.yaml"
+    path.write_bytes(raw)
+    source = read_file(path)
+    assert (source.root is not None) or source.diagnostics

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dpspec.language.load import MAX_DIAGNOSTICS, Loaded
+
+Load = Callable[..., Loaded]
+Problems = Callable[..., list[tuple[str, str, str | None]]]
+
+
+def test_a_valid_spec(load: Load, valid: str) -> None:
+    loaded = load(valid)
+    assert loaded.ok
+    assert not loaded.missing_plugins
+    (spec,) = loaded.specs
+    assert spec.mechanism.kind == "noisy"
+    assert spec.training.kind == "native"
+    assert spec.training.options == {"learning_rate": 1.0, "reduction": "mean", "momentum": 0.0}
+    assert spec.data.options == {"size": 10}
+    assert spec.model is not None
+    assert spec.model.options == {"hidden": (8,)}
+    assert spec.threat_model.adjacency == "add-remove"
+    assert spec.threat_model.group_size == (1, 4)
+    assert spec.audit is not None
+    assert (spec.audit.method, spec.audit.runs, spec.audit.confidence, spec.audit.seed) == ("one-run", 1, 0.95, 7)
+    assert spec.audit.expect == "conforms-within"
+    assert spec.audit.options == {
+        "canary": {"space": "gradient", "kind": "orthogonal", "count": 100, "norm": 2.0},
+        "depth": 3,
+    }
+    assert spec.directory == "."
+
+
+def test_numbers_take_the_type_of_their_schema(load: Load, valid: str) -> None:
+    (spec,) = load(valid.replace("steps: 100", "steps: 100.0").replace("seed: 7", "seed: 7.0")).specs
+    assert type(spec.mechanism["steps"]) is int
+    assert type(spec.mechanism["noise_multiplier"]) is float
+    assert type(spec.document["audit"]["seed"]) is int
+    assert type(spec.claims[0]["epsilon"]) is float
+    assert type(spec.document["dpspec"]) is int
+
+
+def test_optional_blocks(load: Load, valid: str) -> None:
+    text = valid[: valid.index("audit:")]
+    text = text.replace("model: {kind: net}\ntraining: {backend: native, learning_rate: 1}\n", "")
+    text = text.replace("threat_model:\n  access: all-iterates\n  group_size: [1, 4]\n", "")
+    (spec,) = load(text.replace(", group_size: 4", "")).specs
+    assert spec.model is None
+    assert spec.audit is None
+    assert spec.training.kind == "native"
+    assert spec.training["learning_rate"] == 0.1
+    assert spec.threat_model.group_size == (1,)
+    assert spec.threat_model.direction == "both"
+
+
+def test_group_size_may_be_one_number(load: Load, valid: str) -> None:
+    (one,) = load(valid.replace("[1, 4]", "4")).specs
+    (listed,) = load(valid.replace("[1, 4]", "[4]")).specs
+    assert one.threat_model.group_size == (4,)
+    assert one.digest == listed.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "message", "hint"),
+    [
+        (
+            "noise_multiplier: 1",
+            'noise_multiplier: "1"',
+            "wrong-type",
+            'noise_multiplier must be a number, got text "1"',
+            "write it without quotes",
+        ),
+        (
+            "noise_multiplier: 1",
+            "noise_multiplier: eight",
+            "wrong-type",
+            'noise_multiplier must be a number, got text "eight"',
+            None,
+        ),
+        (
+            "steps: 100",
+            "steps: 1_000",
+            "wrong-type",
+            'steps must be a whole number, got text "1_000"',
+            "write it as 1000",
+        ),
+        ("steps: 100", "steps: 1.5", "wrong-type", "steps must be a whole number, got 1.5", None),
+        ("steps: 100", "steps: true", "wrong-type", "steps must be a whole number, got true", None),
+        ("steps: 100", "steps: [100]", "wrong-type", "steps must be a whole number, got a list", None),
+        (
+            "steps: 100",
+            "steps:",
+            "wrong-type",
+            "steps must be a whole number, got nothing",
+            "give it a value, or remove the key",
+        ),
+        ("name: valid", "name: 3", "wrong-type", "name must be text, got 3", "write it in quotes"),
+        ("data: {kind: toy}", "data: toy", "wrong-type", 'data must be a map, got text "toy"', None),
+        (
+            "claims:\n",
+            "requires: numpy\nclaims:\n",
+            "wrong-type",
+            'requires must be a list, got text "numpy"',
+            "write it in brackets: [...]",
+        ),
+        ("epsilon: 3", "epsilon: .nan", "bad-number", "epsilon must be a finite number, got .nan", None),
+        ("delta: 1e-5", "delta: 1.5", "out-of-range", "delta must be below 1, got 1.5", None),
+        ("delta: 1e-5", "delta: 0", "out-of-range", "delta must be above 0, got 0", None),
+        ("epsilon: 3", "epsilon: -1e-7", "out-of-range", "epsilon must be at least 0, got -1e-7", None),
+        ("rate: 0.01", "rate: 2", "out-of-range", "rate must be at most 1, got 2", None),
+        (
+            "access: all-iterates",
+            "adjacency: replace_one",
+            "bad-choice",
+            "'replace_one' is not a choice for adjacency; did you mean 'replace-one'?",
+            "valid: add-remove, replace-one, zero-out",
+        ),
+        ("method: one-run", "method: 1", "bad-choice", "1 is not a choice for method", "valid: one-run, many-run"),
+        (
+            "kind: orthogonal",
+            "kind: orthgonal",
+            "bad-choice",
+            "'orthgonal' is not a choice for kind; did you mean 'orthogonal'?",
+            "valid: orthogonal, random",
+        ),
+        ("[1, 4]", "[4, 4]", "bad-length", "group_size lists 4 twice", None),
+        ("[1, 4]", "[]", "bad-length", "group_size must have at least 1 item, got 0", None),
+        (
+            "rate: 0.01",
+            "rate: 0.01, batch_size: 5",
+            "conflicting-key",
+            "'batch_size' does not belong to scheme poisson",
+            "remove it, or change what excludes it",
+        ),
+        (
+            "name: valid",
+            "name: a/b",
+            "bad-format",
+            "'a/b' is not a valid name",
+            "name: The name of the audit in reports: letters, digits, spaces, dots, dashes and underscores.",
+        ),
+        (
+            "dpspec: 1",
+            "dpspec: 2",
+            "unsupported-version",
+            "this dpspec reads version 1 of the spec language, got 2",
+            "write dpspec: 1, or install the dpspec that this spec was written for",
+        ),
+        (
+            "kind: noisy",
+            "kind: nosiy",
+            "unknown-kind",
+            "no installed plugin audits kind 'nosiy'; did you mean 'noisy'?",
+            "installed: noisy, single",
+        ),
+        (
+            "kind: noisy",
+            "kind: wrecked",
+            "broken-plugin",
+            "plugin dpspec-wreck 0.3 failed to load: ImportError: no hull (see `dpspec plugins`)",
+            "reinstall or update dpspec-wreck, or report it to its authors",
+        ),
+        (
+            "kind: toy",
+            "kind: zebra",
+            "unknown-kind",
+            "no installed plugin offers data kind 'zebra'",
+            "installed: toy. It may come from what failed to load: plugin dpspec-wreck 0.3 (see `dpspec plugins`)",
+        ),
+        ("kind: net", "kind: [net]", "wrong-type", "kind must be text, got a list", "installed: net"),
+        (
+            "backend: native",
+            "backend: nativ",
+            "unknown-kind",
+            "no installed plugin offers backend 'nativ'; did you mean 'native'?",
+            "installed: native",
+        ),
+    ],
+)
+def test_texts(problems: Problems, old: str, new: str, code: str, message: str, hint: str | None) -> None:
+    assert problems(old, new) == [(code, message, hint)]
+
+
+def test_a_misspelt_key_is_one_mistake(load: Load, valid: str) -> None:
+    """Not also a missing key: that would tell the same thing twice."""
+    (unknown,) = load(valid.replace("noise_multiplier", "nosie")).diagnostics
+    assert unknown.message == "unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?"
+    assert unknown.help == "valid keys: clip_norm, kind, noise_multiplier, noise_on, phases, sampling, steps"
+    assert unknown.span is not None
+    assert (unknown.span.line, unknown.span.column, unknown.span.end_column) == (7, 3, 8)
+
+
+def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
+    missing, unknown = load(valid.replace("noise_multiplier", "zzz")).diagnostics
+    assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
+    assert missing.span is not None
+    assert (missing.span.line, missing.span.column, missing.span.end_column) == (5, 1, 10)
+    assert unknown.code == "unknown-key"
+
+
+def test_merge_keys_have_their_own_help(problems: Problems) -> None:
+    ((code, _, hint),) = problems("steps: 100", "steps: 100\n  <<: {steps: 3}")
+    assert code == "unknown-key"
+    assert hint is not None
+    assert "use extends" in hint
+
+
+def test_a_kind_that_is_missing(problems: Problems) -> None:
+    assert problems("data: {kind: toy}", "data: {size: 3}") == [
+        ("missing-key", "missing key 'kind' in data", "installed: toy")
+    ]
+
+
+def test_a_root_that_is_no_map(load: Load) -> None:
+    loaded = load("- dpspec: 1\n")
+    assert [d.message for d in loaded.diagnostics] == ["a spec must be a map of keys and values, got a list"]
+
+
+def test_an_unknown_mechanism_leaves_the_rest_checked(problems: Problems) -> None:
+    own = (
+        "seed: 7",
+        "seed: -7\n  depth: 3",
+        "count: 100",
+        "count: 100, norm: 2",
+        "kind: gdp, mu: 1.5",
+        "kind: fairness",
+    )
+    found = problems("kind: noisy", "kind: other", *own, "epsilon: 3", "epsilon: x, note: y")
+    assert [code for code, _, _ in found] == ["unknown-kind", "wrong-type", "out-of-range"]
+
+
+def test_all_errors_at_once_in_the_order_of_the_file(load: Load, valid: str) -> None:
+    text = (
+        valid.replace("clip_norm: 1.0", "clip_norm: 0").replace("kind: toy", "kind: toi").replace("mu: 1.5", "nu: 1.5")
+    )
+    text = text.replace("seed: 7", "seed: 1e999").replace("hidden", "x")
+    loaded = load(text)
+    assert [(d.code, d.span.line) for d in loaded.diagnostics if d.span] == [
+        ("out-of-range", 8),
+        ("unknown-kind", 12),
+        ("missing-key", 22),
+        ("unknown-key", 22),
+        ("bad-number", 27),
+    ]
+
+
+def test_what_reading_told_the_schema_does_not_repeat(load: Load, valid: str) -> None:
+    loaded = load(valid.replace("epsilon: 3", "epsilon: !!float 3").replace("seed: 7", "seed: !seed {a: 1}"))
+    assert [d.code for d in loaded.diagnostics] == ["tag", "tag"]
+
+
+def test_no_more_errors_than_anybody_reads(load: Load, valid: str) -> None:
+    loaded = load(valid + "".join(f"key{i}: {i}\n" for i in range(1000)))
+    assert len(loaded.diagnostics) == MAX_DIAGNOSTICS
+    table = load("".join(f"key{i}: {i}\n" for i in range(1000)))
+    assert len(table.diagnostics) == MAX_DIAGNOSTICS + 1
+    assert table.diagnostics[-1].code == "more-errors"
+
+
+@pytest.mark.parametrize("kind", ["wrecked", "absent"])
+def test_missing_plugins_are_told_apart_from_wrong_specs(load: Load, valid: str, kind: str) -> None:
+    text = valid.replace("kind: noisy", f"kind: {kind}")
+    assert load(text).missing_plugins
+    assert not load(text.replace("kind: toy", "kind: 3")).missing_plugins
+
+
+class TestRequires:
+    def test_met(self, load: Load, valid: str) -> None:
+        assert load(valid + 'requires: ["pytest>=1", hypothesis]\n').ok
+
+    @pytest.mark.parametrize(
+        ("requirement", "code"),
+        [
+            ("pytest>=9999", "unmet-requirement"),
+            ("dpspec-no-such-thing", "unmet-requirement"),
+            ("pytest => 1", "bad-requirement"),
+            ("pytest @ https://example.org/pytest.whl", "bad-requirement"),
+            ("pytest; python_version > '3'", "bad-requirement"),
+            ("", "bad-requirement"),
+        ],
+    )
+    def test_refused(self, load: Load, valid: str, requirement: str, code: str) -> None:
+        loaded = load(valid + f'requires: ["{requirement}"]\n')
+        assert [d.code for d in loaded.diagnostics] == [code]
+        assert loaded.missing_plugins == (code == "unmet-requirement")
+
+
+class TestPhases:
+    PHASES = "phases: [{steps: 10}, {steps: 20.0, noise_multiplier: 3, sampling: {scheme: fixed, batch_size: 8}}]"
+
+    def test_each_over_the_block(self, load: Load, valid: str) -> None:
+        (spec,) = load(valid.replace("steps: 100", self.PHASES)).specs
+        first, second = spec.phases
+        common = {"clip_norm": 1.0, "noise_on": "sum"}
+        assert first == {
+            **common,
+            "noise_multiplier": 1.0,
+            "sampling": {"scheme": "poisson", "rate": 0.01},
+            "steps": 10,
+        }
+        assert second == {
+            **common,
+            "noise_multiplier": 3.0,
+            "sampling": {"scheme": "fixed", "batch_size": 8},
+            "steps": 20,
+        }
+        assert spec.steps == 30
+
+    def test_what_the_block_lacks_may_stand_in_each_phase(self, load: Load, valid: str) -> None:
+        text = valid.replace("  noise_multiplier: 1\n", "")
+        good = "phases: [{steps: 1, noise_multiplier: 2}, {steps: 1, noise_multiplier: 3}]"
+        assert [p["noise_multiplier"] for p in load(text.replace("steps: 100", good)).specs[0].phases] == [2.0, 3.0]
+        bad = load(text.replace("steps: 100", "phases: [{steps: 1, noise_multiplier: 2}, {steps: 1}]"))
+        assert [(d.message, d.path) for d in bad.diagnostics] == [
+            ("missing key 'noise_multiplier' in mechanism.phases[1]", ("mechanism", "phases", 1))
+        ]
+
+    @pytest.mark.parametrize(
+        ("phases", "message"),
+        [
+            ("phases: []", "phases must have at least 1 item, got 0"),
+            ("phases: {steps: 3}", "phases must be a list, got a map"),
+            ("phases: [{steps: 3}, 4]", "phases[1] must be a map, got 4"),
+            ("phases: [{noise_multiplier: 3}]", "missing key 'steps' in mechanism.phases[0]"),
+            ("phases: [{steps: 1, stepps: 3}]", "unknown key 'stepps' in mechanism.phases[0]; did you mean 'steps'?"),
+            ("phases: [{steps: 1, kind: noisy}]", "unknown key 'kind' in mechanism.phases[0]"),
+            ("phases: [{steps: 1, phases: []}]", "unknown key 'phases' in mechanism.phases[0]"),
+            ("phases: [{steps: 1, clip_norm: 0}]", "clip_norm must be at least 1e-30, got 0"),
+            ("steps: 3\n  phases: [{steps: 1}]", "'steps' does not belong beside 'phases': each phase has its own"),
+            (
+                "phases: [{steps: 1, sampling: {scheme: full, rate: 1}}]",
+                "'rate' does not belong to scheme full",
+            ),
+        ],
+    )
+    def test_refused(self, problems: Problems, phases: str, message: str) -> None:
+        assert [text for _, text, _ in problems("steps: 100", phases)] == [message]
+
+    def test_an_error_of_the_block_is_told_once_and_there(self, load: Load, valid: str) -> None:
+        loaded = load(valid.replace("steps: 100", self.PHASES).replace("clip_norm: 1.0", "clip_norm: x\n  nosie: 3"))
+        assert [(d.message, d.span.line) for d in loaded.diagnostics if d.span] == [
+            ('clip_norm must be a number, got text "x"', 8),
+            ("unknown key 'nosie' in mechanism; did you mean 'noise_multiplier'?", 9),
+        ]
+
+    def test_only_for_iterative_mechanisms(self, load: Load, valid: str) -> None:
+        head, tail = valid.index("mechanism:"), valid.index("data:")
+        text = valid[:head] + "mechanism: {kind: single, scale: 1, phases: [{steps: 1}]}\n" + valid[tail:]
+        assert "unknown-key" in {d.code for d in load(text).diagnostics}

@@ -1,0 +1,349 @@
+"""Scores from elsewhere: the bounds are those of the plugin's own attacks, and what they rest on is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.attacks import spec_at
+
+from dpspec.contract import Assumption, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import check, prepare
+from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.registry.loader import load_catalog
+from dpspec.stats.attacks import guess_counts, thresholds
+from dpspec_group.design import blind
+from dpspec_group.elsewhere.evidence import conclude
+from dpspec_group.elsewhere.table import shuffled_ties
+
+TEXT = """\
+dpspec: 1
+name: elsewhere
+mechanism:
+  kind: group
+  noise_multiplier: 2.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.2}
+  steps: 20
+data: {kind: declared, records: 500}
+threat_model: {access: final-model}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5, expect: supported}
+audit:
+  method: one-run
+  scores: {path: t.csv, coin: in, score: score}
+  expect: not-run
+"""
+MANY = "audit.method=many-run"
+SIZED = ["threat_model.group_size=[1, 8]", "audit.scores.group_size=size"]
+
+
+def scored(rows: int, mu: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(seed)
+    coins = source.integers(0, 2, rows)
+    return coins, source.normal(size=rows) + mu * coins
+
+
+def written(folder: Path, coins: np.ndarray, scores: np.ndarray, sizes: np.ndarray | None = None) -> None:
+    columns = [coins.tolist(), scores.tolist(), *([] if sizes is None else [sizes.tolist()])]
+    names = ["in", "score", "size"][: len(columns)]
+    lines = [",".join(names), *(",".join(map(repr, row)) for row in zip(*columns, strict=True))]
+    (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def spec_in(folder: Path, *overrides: str) -> Spec:
+    (folder / "a.yaml").write_text(TEXT, encoding="utf-8")
+    return spec_at(folder / "a.yaml", *overrides)
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def trial_of(spec: Spec, catalog: Catalog) -> Trial:
+    prepared = prepare(spec, catalog)
+    assert prepared.diagnostics == ()
+    context = RunContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
+    (trial,) = prepared.audit.trials(context.inputs, context, [0])
+    return trial
+
+
+def audited(spec: Spec, catalog: Catalog, folder: Path) -> Result:
+    return run([spec], catalog, store=Store(folder / "store"), device="cpu")
+
+
+def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog) -> None:
+    """Guess counts follow from the number of rows alone; counts and bound are those of the same functions."""
+    coins, scores = scored(400, 3.0)
+    written(tmp_path, coins, scores)
+    spec = spec_in(tmp_path)
+    evidence, lower, estimate = conclude(spec, [trial_of(spec, catalog)])
+    assert isinstance(evidence, Evidence)
+    assert isinstance(lower, Finding)
+    assert isinstance(estimate, Finding)
+    ordered = "".join(map(str, coins[np.argsort(scores)]))
+    made, right = guess_counts.counts([ordered], blind(400, 1e-5, 0.95).rungs)
+    assert dict(evidence.statistics) == {"canaries": 400, "guesses": tuple(made), "correct": tuple(right)}
+    assert made == [16, 48, 144, 400]
+    assert lower.value == guess_counts.epsilon_lower(400, made, right, 1e-5, 0.95) > 1.0
+    assert (evidence.scope.access, evidence.scope.data, evidence.scope.pipeline) == (
+        "final-model",
+        "planted",
+        "executed",
+    )
+    assert (lower.bound, lower.rigor, estimate.bound, estimate.rigor) == (
+        "lower",
+        "statistical",
+        "estimate",
+        "approximate",
+    )
+
+
+def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog) -> None:
+    coins, scores = scored(300, 3.0)
+    written(tmp_path, coins, scores)
+    spec = spec_in(tmp_path, MANY)
+    evidence, lower = conclude(spec, [trial_of(spec, catalog)])
+    assert isinstance(evidence, Evidence)
+    assert isinstance(lower, Finding)
+    assert evidence.kind == "many-run-ranked"
+    assert evidence.statistics["outcomes"] == thresholds.outcomes(scores, coins)
+    assert lower.value == thresholds.epsilon_lower(thresholds.outcomes(scores, coins), 1e-5, 0.95) > 0.5
+    assert evidence.scope.data == "this"
+
+
+def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 1.0))
+    spec = spec_in(tmp_path)
+    evidence, lower, _ = conclude(spec, [trial_of(spec, catalog)])
+    assert isinstance(evidence, Evidence)
+    assert isinstance(lower, Finding)
+    for of in (evidence.assumptions, lower.assumptions):
+        named = {a.name: a for a in of}
+        assert {"fair-coins", "blind-scores", "fixed-rows", "access"} <= set(named)
+        assert {a.status for a in of} == {"declared"}
+        coin: Assumption = named["fair-coins"]
+        assert coin.level == 5e-7
+        assert coin.detectable is not None
+        assert 0.3 < coin.detectable < 0.4
+    assert "given fair coins that no score knows" in evidence.method
+
+
+def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path, catalog: Catalog) -> None:
+    """A table that lists all that were in first, with scores that say nothing: half of the guesses are right."""
+    coins = np.repeat([1, 0], 500)
+    for scores in (np.repeat([0.0, 1.0], [999, 1]), np.arange(1000) % 2):
+        ordered = shuffled_ties(coins, scores.astype(float), 0)
+        for low, high in ((8, 8), (72, 72), (500, 500)):
+            ((guesses,), (right,)) = guess_counts.counts([ordered], [(low, high)])
+            assert abs(right - guesses / 2) < 4.5 * (guesses / 4) ** 0.5
+    assert shuffled_ties(coins, np.zeros(1000), 0) != shuffled_ties(coins, np.zeros(1000), 1)
+
+
+def test_the_order_of_rows_does_not_matter_without_ties(tmp_path: Path, catalog: Catalog) -> None:
+    coins, scores = scored(200, 1.0)
+    written(tmp_path, coins, scores)
+    spec = spec_in(tmp_path)
+    first = trial_of(spec, catalog).evidence["outcomes"]
+    at = np.argsort(-coins, kind="stable")
+    written(tmp_path, coins[at], scores[at])
+    assert trial_of(spec, catalog).evidence["outcomes"] == first
+
+
+def test_sizes_are_tested_apart(tmp_path: Path, catalog: Catalog) -> None:
+    coins, scores = scored(400, 0.0)
+    sizes = np.where(np.arange(400) % 4 == 0, 8, 1)
+    scores = scores + 4.0 * coins * (sizes == 8)
+    written(tmp_path, coins, scores, sizes)
+    spec = spec_in(tmp_path, *SIZED)
+    found = [o for o in conclude(spec, [trial_of(spec, catalog)]) if isinstance(o, Evidence)]
+    assert [(e.at["group_size"], e.statistics["canaries"]) for e in found] == [(1, 300), (8, 100)]
+    assert found[1].statistics["correct"][0] == 16
+    assert {a.level for e in found for a in e.assumptions if a.level} == {2.5e-7}
+
+
+@pytest.mark.parametrize("method", ["one-run", "many-run"])
+def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(
+    method: str, tmp_path: Path, catalog: Catalog
+) -> None:
+    """The tightest mechanism for these tests, epsilon 2, and scores that tie: 200 tables at 95%, at most 21 above 2
+    (the 99.9% quantile of that binomial)."""
+    source, above = np.random.default_rng(5), 0
+    written(tmp_path, *scored(200, 1.0))
+    spec = spec_in(tmp_path, f"audit.method={method}")
+    trial = trial_of(spec, catalog)
+    for seed in range(200):
+        coins = source.integers(0, 2, 200)
+        answers = np.where(source.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins).astype(float)
+        order = thresholds.outcomes(answers, coins) if method == "many-run" else shuffled_ties(coins, answers, seed)
+        evidence = {**trial.evidence, "outcomes": [[1, order]]}
+        found = list(conclude(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))
+        above += any(isinstance(o, Finding) and o.bound == "lower" and o.value > 2.0 for o in found)
+    assert above <= 21
+
+
+def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnostic]:
+    return list(check(spec_in(folder, *overrides), catalog))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "path", "words"),
+    [
+        (["audit.expect=conforms-within"], "bad-value", "audit.expect", "saw nothing of what ran"),
+        (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "does not go with scores"),
+        (["audit.score=loss"], "unsupported", "audit.score", "does not go with scores"),
+        (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
+        ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "a row for every run"),
+        (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
+        (["audit.scores.score=points"], "data-unreadable", "audit.scores.score", "has no column"),
+        (["audit.scores.path=u.csv"], "data-unreadable", "audit.scores.path", "no such file"),
+        (["audit.scores.rows=199"], "data-unreadable", "audit.scores.rows", "has 200 rows"),
+        (["threat_model.group_size=[1, 8]"], "missing-key", "audit.scores", "'group_size'"),
+        ([*SIZED, "audit.scores.group_size=in"], "data-unreadable", "audit.scores.group_size", "both name"),
+    ],
+)
+def test_what_does_not_fit_is_said_and_located(
+    overrides: list[str], code: str, path: str, words: str, tmp_path: Path, catalog: Catalog
+) -> None:
+    written(tmp_path, *scored(200, 1.0))
+    found = diagnostics(tmp_path, catalog, *overrides)
+    assert [(d.code, ".".join(map(str, d.path))) for d in found] == [(code, path)]
+    assert words in found[0].message
+    assert found[0].span is not None
+
+
+def test_coins_that_are_not_fair_are_refused(tmp_path: Path, catalog: Catalog) -> None:
+    source = np.random.default_rng(0)
+    scores = source.normal(size=1000)
+    for coins, words in (
+        ((source.random(1000) < 0.9).astype(int), "(balance)"),
+        (np.arange(1000) % 2, "(alternation)"),
+        (np.ones(1000, dtype=int), "(balance)"),
+    ):
+        written(tmp_path, coins, scores)
+        found = diagnostics(tmp_path, catalog)
+        assert [(d.code, d.path) for d in found] == [("bad-value", ("audit", "scores", "coin"))]
+        assert words in found[0].message
+    written(tmp_path, np.sort(source.integers(0, 2, 1000)), scores)
+    assert diagnostics(tmp_path, catalog) == []
+
+
+@pytest.mark.parametrize(("method", "rows"), [("one-run", 7), ("many-run", 15)])
+def test_too_few_rows_are_refused(method: str, rows: int, tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(rows, 1.0))
+    (found,) = diagnostics(tmp_path, catalog, f"audit.method={method}")
+    assert f"{rows} rows: {method} needs at least {rows + 1}" in found.message
+
+
+def test_a_size_that_nobody_asked_for_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 1.0), np.repeat([1, 3], 100))
+    (found,) = diagnostics(tmp_path, catalog, *SIZED)
+    assert found.path == ("audit", "scores", "group_size")
+    assert "the table has groups of 3" in found.message
+
+
+def key_of(spec: Spec, catalog: Catalog) -> str:
+    prepared = prepare(spec, catalog)
+    inputs = prepared.audit.trial_inputs(spec)
+    return trial_key(inputs, prepared.facts, prepared.revisions, (0,), 0)
+
+
+def test_the_key_is_that_of_the_table_and_not_of_what_is_claimed_of_it(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 1.0))
+    key = key_of(spec_in(tmp_path), catalog)
+    same = ["claims.one.epsilon=9", "mechanism.noise_multiplier=5", "audit.confidence=0.9", "mechanism.steps=3"]
+    assert {key_of(spec_in(tmp_path, override), catalog) for override in same} == {key}
+    others = [key_of(spec_in(tmp_path, override), catalog) for override in (MANY, "audit.seed=1", "data.records=501")]
+    written(tmp_path, *scored(200, 1.0, seed=1))
+    assert len({key, *others, key_of(spec_in(tmp_path), catalog)}) == 5
+
+
+def test_a_run_is_supported_and_never_proved_and_its_conformance_is_not_run(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 0.5))
+    spec = spec_in(tmp_path)
+    result = audited(spec, catalog, tmp_path)
+    (audit,) = result.audits
+    (verdict,) = audit.verdicts
+    assert (verdict.verdict, verdict.expected) == ("supported", True)
+    assert "trained-as-declared, which nobody checked" in verdict.reason
+    assert (audit.conformance.status, audit.conformance.expected) == ("not-run", True)
+    upper = [f for f in audit.findings if f.bound == "upper"]
+    assert upper
+    assert all(any(a.name == "trained-as-declared" and a.status == "unchecked" for a in f.assumptions) for f in upper)
+    assert not any(a.name == "public-constants" for f in upper for a in f.assumptions)
+    again = audited(spec, catalog, tmp_path).audits[0]
+    assert again.stored_trials == 1
+
+
+def test_verify_finds_a_changed_file_and_names_an_absent_one(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 0.5))
+    spec = spec_in(tmp_path)
+    result = audited(spec, catalog, tmp_path)
+    assert verify(result, catalog) == ()
+    table = (tmp_path / "t.csv").read_bytes()
+    (tmp_path / "t.csv").unlink()
+    (absent,) = verify(result, catalog)
+    assert (absent.differs, absent.claims) == (False, ("one",))
+    assert "no such file" in absent.recomputed
+    (tmp_path / "t.csv").write_bytes(table + b"1,2.5\n")
+    found = verify(result, catalog)
+    assert any(m.differs and m.what == "trials[0].key" for m in found)
+    assert audited(spec, catalog, tmp_path).audits[0].stored_trials == 0
+    (tmp_path / "t.csv").write_bytes(b"nonsense")
+    assert any(m.differs for m in verify(result, catalog))
+
+
+def test_verify_finds_edited_coins(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 3.0))
+    result = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path)
+    (audit,) = result.audits
+    record = audit.trials[0]
+    evidence = json.loads(json.dumps(record.evidence, default=dict))
+    evidence["outcomes"] = [[1, evidence["outcomes"][0][1][::-1]]]
+    edited = dataclasses.replace(record, evidence=FrozenMap(evidence))
+    forged = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=(edited,)),))
+    assert any(m.differs for m in verify(forged, catalog))
+
+
+def test_scores_that_reject_the_declared_bound_deviate_and_support_nothing(tmp_path: Path, catalog: Catalog) -> None:
+    """A claim far above the declared bound is not refuted; but the bound does not hold of what ran."""
+    written(tmp_path, *scored(1000, 9.0))
+    loose = ["claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates"]
+    spec = spec_in(tmp_path, *loose, "mechanism.noise_multiplier=8")
+    result = audited(spec, catalog, tmp_path)
+    (audit,) = result.audits
+    (verdict,) = audit.verdicts
+    assert verdict.verdict == "open"
+    assert "trained-as-declared is false" in verdict.reason
+    assert (audit.conformance.status, audit.conformance.expected) == ("deviates", True)
+    assert verify(result, catalog) == ()
+
+
+def test_a_claim_that_scores_reject_is_refuted(tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(1000, 9.0))
+    (audit,) = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path).audits
+    (verdict,) = audit.verdicts
+    assert (verdict.verdict, verdict.expected) == ("refuted", True)
+    assert "given fair coins that no score knows" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [[[1, "01" * 99]], [[1, "0x" * 100]], [[2, "01" * 100]], [[1, "01" * 50], [1, "01" * 50]], "01", [[1, 5]], [1]],
+)
+def test_stored_trials_that_no_table_makes_are_not_read(outcomes: object, tmp_path: Path, catalog: Catalog) -> None:
+    written(tmp_path, *scored(200, 1.0))
+    spec = spec_in(tmp_path)
+    evidence = {**trial_of(spec, catalog).evidence, "outcomes": outcomes}
+    with pytest.raises(ValueError, match=r"outcomes|coins"):
+        list(conclude(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))

@@ -1,0 +1,181 @@
+"""What an attack recorded and no run writes is refused, whoever made the record's digest: it is never counted."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpspec.contract import Evidence, FrozenMap, Outcome, Spec, Trial, freeze
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec_per_instance.findings import lower_bounds
+
+OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
+
+#: By mechanism, edits of the first trial's evidence: a path of keys, and what stands there.
+EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
+    "group": [
+        (("outcomes",), []),
+        (("outcomes",), "01"),
+        (("outcomes",), None),
+        (("outcomes", 0), [1, "01" * 500]),
+        (("outcomes", 0), [2, "0110001001000101"]),
+        (("outcomes", 0, 1), "2" * 16),
+        (("outcomes", 0, 1), ["0"] * 16),
+        (("outcomes", 1), [1, "0000000111111111"]),
+        (("records",), -5),
+        (("records",), 0),
+        (("records",), "200"),
+        (("records",), True),
+        (("records",), 10**30),
+        (("records",), 10**5),  # more than batches were drawn from
+        (("internal", "accuracy", "train"), {"right": 4000, "records": 40}),
+        (("internal", "accuracy", "train"), {"right": -4000, "records": -40}),
+        (("internal", "accuracy", "train"), {"right": 0, "records": 0}),
+        (("internal", "accuracy", "train"), {"right": 0.5, "records": 1}),
+        (("internal", "accuracy", "train"), {"records": 40}),
+    ],
+    "modelmix": [
+        (("outcome",), ""),
+        (("outcome",), "01" * 500),
+        (("outcome",), "0" * 31 + "2"),
+        (("outcome",), [0, 1] * 16),
+        (("outcome",), None),
+        (("internal", "gap"), {"least": 0.5, "below": 0}),
+        (("internal", "gap"), {"least": 1.5, "below": 7}),
+        (("internal", "gap", "below"), -7),
+        (("internal", "gap", "below"), "0"),
+        (("internal", "gap", "least"), "1"),
+    ],
+    "preprocessing": [
+        (("coins",), "01"),
+        (("coins",), "3" * 200),
+        (("coins",), None),
+        (("bins",), []),
+        (("bins", 0), -1),
+        (("bins", 0), 2048),
+        (("bins", 0), "7"),
+        (("bins", 0), 0.5),
+        (("records",), 0),
+        (("features",), "8"),
+        (("noise", "count"), -200),
+        (("noise", "count"), "200"),
+        (("noise", "squares"), -1.0),
+        (("noise",), None),
+        (("executed",), "0"),
+        (("executed",), -1),
+    ],
+    "rero": [
+        (("rank",), -1),
+        (("rank",), 16),
+        (("rank",), 0.0),
+        (("rank",), "0"),
+        (("records",), 0),
+        (("noise", "degrees"), 1),  # the other trials have all
+        (("noise", "degrees"), -680),
+        (("noise", "statistic"), -1e5),
+        (("noise", "statistic"), "680"),
+        (("noise",), None),
+        (("included",), [-5]),
+        (("included",), ["400"]),
+        (("included",), [400, 5]),
+        (("included",), 400),
+        (("internal", "accuracy", "train"), {"right": 201, "records": 200}),
+    ],
+}
+
+
+def of_old(kind: str, folder: Path) -> tuple[Spec, list[Trial]]:
+    """A spec and its trials, as a result of 0.1.0 has them."""
+    (audit,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
+    path = folder / "old.yaml"
+    path.write_text(yaml.safe_dump(audit["document"]), encoding="utf-8")
+    (spec,) = load_specs([path], load_catalog()).specs
+    return spec, [Trial(index=one["index"], evidence=of_json(one["evidence"])) for one in audit["trials"]]
+
+
+def of_json(value: Any) -> FrozenMap:
+    read = freeze(value)
+    assert isinstance(read, FrozenMap)
+    return read
+
+
+def concluded(spec: Spec, trials: list[Trial]) -> list[Outcome]:
+    return list(prepare(spec, load_catalog()).audit.conclude(spec, trials))
+
+
+def changed(evidence: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    copied = copy.deepcopy(evidence)
+    place = copied
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return copied
+
+
+CASES = [
+    pytest.param(kind, path, value, id=f"{kind}-{'.'.join(map(str, path))}-{str(value)[:20]}")
+    for kind, edits in EDITS.items()
+    for path, value in edits
+]
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_what_a_run_wrote_is_read(kind: str, tmp_path: Path) -> None:
+    spec, trials = of_old(kind, tmp_path)
+    assert any(isinstance(outcome, Evidence) for outcome in concluded(spec, trials))
+
+
+@pytest.mark.parametrize(("kind", "path", "value"), CASES)
+def test_what_no_run_writes_is_refused(kind: str, path: tuple[str | int, ...], value: Any, tmp_path: Path) -> None:
+    spec, trials = of_old(kind, tmp_path)
+    (document,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
+    edited = changed(document["trials"][0]["evidence"], path, value)
+    trials[0] = Trial(index=trials[0].index, evidence=of_json(edited))
+    with pytest.raises((ValueError, TypeError)):
+        concluded(spec, trials)
+
+
+ATTACKED: dict[str, Any] = {
+    "sizes": [60, 0],
+    "outcomes": [["record 3", [[1, 2049], [0, 0], [1, 700]]], ["most exposed 1", [[0, 1], [1, 2], [0, 3]]]],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("sizes",), [0, 0]),
+        (("sizes",), [-60, 0]),
+        (("sizes",), [60]),
+        (("sizes",), ["60", 0]),
+        (("outcomes",), []),
+        (("outcomes",), ATTACKED["outcomes"][:1]),
+        (("outcomes",), ATTACKED["outcomes"][::-1]),
+        (("outcomes", 0, 0), "record 4"),
+        (("outcomes", 0, 1), []),
+        (("outcomes", 0, 1), [[1, 5]] * 4),
+        (("outcomes", 0, 1, 0), [2, 5]),
+        (("outcomes", 0, 1, 0), [1, 2050]),
+        (("outcomes", 0, 1, 0), [1, -1]),
+        (("outcomes", 0, 1, 0), [1]),
+        (("outcomes", 0, 1, 0), [True, 3]),
+    ],
+)
+def test_so_it_is_of_records_that_were_attacked(path: tuple[str | int, ...], value: Any, tmp_path: Path) -> None:
+    (audit,) = json.loads((OLD / "per-instance.json").read_text(encoding="utf-8"))["audits"]
+    document = {**audit["document"], "audit": {**audit["document"]["audit"], "runs": 1, "use": "inspect"}}
+    document["audit"]["attack"] = {"most": 1, "least": 0, "records": [3], "runs": 3}
+    (tmp_path / "attacked.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    (spec,) = load_specs([tmp_path / "attacked.yaml"], load_catalog()).specs
+    found = list(lower_bounds(spec, [Trial(index=0, evidence=of_json(ATTACKED))]))
+    assert sum(isinstance(outcome, Evidence) for outcome in found) == 2
+    edited = Trial(index=0, evidence=of_json(changed(ATTACKED, path, value)))
+    with pytest.raises(ValueError, match=r"sizes|outcomes|scores|coin|score|values"):
+        list(lower_bounds(spec, [edited]))

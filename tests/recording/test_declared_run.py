@@ -1,0 +1,234 @@
+"""``training: {backend: recorded, run: PATH}``: a spec is judged by what ran, and agrees with ``dpspec check``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.opacus_training import Training
+
+from dpspec.cli.app import main
+from dpspec.engine.recorded.checked_run import look_at
+from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
+
+SPEC = """\
+dpspec: 1
+name: recorded
+description: A training that was recorded
+mechanism:
+  kind: group
+  noise_multiplier: {noise}
+  clip_norm: {clip}
+  sampling: {{scheme: poisson, rate: {rate}}}
+  steps: {steps}
+data: {{kind: declared, records: {records}, features: 6, classes: 2}}
+training: {{backend: recorded, run: run{more}}}
+threat_model: {{adjacency: {adjacency}}}
+claims:
+  - {{id: one, kind: approx-dp, epsilon: {epsilon}, delta: 1e-5}}
+"""
+
+DECLARED: dict[str, Any] = {
+    "noise": 1.1,
+    "clip": 1.0,
+    "rate": 0.1,
+    "steps": 40,
+    "records": 300,
+    "epsilon": 4.0,
+    "adjacency": "zero-out",
+    "more": "",
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    Training(epochs=4).run(folder / "run")
+    return folder
+
+
+@pytest.fixture
+def place(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(recorded / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ran(place: Path, **other: Any) -> tuple[int, dict[str, Any]]:
+    """The exit code, and the audit of the result, of a spec with other values."""
+    (place / "spec.yaml").write_text(SPEC.format(**{**DECLARED, **other}))
+    code = main(["run", "spec.yaml", "--report", "json=result.json"])
+    return code, json.loads((place / "result.json").read_text())["audits"][0] if code in (0, 1) else {}
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["check", "run", "--json", *arguments])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("epsilon", [4.0, 3.8])
+def test_it_agrees_with_check(epsilon: float, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, audit = ran(place, epsilon=epsilon)
+    code_of_check, answer = checked(capsys, "--epsilon", str(epsilon))
+    assert code == code_of_check == (0 if epsilon == 4.0 else 1)
+    (verdict,) = audit["verdicts"]
+    assert verdict["verdict"] == answer["claim"]["verdict"] == ("proved" if epsilon == 4.0 else "open")
+    assert audit["conformance"]["status"] == answer["conformance"]["status"] == "conforms-within"
+    assert verdict["provable"] == pytest.approx(answer["costs"][0]["upper"], rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"noise": 1.2}, "noise multiplier that the spec declares"),
+        ({"noise": 1.0}, "noise multiplier that the spec declares"),
+        ({"rate": 0.09}, "sampling rate that the spec declares"),
+        ({"clip": 0.5}, "clip norm that the spec declares"),
+        ({"steps": 39}, "updates that the spec declares"),
+        ({"records": 301}, "records that the spec declares"),
+    ],
+)
+def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], words: str, place: Path) -> None:
+    code, audit = ran(place, epsilon=9.0, **other)
+    assert (code, audit["conformance"]["status"]) == (1, "deviates")
+    assert [check["test"] for check in audit["checks"] if check["p_value"] == 0.0] == [f"{words}, exact"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_deviates_by_itself_deviates_from_its_spec(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(place / "run")
+    way = Training(epochs=4)
+    way.build()
+    generator = way.optimizer_.generator
+    with way.recorder(place / "run"):
+        way.train(each=lambda _: generator.manual_seed(1))
+    code, audit = ran(place)
+    assert (code, audit["conformance"]["status"]) == (1, "deviates")
+    assert checked(capsys, "--epsilon", "4")[0] == 1
+
+
+def test_constants_that_may_count_the_records_are_for_somebody_to_state(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, audit = ran(place, adjacency="add-remove")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
+    assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove")[0] == 1
+    code, audit = ran(place, adjacency="add-remove", more=", public_constants: true")
+    assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
+    stated = [a for f in audit["findings"] for a in f["assumptions"] if a["name"] == "public-constants"]
+    assert stated
+    assert all(a["status"] == "declared" and "stated by whoever checks" in a["text"] for a in stated)
+    assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove", "--public-constants")[0] == 0
+
+
+def test_a_recording_without_an_end_is_no_proof(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (place / "run" / "steps.log").read_bytes()
+    (place / "run" / "steps.log").write_bytes(steps[:-1])  # the last frame is its end
+    code, audit = ran(place)
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
+    assert any(note.startswith("The recording has no end") for note in audit["notes"])
+    assert checked(capsys, "--epsilon", "4")[0] == 1
+
+
+def test_ghost_clipping_is_no_proof(place: Path) -> None:
+    """The checks of clipping that are made look at counts alone: they do not vouch for what nobody saw."""
+    shutil.rmtree(place / "run")
+    Training(epochs=4, clipping="ghost").run(place / "run")
+    code, audit = ran(place)
+    assert (code, audit["verdicts"][0]["verdict"], audit["conformance"]["status"]) == (
+        1,
+        "supported",
+        "conforms-within",
+    )
+
+
+def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: Path) -> None:
+    """Adaptive clipping computes each clip norm from the records: to declare what came out makes it no constant."""
+    shutil.rmtree(place / "run")
+    Training(epochs=4, clipping="adaptive").run(place / "run")
+    run = look_at(place / "run").run
+    steps = zip(noise_multipliers(run), poisson_rates(run), run["clip_norm"].tolist(), strict=True)
+    document = yaml.safe_load(SPEC.format(**DECLARED))
+    document["claims"][0]["epsilon"] = 50.0
+    document["mechanism"] = {
+        "kind": "group",
+        "phases": [
+            {"steps": 1, "noise_multiplier": noise, "clip_norm": clip, "sampling": {"scheme": "poisson", "rate": rate}}
+            for noise, rate, clip in steps
+        ],
+    }
+    (place / "spec.yaml").write_text(yaml.safe_dump(document))
+    assert main(["run", "spec.yaml", "--report", "json=result.json"]) == 1
+    (audit,) = json.loads((place / "result.json").read_text())["audits"]
+    assert audit["conformance"]["status"] == "conforms-within"
+    assert audit["verdicts"][0]["verdict"] == "open"
+    assert "no accountant covers" in audit["verdicts"][0]["reason"]
+
+
+def test_verify_tells_a_folder_that_was_changed_or_is_gone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran(place)[0] == 0
+    assert main(["verify", "result.json"]) == 0
+    log = place / "run" / "steps.log"
+    kept = log.read_bytes()
+    log.write_bytes(kept[:200] + bytes([kept[200] ^ 1]) + kept[201:])
+    capsys.readouterr()
+    assert main(["verify", "result.json"]) == 1
+    assert "its digest does not follow" in capsys.readouterr().out
+    shutil.rmtree(place / "run")
+    Training(epochs=4, seed=5).run(place / "run")
+    assert main(["verify", "result.json"]) == 1
+    assert "SHA-256 of its files" in capsys.readouterr().out
+    shutil.rmtree(place / "run")
+    assert main(["verify", "result.json"]) == 7
+    assert "taken as recorded" in capsys.readouterr().out
+
+
+def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for harm in ("gone", "empty", "hostile"):
+        shutil.rmtree(place / "run", ignore_errors=True)
+        if harm != "gone":
+            (place / "run").mkdir()
+        if harm == "hostile":
+            (place / "run" / "run.json").write_bytes(b"[" * 100_000)
+        assert ran(place)[0] == 3
+        told = capsys.readouterr().err
+        assert "Traceback" not in told
+        assert "run" in told
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "words"),
+    [
+        ("claims:", "audit: {method: one-run, canary: {space: gradient, count: 100}}\nclaims:", "cannot be attacked"),
+        ("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}", "compared with Poisson samples"),
+        ("kind: group", "kind: rero", "a recording shows whether 'group' is what ran, not 'rero'"),
+        (", run: run}", "}", "run"),
+    ],
+)
+def test_what_a_recording_does_not_show_is_refused(
+    was: str, becomes: str, words: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.format(**DECLARED)
+    assert was in text
+    (place / "spec.yaml").write_text(text.replace(was, becomes))
+    assert main(["validate", "spec.yaml"]) == 3
+    assert words in capsys.readouterr().out
+
+
+def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "specs").mkdir()
+    assert main(["new", "spec", "made", "--from", "run", "--in", "specs"]) == 0
+    assert "run: ../run" in (place / "specs" / "made.yaml").read_text()
+    assert main(["run", "specs/made.yaml", "--report", "json=first.json"]) == 0
+    shutil.rmtree(place / "run")
+    Training(epochs=4, noise=1.0).run(place / "run")
+    assert main(["run", "specs/made.yaml", "--report", "json=second.json"]) == 1
+    capsys.readouterr()
+    assert main(["diff", "first.json", "second.json"]) == 1
+    assert "conformance" in capsys.readouterr().out
+    assert main(["run", "specs/made.yaml", "--bounds-only", "--report", "json=third.json"]) == 1

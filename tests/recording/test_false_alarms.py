@@ -1,0 +1,412 @@
+"""Sound scripts that look odd conform, or are told what to do; what is like them and not sound is found."""
+
+from __future__ import annotations
+
+import json
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.opacus_training import Training
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.cli.run_check_page import run_page
+from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
+from dpspec.engine.recorded.told_noise import largest_p
+from dpspec.recording.parts import _is_cryptographic
+
+Script = Callable[[Training], None]
+
+
+def recorded(folder: Path, script: Script, **made: Any) -> CheckedRun:
+    training = Training(**made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(folder):
+            script(training)
+    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
+
+
+def step(training: Training, x: torch.Tensor, y: torch.Tensor) -> None:
+    training.optimizer_.zero_grad()
+    training.criterion(training.model(x), y).backward()
+    training.optimizer_.step()
+
+
+def peeked(training: Training) -> None:
+    next(iter(training.loader))
+    training.train()
+
+
+def ended_early(training: Training) -> None:
+    for _ in range(3):
+        for number, (x, y) in enumerate(training.loader):
+            if number == 7:
+                break
+            step(training, x, y)
+
+
+def evaluated(training: Training) -> None:
+    for _ in range(2):
+        for x, y in training.loader:
+            step(training, x, y)
+        training.model.eval()
+        for x, _ in training.loader:
+            training.model(x)
+        training.model.train()
+
+
+def evaluated_between(training: Training) -> None:
+    """In the middle of a pass, which goes on afterwards."""
+    for number, (x, y) in enumerate(training.loader):
+        if number == 4:
+            training.model.eval()
+            for z, _ in training.loader:
+                training.model(z)
+            training.model.train()
+        step(training, x, y)
+
+
+@pytest.mark.parametrize(
+    ("script", "unused"), [(peeked, 1), (ended_early, 3), (evaluated, 20), (evaluated_between, 10)]
+)
+def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    said = [one.text for one in found.assumptions if one.name == "unused-batches"]
+    assert len(said) == 1
+    assert said[0].startswith("one batch was" if unused == 1 else f"{unused} batches were")
+
+
+def skipped(training: Training) -> None:
+    """Small batches are left out as they come: what is left is no Poisson sample."""
+    for _ in range(4):
+        for x, y in training.loader:
+            if len(x) >= 29:
+                step(training, x, y)
+
+
+def chosen(training: Training) -> None:
+    """Of two batches that are drawn for each step the one that somebody likes better is used."""
+    for _ in range(20):
+        first, second = next(iter(training.loader)), next(iter(training.loader))
+        step(training, *(first if first[0].sum() > second[0].sum() else second))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_choice_among_batches_is_no_proof(workers: int, tmp_path: Path) -> None:
+    """Which of the two was used is told by their sizes where these differ: that one was not is told at every step."""
+    found = recorded(tmp_path / "run", chosen, workers=workers)
+    assert (found.verdict, found.fine) == ("open", False)
+
+
+def glued(training: Training) -> None:
+    """Two batches to one step."""
+    training.model.allow_grad_accumulation()
+    for number, (x, y) in enumerate(training.loader):
+        training.criterion(training.model(x), y).backward()
+        if number % 2:
+            training.optimizer_.step()
+            training.optimizer_.zero_grad()
+
+
+@pytest.mark.parametrize("script", [skipped, glued])
+def test_batches_that_are_chosen_or_put_together_deviate(script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert found.conformance.status == "deviates"
+    assert "Batches that are drawn and left out as they come" in run_page(found, 80).replace("\n      ", " ")
+
+
+def clamped(training: Training) -> None:
+    def clamp(training: Training) -> None:
+        with torch.no_grad():
+            training.optimizer_.params[0].clamp_(-0.1, 0.1)
+
+    training.train(each=clamp)
+
+
+def counting(training: Training) -> None:
+    training.model._module.register_buffer("seen", torch.zeros(()))
+    training.train(each=lambda t: t.model._module.seen.add_(1.0))
+
+
+@pytest.mark.parametrize(
+    ("script", "words"), [(clamped, "do it after the block"), (counting, "keep it outside of the model")]
+)
+def test_what_cannot_be_told_apart_says_what_to_do(script: Script, words: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert found.conformance.status == "deviates"
+    assert words in " ".join(run_page(found, 80).split())
+
+
+def half(training: Training, kind: torch.dtype) -> None:
+    for _ in range(3):
+        for x, y in training.loader:
+            training.optimizer_.zero_grad()
+            with torch.autocast("cpu", dtype=kind):
+                loss = training.criterion(training.model(x), y)
+            loss.backward()
+            training.optimizer_.step()
+
+
+def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", lambda t: half(t, torch.bfloat16), clip=0.2)
+    full = recorded(tmp_path / "full", lambda t: t.train(), clip=0.2, epochs=3)
+    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    largest = max(step.largest for step in found.run.folder.internal())
+    assert 1.0 + 1e-4 < largest < 1.0 + 5 * 2.0**-8
+    assert found.phases[0].noise_multiplier == pytest.approx(1.1 / (1.0 + 5 * 2.0**-8), rel=1e-12)
+    assert found.costs[1].interval is not None
+    assert full.costs[1].interval is not None
+    assert found.costs[1].interval.lower > full.costs[1].interval.upper
+    assert "Gradients were clipped in bfloat16" in run_page(found, 200)
+
+
+def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Path) -> None:
+    """The oracle: factors times gradients, as they are handed to the sum, in float64."""
+    seen: list[float] = []
+
+    def watched(training: Training) -> None:
+        summing = torch.einsum
+
+        def noticed(how: str, *what: torch.Tensor) -> torch.Tensor:
+            if how == "i,i...":
+                squares.append((what[0].double()[:, None] * what[1].double().flatten(1)).square().sum(1))
+            return summing(how, *what)
+
+        x, y = next(iter(training.loader))
+        training.optimizer_.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = training.criterion(training.model(x), y)
+        loss.backward()
+        squares: list[torch.Tensor] = []
+        torch.einsum = noticed
+        try:
+            training.optimizer_.step()
+        finally:
+            torch.einsum = summing
+        seen.append(float(torch.stack(squares).sum(0).sqrt().max()) / 0.2)
+
+    # Without the recorder first: it looks for torch's own einsum.
+    training = Training(clip=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        watched(training)
+
+    def one(training: Training) -> None:
+        x, y = next(iter(training.loader))
+        training.optimizer_.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = training.criterion(training.model(x), y)
+        loss.backward()
+        training.optimizer_.step()
+
+    found = recorded(tmp_path / "run", one, clip=0.2)
+    (kept,) = found.run.folder.internal()
+    assert kept.largest == pytest.approx(seen[0], rel=1e-5)
+
+
+def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
+    training = Training(clip=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        training.model.to(torch.bfloat16)
+        for p in training.optimizer_.params:
+            assert p.dtype == torch.bfloat16
+        with training.recorder(tmp_path / "run"):
+            for x, y in training.loader:
+                step(training, x.bfloat16(), y)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert found.verdict == "open"
+    assert [one.status for one in found.assumptions if one.name == "precision"] == ["unchecked"]
+    assert not any(c.p_value == 0.0 and c.assumption == "public-constants" for c in found.checks)
+
+
+# A loop of one's own, whose noise is looked for in what its optimizer got.
+
+
+def own(folder: Path, *, part: float = 1.0, width: int = 20, divisor: float = 50.0, after: bool = True) -> CheckedRun:
+    """``part`` of the noise that is told of is added."""
+    torch.manual_seed(3)
+    x = torch.randn(500, width)
+    model = nn.Linear(width, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    given = {"noise_multiplier": 1.2, "clip_norm": 1.0, "rate": 0.1, "records": 500}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
+        for _ in range(40):
+            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
+            rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2)], dim=1)
+            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
+            noise = 1.2 * torch.randn(2 * width + 2)
+            total = (rows.sum(0) + part * noise) / divisor
+            model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
+            if after:
+                optimizer.step()
+            run.sampled(drawn)
+            run.clipped(rows.norm(dim=1))
+            run.noised(noise)
+            if not after:
+                optimizer.step()
+            run.stepped()
+    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
+
+
+def got(found: CheckedRun) -> Any:
+    return next(check for check in found.checks if check.test.startswith("noise that was told of"))
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("divisor", [1.0, 50.0])
+def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bool, tmp_path: Path) -> None:
+    found = own(tmp_path / "run", divisor=divisor, after=after)
+    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert got(found).p_value > 1e-3
+
+
+@pytest.mark.parametrize("part", [0.0, -1.0])
+def test_noise_that_is_told_of_and_never_added_deviates(part: float, tmp_path: Path) -> None:
+    found = own(tmp_path / "run", part=part, width=120)
+    assert found.conformance.status == "deviates"
+    assert got(found).p_value < 1e-12
+    assert "is not in the gradients" in run_page(found, 200)
+
+
+def test_the_p_value_holds_its_level_at_the_true_divisor() -> None:
+    """Many loops with their noise: p-values are no smaller than they may be, whatever the sums look like."""
+    source = np.random.default_rng(8)
+    found = []
+    for _ in range(2000):
+        steps, width, size = 20, 8, source.choice([0.1, 1.0, 10.0])
+        noise = source.normal(size=(steps, width))
+        total = size * source.normal(size=width) + noise  # a fixed sum of gradients
+        a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
+        found.append(largest_p(a, of_got, of_noise, 1.0, steps * width))
+    small = np.array(found)
+    assert all((small <= level).mean() <= level + 3 * (level / 2000) ** 0.5 for level in (0.1, 0.01))
+
+
+# What an answer says first.
+
+
+def test_without_a_claim_nothing_reads_like_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = recorded(tmp_path / "run", lambda t: t.train())
+    assert found.fine
+    assert main(["check", str(tmp_path / "run")]) == 5
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("NOTHING CLAIMED  no --epsilon was given")
+    assert main(["check", str(tmp_path / "run"), "--json"]) == 5
+    assert json.loads(capsys.readouterr().out)["claim"]["verdict"] is None
+
+
+def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "run", lambda t: t.train(), noise=0.0)
+    for claim in ([], ["--epsilon", "1e9"]):
+        assert main(["check", str(tmp_path / "run"), *claim]) == 1
+        assert "Note: No epsilon is finite" in capsys.readouterr().out
+
+
+def test_a_delta_that_publishes_records_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "run", lambda t: t.train())
+    for delta, told in (("0.0034", True), ("0.0033", False)):
+        main(["check", str(tmp_path / "run"), "--epsilon", "9", "--delta", delta])
+        assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is told
+
+
+def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
+    def broken(training: Training) -> None:
+        training.train(each=stop)
+
+    def stop(training: Training) -> None:
+        if len(training.engine.accountant.history) and training.engine.accountant.history[-1][2] == 15:
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        recorded(tmp_path / "run", broken)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    above = " ".join(run_page(found, 80).partition("What ran")[0].split())
+    assert "epsilon of the 15 steps that were recorded is at most" in above
+    assert "was ended by KeyError after 15 steps: what was still to come is not in the recording" in above
+    log = tmp_path / "run" / "steps.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    above = run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 300).partition("What ran")[0]
+    assert "All that is said here is of its first 15 steps" in above
+
+
+def test_a_loop_of_ones_own_is_not_told_what_it_told(tmp_path: Path) -> None:
+    found = own(tmp_path / "run")
+    page = run_page(found, 200)
+    assert "not recognised" not in page
+    assert "steps before the recording were not looked for" in page
+    assert "1900%" not in page
+    assert "any to" not in page
+
+
+def test_secure_mode_alone_makes_no_generator_cryptographic(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator()
+    plain = types.SimpleNamespace(secure_mode=True, generator=generator)
+    engine = types.SimpleNamespace(secure_rng=generator)
+    assert not _is_cryptographic(plain, None)
+    assert not _is_cryptographic(types.SimpleNamespace(secure_mode=True, generator=None), None)
+    monkeypatch.setitem(__import__("sys").modules, "torchcsprng", types.ModuleType("torchcsprng"))
+    assert not _is_cryptographic(plain, None)
+    assert not _is_cryptographic(plain, types.SimpleNamespace(secure_rng=torch.Generator()))
+    assert _is_cryptographic(plain, engine)
+    assert not _is_cryptographic(types.SimpleNamespace(secure_mode=False, generator=generator), engine)
+
+
+# Constants of one's own.
+
+
+@pytest.mark.parametrize(
+    ("rate", "divisor", "stated", "verdict"),
+    [
+        (0.07, 20.0, False, "proved"),
+        (0.05, 20.0, False, "open"),
+        (0.05, 20.0, True, "proved"),
+        (0.07, 21.0, False, "open"),
+        (0.07, 21.0, True, "proved"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_constants_of_ones_own_are_public_where_somebody_says_so(
+    rate: float, divisor: float, stated: bool, verdict: str, tmp_path: Path
+) -> None:
+    """A rate and a divisor that were chosen may be those that make_private would compute."""
+    from opacus import PrivacyEngine
+    from opacus.data_loader import DPDataLoader
+
+    torch.manual_seed(2)
+    data = TensorDataset(torch.randn(300, 6), torch.randint(0, 2, (300,)))
+    engine, model = PrivacyEngine(accountant="rdp"), nn.Linear(6, 2)
+    model, optimizer, _ = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=20),
+        noise_multiplier=1.1,
+        max_grad_norm=1.0,
+    )
+    loader = DPDataLoader(data, sample_rate=rate)
+    optimizer.expected_batch_size = divisor
+    optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=rate))
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    asked = Question(delta=1e-5, epsilon=50.0, adjacency="add-remove", public_constants=stated)
+    found = check_run(tmp_path / "run", asked)
+    assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
+    constants = next(one for one in found.assumptions if one.name == "public-constants")
+    assert ("may be" in constants.text) is not (rate == 0.07 and divisor == 20.0)
+    assert ("stated by whoever checks" in constants.text) is stated

@@ -1,0 +1,229 @@
+"""What a recorder writes of a training with Opacus, against what the training really did, seen by other means."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from support.opacus_training import RECORDS, Training
+
+from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.recording.folder.step_record import UNSEEN, PublicStep
+from dpspec.recording.watching.noise_sketch import directions
+
+WAYS = {
+    "flat": Training(),
+    "virtual": Training(physical=8, optimizer="adamw"),
+    "per-layer": Training(clipping="per_layer"),
+    "adaptive": Training(clipping="adaptive"),
+    "ghost": Training(clipping="ghost"),
+    "ghost-virtual": Training(clipping="ghost", physical=8),
+    "sum": Training(reduction="sum"),
+    "shuffled": Training(poisson=False),
+    "loaded-ahead": Training(workers=1, epochs=1),
+    "empty-batches": Training(batch=1, epochs=1),
+}
+
+
+def steps_of(folder):
+    run = RunFolder.open(folder)
+    *public, end = run.steps()
+    internal = list(run.internal())
+    assert [step.step for step in public] == [step.step for step in internal] == list(range(1, len(public) + 1))
+    return run.header, public, internal, end
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(way, tmp_path):
+    without = way.run()
+    found = way.run(tmp_path / "run")
+    assert all(torch.equal(a, b) for a, b in zip(without, found, strict=True))
+    replaced = {"clip_and_accumulate", "accumulate", "add_noise", "scale_grad"}
+    assert not replaced & set(vars(way.optimizer_))
+    assert "get_clipping_coef" not in vars(way.model)
+    assert not way.optimizer_.original_optimizer._optimizer_step_pre_hooks
+    assert type(way.loader.batch_sampler).__iter__ is not None
+    assert "iterate" not in type(way.loader.batch_sampler).__iter__.__qualname__
+    header, public, *_ = steps_of(tmp_path / "run")
+    assert len(public) >= 10
+    assert header.source == "opacus"
+
+
+def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
+    """The oracle: per-sample gradients clipped once more by the definition, the noise drawn by an equal generator."""
+    way, seen = Training(noise=0.7, clip=0.5, epochs=1), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        way.build()
+        other = torch.Generator().manual_seed(way.seed + 1)
+        original = way.optimizer_.clip_and_accumulate
+
+        def noticed():
+            rows = torch.cat([p.grad_sample.flatten(1) for p in way.optimizer_.params], dim=1).double()
+            lengths = rows.norm(dim=1)
+            clipped = rows * (0.5 / (lengths + 1e-6)).clamp(max=1.0)[:, None]
+            noise = [torch.normal(0.0, 0.35, size=p.shape, generator=other).flatten() for p in way.optimizer_.params]
+            seen.append((clipped, torch.cat(noise)))
+            original()
+
+        way.optimizer_.clip_and_accumulate = noticed
+        with way.recorder(tmp_path / "run"):
+            way.train()
+    header, public, internal, _ = steps_of(tmp_path / "run")
+    sizes = [size for _, size in header.layers]
+    along = directions(sizes)
+    assert len(public) == len(seen) == 10
+    for step, kept, (clipped, noise) in zip(public, internal, seen, strict=True):
+        norms = clipped.norm(dim=1)
+        assert (step.rows, step.drawn, len(kept.members)) == (len(clipped),) * 3
+        assert math.isclose(kept.largest, float(norms.max()) / 0.5, rel_tol=1e-5)
+        assert math.isclose(kept.least, float(norms.min()) / 0.5, rel_tol=1e-5)
+        assert math.isclose(kept.middle, float(norms.quantile(0.5)) / 0.5, rel_tol=1e-5)
+        assert math.isclose(kept.sum_norm, float(clipped.sum(0).norm()) / 0.5, rel_tol=1e-4)
+        squares = [float(part.double().square().sum()) for part in noise.split(sizes)]
+        assert np.allclose(step.layers, squares, rtol=1e-3)
+        assert math.isclose(step.noise_squares, sum(squares), rel_tol=1e-3)
+        assert np.allclose(step.directions, (along @ noise.double()) / 0.35, atol=5e-3)
+        assert step.deviation == pytest.approx(0.35)
+        assert (step.divisor, step.updates, step.virtual) == (30.0, 1, 1)
+        assert step.measured_divisor == pytest.approx(30.0, rel=1e-4)
+        assert (step.told_noise, step.told_rate, step.told_steps) == (0.7, 0.1, step.step)
+
+
+def test_who_was_drawn_is_who_the_sampler_drew(tmp_path):
+    way = Training(physical=8)
+    way.run(tmp_path / "run")
+    torch.manual_seed(way.seed)
+    _, public, internal, end = steps_of(tmp_path / "run")
+    assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
+    assert all(step.virtual == max(1, math.ceil(step.drawn / 8)) for step in public)
+    assert {step.batches for step in public} == {1}
+    assert end["drawn_batches"] == len(public) == 20
+    counts = np.bincount(np.concatenate([kept.members for kept in internal]), minlength=RECORDS)
+    assert 0.8 < counts.mean() / 2.0 < 1.2
+    assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
+
+
+def test_the_updates_are_those_of_the_parameters(tmp_path):
+    way, states = Training(), []
+    way.run(
+        tmp_path / "run", each=lambda t: states.append(torch.cat([p.detach().flatten() for p in t.model.parameters()]))
+    )
+    _, _, internal, _ = steps_of(tmp_path / "run")
+    moves = [float((b - a).double().norm()) for a, b in pairwise(states)]
+    assert np.allclose([kept.update_norm for kept in internal[1:]], moves, rtol=1e-5)
+    assert all(kept.outside == 0.0 for kept in internal)
+
+
+def test_a_noise_schedule_and_a_clip_schedule_are_recorded_step_by_step(tmp_path):
+    from opacus.schedulers import ExponentialNoise
+
+    way = Training(epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        way.build()
+        schedule = ExponentialNoise(way.optimizer_, gamma=0.9)
+        with way.recorder(tmp_path / "run"):
+            way.train(each=lambda _: schedule.step())
+    _, public, *_ = steps_of(tmp_path / "run")
+    assert np.allclose([step.noise_multiplier for step in public], 1.1 * 0.9 ** np.arange(10))
+    assert np.allclose([step.told_noise for step in public], 1.1 * 0.9 ** np.arange(10))
+
+
+def test_adaptive_clipping_shows_the_noise_that_it_really_adds(tmp_path):
+    Training(clipping="adaptive").run(tmp_path / "run")
+    header, public, *_ = steps_of(tmp_path / "run")
+    adjusted = (1.1**-2 - 6.0**-2) ** -0.5
+    assert header.clipping == "adaptive"
+    assert all(step.deviation == pytest.approx(adjusted * step.clip_norm) for step in public)
+    assert len({step.clip_norm for step in public}) > 5
+    total = sum(step.noise_squares / step.deviation**2 for step in public) / header.parameters / len(public)
+    assert 0.9 < total < 1.1
+
+
+def test_ghost_clipping_has_counts_and_no_norms(tmp_path):
+    Training(clipping="ghost", physical=8).run(tmp_path / "run")
+    header, public, internal, _ = steps_of(tmp_path / "run")
+    assert header.clipping == "ghost"
+    assert all(step.rows == step.drawn for step in public)
+    assert all(math.isnan(kept.largest) for kept in internal)
+    assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
+
+
+def test_accumulation_over_batches_takes_all_of_them(tmp_path):
+    way = Training(poisson=False, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        way.build()
+        with way.recorder(tmp_path / "run"):
+            for number, (x, y) in enumerate(way.loader, start=1):
+                way.criterion(way.model(x), y).backward()
+                if number % 5 == 0:
+                    way.optimizer_.step()
+                    way.optimizer_.zero_grad()
+    header, public, internal, _ = steps_of(tmp_path / "run")
+    assert header.scheme == "shuffled"
+    assert [(step.drawn, step.rows, step.batches) for step in public] == [(150, 150, 5)] * 2
+    assert all(step.divisor == 150.0 for step in public)
+    assert all(kept.largest == pytest.approx(1.0, abs=1e-4) or kept.largest < 1.0 for kept in internal)
+
+
+def test_empty_batches_are_steps(tmp_path):
+    Training(batch=1, epochs=1).run(tmp_path / "run")
+    _, public, internal, _ = steps_of(tmp_path / "run")
+    empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]
+    assert len(public) == RECORDS
+    assert len(empty) > 50
+    assert all(step.drawn == 0 and kept.largest == 0.0 and step.noise_squares > 0.0 for step, kept in empty)
+
+
+def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
+    way = Training(workers=1, epochs=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        way.build()
+        with way.recorder(tmp_path / "run"):
+            for _ in range(2):
+                for number, (x, y) in enumerate(way.loader):
+                    way.optimizer_.zero_grad()
+                    way.criterion(way.model(x), y).backward()
+                    way.optimizer_.step()
+                    if number == 3:
+                        break
+    _, public, _, end = steps_of(tmp_path / "run")
+    assert len(public) == 8
+    assert all(step.drawn == step.rows for step in public)
+    assert end["drawn_batches"] == 8 + 2 * 2
+    assert end["unused_batches"] == 2
+
+
+def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
+    way = Training()
+    without = way.run()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        way.build()
+        recorder = way.recorder(tmp_path / "run")
+        with recorder:
+            writer = recorder._writer
+
+            def full(public, internal):
+                if writer.steps == 3:
+                    raise OSError(28, "No space left on device")
+                type(writer).write(writer, public, internal)
+
+            monkeypatch.setattr(writer, "write", full)
+            way.train()
+    assert [str(one.message) for one in told if "dpspec.record" in str(one.message)] == [
+        f"dpspec.record: the recording into {tmp_path / 'run'} ends at step 3, the training goes on: "
+        "OSError: [Errno 28] No space left on device"
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(without, way.model.parameters(), strict=True))
+    found = list(RunFolder.open(tmp_path / "run").steps())
+    assert [type(step) for step in found] == [PublicStep] * 3
+    assert found[0].rows != UNSEEN

@@ -1,0 +1,338 @@
+"""The folder: one recorder alone, readable wherever its writer was killed, refused where it was changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.engine.recorded.checked_run import Question, check_run
+from dpspec.errors import DpspecError, UsageError
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
+
+#: Trains and records without end, in a process of its own for each folder that it is told; one at a time.
+LOOP = """
+import os, sys, torch
+from torch import nn
+import dpspec.recording.recorder
+for folder in sys.stdin:
+    if child := os.fork():
+        os.waitpid(child, 0)
+        print("gone", flush=True)
+        continue
+    torch.manual_seed(0)
+    model = nn.Linear(40, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = dict(noise_multiplier=1.0, clip_norm=1.0, rate=0.1, records=500)
+    with dpspec.record(folder.rstrip(), model=model, optimizer=optimizer, **given) as run:
+        print(os.getpid(), flush=True)
+        while True:
+            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
+            noise = torch.randn(123)
+            for p, g in zip(model.parameters(), noise.split([120, 3])):
+                p.grad = g.view_as(p)
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.ones(len(drawn)))
+            run.noised(noise)
+            run.stepped()
+"""
+
+
+@pytest.fixture
+def loops():
+    command = [sys.executable, "-c", LOOP]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+def small(folder, steps=20):
+    """A sound recording of a loop of its own."""
+    torch.manual_seed(1)
+    model = nn.Linear(40, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 500}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+        for _ in range(steps):
+            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
+            noise = torch.randn(123)
+            for p, g in zip(model.parameters(), noise.split([120, 3]), strict=True):
+                p.grad = g.view_as(p)
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.ones(len(drawn)))
+            run.noised(noise)
+            run.stepped()
+
+
+def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_after(tmp_path):
+    model = nn.Linear(2, 2)
+    first, second = (dpspec.record(tmp_path / "run", model=model) for _ in range(2))
+    with first as run:
+        with pytest.raises(UsageError, match="already holds a recording, or another recorder writes there"):
+            second.__enter__()
+        run.stepped()
+    with pytest.raises(UsageError, match="give a folder that is new or empty"):
+        dpspec.record(tmp_path / "run", model=model).__enter__()
+    assert len(list(RunFolder.open(tmp_path / "run").steps())) == 2
+
+
+def test_a_refused_recorder_leaves_the_loader_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("ten years")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(4, 2)), batch_size=2)
+    before = type(loader.batch_sampler)
+    with pytest.raises(UsageError):
+        dpspec.record(tmp_path, model=nn.Linear(2, 2), loader=loader).__enter__()
+    assert type(loader.batch_sampler) is before
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("ten years")
+    with pytest.raises(UsageError, match=r"already holds thesis.tex"):
+        dpspec.record(tmp_path, model=nn.Linear(2, 2)).__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(UsageError, match="is not a folder"):
+        dpspec.record(tmp_path / "thesis.tex", model=nn.Linear(2, 2)).__enter__()
+
+
+def test_a_run_killed_at_ten_moments_reads_as_far_as_it_went(loops, tmp_path):
+    chance = random.Random(5)
+    for moment in range(10):
+        folder = tmp_path / f"run{moment}"
+        loops.stdin.write(f"{folder}\n")
+        loops.stdin.flush()
+        begun = int(loops.stdout.readline())
+        enough = chance.randrange(400, 60_000)
+        while (folder / STEPS).stat().st_size < enough:
+            time.sleep(0.001)
+        os.kill(begun, signal.SIGKILL)
+        assert loops.stdout.readline() == "gone\n"
+        run = RunFolder.open(folder)
+        steps = list(run.steps())
+        assert len(steps) > 0
+        assert [kept.step for kept in run.internal()] == [step.step for step in steps]
+        checked = check_run(folder, Question(delta=1e-5, epsilon=1e6))
+        assert checked.verdict == "open"
+        assert checked.reason == f"the recording has no end: what came after step {len(steps)} is not known"
+        assert checked.run.steps == len(steps)
+
+
+@pytest.mark.parametrize("cut", range(1, 400, 37))
+def test_a_file_cut_anywhere_is_read_up_to_its_last_step(cut, tmp_path):
+    small(tmp_path / "run", steps=3)
+    steps = tmp_path / "run" / STEPS
+    steps.write_bytes(steps.read_bytes()[:-cut])
+    run = RunFolder.open(tmp_path / "run")
+    assert len(list(run.internal())) == len([one for one in run.steps() if not isinstance(one, dict)]) < 4
+
+
+def test_a_recording_without_its_internal_part_says_so(tmp_path):
+    small(tmp_path / "run")
+    (tmp_path / "run" / INTERNAL).unlink()
+    checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert checked.verdict == "open"
+    assert "clipping" in checked.reason or "sampling" in checked.reason
+    assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {"sampling", "clipping"}
+
+
+def test_an_internal_part_of_another_run_is_refused(tmp_path, capsys):
+    for name in ("one", "two"):
+        small(tmp_path / name)
+    other = (tmp_path / "two" / INTERNAL).read_bytes()
+    (tmp_path / "one" / INTERNAL).write_bytes(other[: len(other) - 40] + b"0" * 40)
+    assert main(["check", str(tmp_path / "one")]) == 3
+    assert INTERNAL in capsys.readouterr().err
+
+
+def fuzzed(content, chance):
+    """A file as somebody may have changed it."""
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        kind = chance.choice(("flip", "cut", "insert", "repeat", "fill"))
+        place = chance.randrange(len(data) + 1)
+        if kind == "flip" and place < len(data):
+            data[place] = chance.randrange(256)
+        elif kind == "cut":
+            del data[place : place + chance.randint(1, 60)]
+        elif kind == "insert":
+            data[place:place] = bytes(chance.randrange(256) for _ in range(chance.randint(1, 20)))
+        elif kind == "repeat":
+            data[place:place] = data[max(0, place - 80) : place]
+        elif kind == "fill":
+            data[place : place + 8] = b"\xff" * 8
+    return bytes(data)
+
+
+def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(tmp_path):
+    small(tmp_path / "sound", steps=14)
+    chance = random.Random(20)
+    sound = {name: (tmp_path / "sound" / name).read_bytes() for name in (MARK, STEPS, INTERNAL)}
+    target = tmp_path / "changed"
+    target.mkdir()
+    refused = 0
+    for _ in range(250):
+        for name, content in sound.items():
+            (target / name).write_bytes(content)
+        name = chance.choice(list(sound))
+        (target / name).write_bytes(fuzzed(sound[name], chance))
+        told = refusal(target)
+        assert told is None or str(target) in str(told)
+        refused += told is not None and told.exit_code == 3
+    assert refused > 180
+
+
+def refusal(folder):
+    """The error of ours that a folder is refused by; None where it is read."""
+    try:
+        check_run(folder, Question(delta=1e-5, epsilon=1.0))
+    except DpspecError as error:
+        return error
+    return None
+
+
+def rebuilt(folder, change, end=None):
+    """A folder whose chain is sound, and whose numbers are what ``change`` makes of them; ``end``: more of its end."""
+    from dpspec.recording.folder.run_folder import RunWriter
+
+    read = RunFolder.open(folder / "sound")
+    header, public, internal = change(
+        read.header, [one for one in read.steps() if not isinstance(one, dict)], list(read.internal())
+    )
+    writer = RunWriter(folder / "made", header)
+    for step, kept in zip(public, internal, strict=True):
+        writer.write(step, kept)
+    writer.end({"outside": 0.0, "history": [["a", {}, []]], "seconds": "soon", "error": 7, **(end or {})})
+    return folder / "made"
+
+
+HOSTILE = {
+    "records": lambda h, p, i: (replace(h, records=2**34 - 1), p, i),
+    "few-records": lambda h, p, i: (replace(h, records=3), p, i),
+    "layers": lambda h, p, i: (replace(h, layers=(("0.weight", 2**47), ("0.bias", 1))), p, i),
+    "rates": lambda h, p, i: (h, [replace(s, rate=1e-300 * (1 + s.step % 2)) for s in p], i),
+    "noise": lambda h, p, i: (h, [replace(s, noise_squares=1e308, deviation=1e-300) for s in p], i),
+    "infinite": lambda h, p, i: (h, [replace(s, noise_multiplier=float("inf"), deviation=float("inf")) for s in p], i),
+    "huge": lambda h, p, i: (h, [replace(s, noise_multiplier=1e300) for s in p], i),
+    "tiny": lambda h, p, i: (h, [replace(s, noise_multiplier=1e-308) for s in p], i),
+    "norms": lambda h, p, i: (h, p, [replace(s, largest=-1e308, sum_norm=float("inf")) for s in i]),
+    "many-noises": lambda h, p, i: (h, [replace(s, noise_multiplier=0.5 + 1e-3 * s.step) for s in p], i),
+    "half-nan": lambda h, p, i: (h, [replace(s, drawn=2**32 - 1, rows=2**32 - 1) if s.step % 2 else s for s in p], i),
+    "accountant": lambda h, p, i: (replace(h, accountant="\x1b[31mrdp", told_before=2**53), p, i),
+}
+
+
+def replace(record, **values):
+    from dataclasses import replace as put
+
+    return put(record, **values)
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_numbers_that_nobody_writes_are_answered_or_refused_in_bounded_memory(change, tmp_path, capsys):
+    small(tmp_path / "sound", steps=14)
+    made = rebuilt(tmp_path, change)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])
+    assert code in (1, 3)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
+    told = capsys.readouterr()
+    assert "\x1b[31m" not in told.out
+    assert "bug" not in told.err
+
+
+SPEC = """\
+dpspec: 1
+name: made
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 14}
+data: {kind: declared, records: 500, features: 1, classes: 2}
+training: {backend: recorded, run: made}
+threat_model: {adjacency: zero-out}
+claims: [{id: one, kind: approx-dp, epsilon: 1.0, delta: 1e-5}]
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"gradients": [10**400, 1, 1, 1, 1]},
+        {"gradients": ["a"] * 5},
+        {"gradients": [14, -1e99, 1e99, 1e99, 1e-99]},
+        {"gradients": [1e308] * 5},
+        {"gradients": [float("nan")] * 5},
+        {"norm_type": ["bfloat16"], "sum_type": 3},
+        {"drawn_batches": 10**300, "unused_batches": -1},
+        {"drawn_batches": 2**62},
+        {"seconds": 10**400, "outside": 10**400},
+        {"buffers": [[]] * 1000, "meddled": 10**300},
+    ],
+)
+def test_an_end_that_nobody_writes_is_answered_by_check_and_by_specs(end, tmp_path, capsys, monkeypatch):
+    small(tmp_path / "sound", steps=14)
+    rebuilt(tmp_path, lambda *kept: kept, end)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "made", "--epsilon", "1"]) == 1
+    assert main(["check", "made", "--json"]) in (1, 5)
+    assert main(["run", "spec.yaml"]) == 1
+    assert "bug" not in capsys.readouterr().err
+
+
+def test_the_header_is_read_key_by_key(tmp_path):
+    small(tmp_path / "run", steps=1)
+    mark = tmp_path / "run" / MARK
+    header = json.loads(mark.read_text())
+    for key, value in [
+        ("dpspec-run", 99),
+        ("dpspec-run", "1"),
+        ("rate", float("nan")),
+        ("records", -1),
+        ("layers", [["a", -1]]),
+        ("layers", "a"),
+        ("scheme", "best"),
+        ("notes", ["a" * 500]),
+        ("width", 1 << 40),
+        ("secure", 1),
+        ("versions", {"a": 1}),
+    ]:
+        mark.write_text(json.dumps({**header, key: value}))
+        with pytest.raises(DpspecError, match=r"run\.json") as error:
+            RunFolder.open(tmp_path / "run")
+        assert error.value.exit_code == 3
+        assert key in str(error.value) or "format" in str(error.value)
+
+
+def test_pipes_and_links_are_not_followed(tmp_path):
+    small(tmp_path / "run", steps=1)
+    (tmp_path / "run" / STEPS).unlink()
+    os.mkfifo(tmp_path / "run" / STEPS)
+    assert main(["check", str(tmp_path / "run")]) == 3
+    (tmp_path / "run" / STEPS).unlink()
+    (tmp_path / "run" / STEPS).symlink_to("/dev/zero")
+    assert main(["check", str(tmp_path / "run")]) == 3
+
+
+@pytest.mark.parametrize(("make", "code"), [(lambda p: None, 2), (Path.mkdir, 3), (Path.touch, 2)])
+def test_what_is_no_folder_of_a_run_is_said(make, code, tmp_path, capsys):
+    make(tmp_path / "run")
+    assert main(["check", str(tmp_path / "run")]) == code
+    assert str(tmp_path / "run") in capsys.readouterr().err
+
+
+def test_a_recording_without_a_step_has_nothing_to_check(tmp_path, capsys):
+    with dpspec.record(tmp_path / "run", model=nn.Linear(2, 2)):
+        pass
+    assert main(["check", str(tmp_path / "run")]) == 5
+    assert "never stepped" in capsys.readouterr().err

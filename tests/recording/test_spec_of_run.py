@@ -1,0 +1,62 @@
+"""``dpspec new spec --from RUN``: the schedule of a run, declared, is proved at what the run costs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import dpspec
+from dpspec.cli.app import main
+
+
+def record(folder, noises=(1.0,), rate=0.1):
+    torch.manual_seed(1)
+    model = nn.Linear(40, 3)
+    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500}
+    with dpspec.record(folder, model=model, **given, **({"rate": rate} if rate else {})) as run:
+        for noise in noises:
+            run.declare(noise_multiplier=noise)
+            for _ in range(10):
+                drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
+                run.sampled(drawn)
+                run.clipped(torch.ones(len(drawn)))
+                run.noised(2.0 * noise * torch.randn(123))
+                run.stepped()
+
+
+@pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
+def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "run", noises)
+    assert main(["check", "run", "--json"]) == 5
+    cost = json.loads(capsys.readouterr().out)["costs"][0]["upper"]
+    assert main(["new", "spec", "recorded", "--from", "run"]) == 0
+    text = (tmp_path / "recorded.yaml").read_text()
+    assert "# not recorded; bounds do not depend on it" in text
+    assert main(["run", "recorded.yaml", "--report", "json=result.json"]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    (verdict,) = result["audits"][0]["verdicts"]
+    assert verdict["verdict"] == "proved"
+    assert cost == pytest.approx(verdict["upper"], rel=2e-4)  # the width of certified intervals
+    assert cost <= verdict["claimed"] <= cost * 1.001
+
+
+def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "bare", (1.0, 0.0))
+    record(tmp_path / "rateless", rate=None)
+    for name, words in (("bare", "steps 11 to 20"), ("rateless", "steps 1 to 10")):
+        assert main(["new", "spec", "recorded", "--from", name]) == 2
+        told = capsys.readouterr().err
+        assert words in told
+        assert "no Poisson samples with noise" in told
+        assert not (tmp_path / "recorded.yaml").exists()
+
+
+def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "a", "--from", "run", "--mechanism", "group"]) == 2
+    assert "leave out --mechanism" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""A page whose text was changed by hand no longer shows what its result says, and the place is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import FrozenMap, Series
+from dpspec.engine.results.codec import load
+from dpspec.engine.results.result import Result
+from dpspec.reporters import html
+from dpspec.reporters.html.edited_pages import compared, edited, same_drawing
+from dpspec.reporters.html.page import generator
+from dpspec.reporters.read_results import extract
+from dpspec.reporters.view.sentences import place
+
+
+def result() -> Result:
+    table = Series(
+        name="t", title="A table", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
+        rigor="theorem", source="s",
+    )  # fmt: skip
+    return factory.result(factory.audit(series=(table,)))
+
+
+def told(page: str) -> list[tuple[str, str, str]]:
+    return [(one.under, one.shown, one.expected) for one in edited(page, load(extract(page)))]
+
+
+@pytest.mark.parametrize("internal", [True, False])
+def test_a_page_as_it_was_written_is_as_it_should_be(internal: bool) -> None:
+    page = html.render(result(), internal=internal)
+    assert compared(page, load(extract(page))) == ([], "")
+
+
+def test_an_edited_number_is_named_with_its_place() -> None:
+    page = html.render(result())
+    assert page.count(">7.25<") == 1
+    assert told(page.replace(">7.25<", ">1.25<")) == [("A table", "1.25", "7.25")]
+
+
+def test_an_edited_verdict_is_seen_wherever_it_stands() -> None:
+    verdict = factory.verdict(verdict="refuted", expected=False)
+    page = html.render(factory.result(factory.audit(verdicts=(verdict,))))
+    (first, *_) = told(page.replace(">refuted</span></td>", ">proved</span></td>"))
+    assert first == ("Every claim with its verdict", "proved", "refuted")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('style="left:', 'style="left:9'),
+        ('aria-label="epsilon lies in', 'aria-label="mu lies in'),
+        ("<h2 id=", "<p>All is well.</p><h2 id="),
+        ("<li>Floating-point behaviour", "<li hidden>Nothing"),
+    ],
+)
+def test_bars_labels_and_what_is_added_or_gone(old: str, new: str) -> None:
+    page = html.render(result())
+    assert old in page
+    assert told(page.replace(old, new, 1))
+
+
+def test_a_page_of_another_version_is_not_compared_and_said_so() -> None:
+    page = html.render(result())
+    for other in (page.replace(generator(), "dpspec 0.0.1"), page.replace('name="generator"', 'name="g"')):
+        edits, reason = compared(other, result())
+        assert edits == []
+        assert reason.startswith("rendered by ")
+    twice = page.replace("<head>", f'<head><meta name="generator" content="{generator()}">')
+    assert compared(twice, result())[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("</style>", '.verdict.open{font-size:0}.verdict.open::after{content:"proved";font-size:1rem}</style>'),
+        ('<span class="verdict proved">', '<span class="verdict proved" hidden>'),
+        ('<span class="verdict proved">', '<svg><text>refuted</text></svg><span class="verdict proved">'),
+        ("<body>", "<body><!-- nothing -->"),
+        ("</body>", "<script>1</script></body>"),
+        ('name="robots"', 'name="robot"'),
+        ('class="tally"', 'class="hidden"'),
+        ('"confidence": 0.95', '"confidence": 0.950'),
+    ],
+)
+def test_nothing_in_a_page_is_harmless(old: str, new: str) -> None:
+    """Styles, scripts, attributes and comments make what a browser shows as much as text does."""
+    page = html.render(result())
+    assert old in page
+    edits, reason = compared(page.replace(old, new, 1), load(extract(page)))
+    assert len(edits) == 1
+    assert reason == ""
+
+
+def test_a_drawing_is_that_of_its_series() -> None:
+    """Where another version of matplotlib drew it, it is not compared, and said so; the table behind it is compared."""
+    drawn = Series(
+        name="t", title="A figure", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
+        rigor="theorem", source="s", plot=FrozenMap({"x": "k", "y": ["epsilon"]}),
+    )  # fmt: skip
+    page = html.render(factory.result(factory.audit(series=(drawn,))))
+    assert "10px" in page
+    assert "stroke-width: 1.6" in page
+    assert told(page) == []
+    assert len(told(page.replace("stroke-width: 1.6", "stroke-width: 9"))) == 1
+    # What only rounding moves, and what it renames, is the same drawing.
+    made = re.search(r'id="(a0-series0-m[0-9a-f]{10})"', page)
+    assert made is not None
+    other = page.replace("stroke-width: 1.6", "stroke-width: 1.601").replace(made[1], "a0-series0-m0123456789")
+    assert told(other) == []
+    # Under any other name it would be what the page or another figure calls so first: its points would not be drawn.
+    for name in ("claims", "a1-series0-m0123456789", "a0-series0-m012345678", "a0-series0-n0123456789"):
+        assert len(told(page.replace(made[1], name))) == 1, name
+    assert len(told(page.replace("a0-series0-figure_1", "other"))) == 1
+    edits = told(page.replace(">7.25<", ">1.25<"))
+    assert edits == [("A figure", "1.25", "7.25")]
+    other = page.replace(generator(), generator() + ".1").replace("stroke-width: 1.6", "stroke-width: 9")
+    edits, reason = compared(other, load(extract(page)))
+    assert edits == []
+    assert reason == f"its figures were rendered by {generator()}.1"
+    edits, _ = compared(other.replace(">7.25<", ">1.25<"), load(extract(page)))
+    assert [one.shown for one in edits] == ["1.25"]
+
+
+def test_a_drawing_does_not_depend_on_what_the_user_has_set() -> None:
+    import matplotlib as mpl
+
+    drawn = Series(
+        name="t", title="A figure", columns=FrozenMap({"k": [1, 2], "epsilon": [2.5, 7.25]}), units=FrozenMap(),
+        rigor="theorem", source="s", plot=FrozenMap({"x": "k", "y": ["epsilon"]}),
+    )  # fmt: skip
+    page = html.render(factory.result(factory.audit(series=(drawn,))))
+    with mpl.rc_context({"axes.linewidth": 7.0, "axes.facecolor": "red", "font.size": 22.0}):
+        assert html.render(factory.result(factory.audit(series=(drawn,)))) == page
+
+
+def test_very_different_pages_are_told_apart_at_once() -> None:
+    rows = {"n": list(range(400)), **{f"c{i}": [float(i)] * 400 for i in range(8)}}
+    series = Series(name="t", title="T", columns=FrozenMap(rows), units=FrozenMap(), rigor="theorem", source="s")
+    changed = dataclasses.replace(series, columns=FrozenMap({**rows, "n": [n + 9.5 for n in range(400)]}))
+    page = html.render(factory.result(factory.audit(series=(changed,))))
+    assert list(edited(page, factory.result(factory.audit(series=(series,)))))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("findings[0].value", "demo: findings[0].value (epsilon <= 2.5, delta 1e-6, group_size 1, pld)"),
+        ("verdicts[0].upper", "demo: verdicts[0].upper (claim one)"),
+        ("checks[0].p_value", "demo: checks[0].p_value (noise-scale, chi-square)"),
+        ("series[0].columns.x[1]", "demo: series[0].columns.x[1] (A table)"),
+        ("evidence[0].statistics.correct", "demo: evidence[0].statistics.correct (e)"),
+        ("power[0].epsilon", "demo: power[0].epsilon (one-run, delta 1e-6)"),
+        ("findings[99].value", "demo: findings[99].value"),
+        ("digest", "demo: digest"),
+    ],
+)
+def test_places_are_named(what: str, said: str) -> None:
+    assert place(result(), "demo", what) == said
+    assert place(result(), "", "notes") == "notes"
+    assert place(result(), "gone", "findings[0].value") == "gone: findings[0].value"
+
+
+def test_the_digits_of_a_picture_are_no_coordinates() -> None:
+    one = '<svg class="pictures"><image href="data:image/png;base64,iVBO+5/A=" x="6"/></svg>'
+    assert same_drawing(one, one)
+    assert not same_drawing(one, one.replace("+5/", "+5.0/"))
+    assert same_drawing('<svg><rect x="6"/></svg>', '<svg><rect x="6.01"/></svg>')

@@ -1,0 +1,112 @@
+"""The forger's rounds: every edit of a subject before ``verify``, and which of those that pass should not."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from support.forger.bench import Bench, Subject
+from support.forger.leaves import Edit, items, leaves, pattern
+from support.forger.pages import pages
+from support.forger.pairs import pairs
+
+#: What may be edited unseen besides ``dpspec.engine.verification.differences``, and why that misleads nobody.
+HARMLESS = {
+    r"audits(\.\*)?": "an audit that is gone, or stands elsewhere, where none of those left was judged by it",
+    r"audits\.\*\.trials\.\*\.evidence\..*": "without the store: a number that was measured, and that nothing rests on",
+    r"audits\.\*\.trials\.\*\.arrays.*": "without the store: the digest of an array that is not at hand",
+    r"audits\.\*\.places(\..*)?": "where claims stand in files that are not at hand",
+    r"audits\.\*\.document": "a description that is not there",
+}
+
+
+@dataclass
+class Told:
+    """How edits ended, and those that should not have ended so."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    passed: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, other: Told) -> None:
+        """Count another's too."""
+        self.counts += other.counts
+        self.passed += other.passed
+        self.wrong += other.wrong
+
+
+def edits_of(subject: Subject, chance: random.Random, most: int, values: int) -> Iterator[Edit]:
+    """Every kind of edit of a result. Those of specs, whose bounds take their time, are made of bounds alone."""
+    document = subject.document
+    spec = "bounds only" in subject.name
+    for edit in (*leaves(document, chance, most, values), *items(document, chance, most)):
+        if spec or not all("document" in path[:3] for path in edit.paths):
+            yield edit
+    yield from pairs(document, chance, most)
+
+
+def forge(bench: Bench, subject: Subject, edits: list[Edit]) -> Told:
+    """Ask ``verify`` about every edit."""
+    from dpspec.engine.results import codec
+
+    told = Told()
+    with bench.remembering():
+        before, said = bench.ends(subject.text, subject.store)
+        if before not in ("passed", "not recomputed"):
+            told.wrong.append(f"{subject.name}: unedited, it {before}: {said}")
+        for edit in edits:
+            ended, said = bench.ends(json.dumps(edit.document), subject.store)
+            told.counts[ended] += 1
+            if ended == "passed" and codec.dump(codec.load(json.dumps(edit.document))) != subject.text:
+                places = [pattern(path) for path in edit.paths]
+                strange = [place for place in places if not allowed(place, subject)]
+                told.passed.update(places)
+                if strange:
+                    told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} passed")
+            elif ended.startswith("ended"):
+                told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} {ended}: {said[-300:]}")
+    return told
+
+
+def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int) -> Told:
+    """Ask ``verify`` about every edit of a page: none may pass but what moves a line by less than anybody sees."""
+    told = Told()
+    with bench.remembering():
+        before, said = bench.ends(subject.text, subject.store)
+        if before not in ("passed", "not recomputed"):
+            told.wrong.append(f"{subject.name}: unedited, it {before}: {said}")
+        for edit in pages(subject.text, chance, most):
+            if edit.page == subject.text:
+                continue
+            ended, _ = bench.ends(edit.page, subject.store)
+            told.counts[ended] += 1
+            if ended.startswith("ended") or (ended == "passed" and not _drawn_alike(edit.page, subject.text)):
+                told.wrong.append(f"{subject.name}: {edit.what} {ended}")
+    return told
+
+
+def _drawn_alike(page: str, other: str) -> bool:
+    """Whether pages differ in nothing but coordinates of drawings, by less than anybody sees."""
+    from dpspec.reporters.html.edited_pages import FIGURE, same_drawing
+
+    drawn, due = FIGURE.findall(page), FIGURE.findall(other)
+    rest = FIGURE.sub("", page) == FIGURE.sub("", other)
+    return rest and len(drawn) == len(due) and all(map(same_drawing, drawn, due))
+
+
+def allowed(place: str, subject: Subject) -> bool:
+    """Whether a pattern is among those that may pass."""
+    from dpspec.engine.verification.differences import UNVERIFIED
+
+    if any(re.fullmatch(known.replace(".", r"\.").replace("*", r"[^ ]+"), place) for known in UNVERIFIED):
+        return True
+    held = subject.store != "nowhere" and ".trials." in place
+    return not held and any(re.fullmatch(known, place) for known in HARMLESS)
+
+
+def _shown(edit: Edit) -> str:
+    return ", ".join(".".join(map(str, path)) for path in edit.paths[:6])

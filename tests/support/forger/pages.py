@@ -1,0 +1,86 @@
+"""Edits of a page in HTML: its text, attributes, markup, styles, scripts, comments, drawings and who wrote it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_STYLES = (
+    '.verdict.open{font-size:0}.verdict.open::after{content:"proved";font-size:1rem}',
+    '.verdict.refuted{font-size:0}.verdict.refuted::after{content:"open";font-size:1rem}',
+    ".unexpected{display:none}",
+    "#limits-h,#limits-h+ul{display:none}",
+    ".warning{visibility:hidden}",
+    "body{direction:rtl}",
+)
+
+_INSERTS = (
+    "<!-- all is well -->",
+    "<p>All claims are proved.</p>",
+    '<svg viewBox="0 0 60 10"><text y="8">proved</text></svg>',
+    "<style>.verdict{color:green}</style>",
+    "<script>document.title='proved'</script>",
+    '<img alt="proved" src="data:image/png;base64,AAAA">',
+    "&#8203;",
+    "<base href=x>",
+    " ",
+)
+
+_TAG = re.compile(r"<[a-z][^<>]*>")
+_ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"<>]*)"')
+_TEXT = re.compile(r">([^<>]*[^<>\s][^<>]*)<")
+
+
+@dataclass(frozen=True)
+class PageEdit:
+    """One forged page."""
+
+    what: str
+    page: str
+
+
+def pages(page: str, chance: random.Random, most: int) -> Iterator[PageEdit]:
+    """So many edits of every kind."""
+    tags, attributes, texts = (list(found.finditer(page)) for found in (_TAG, _ATTRIBUTE, _TEXT))
+    for match in _sample(texts, chance, most):
+        for new in ("proved", "", f"{match[1]} or less", re.sub(r"\d", "1", match[1], count=1)):
+            if new != match[1]:
+                yield PageEdit(f"the text {match[1]!r:.40}", _cut(page, match.span(1), new))
+    for match in _sample(attributes, chance, most):
+        yield PageEdit(f"the attribute {match[1]}", _cut(page, match.span(2), f"{match[2]}x"))
+        yield PageEdit(f"the attribute {match[1]} is gone", _cut(page, match.span(), ""))
+    for match in _sample(tags, chance, most):
+        end = match.end() - 1
+        for attribute in (" hidden", ' style="display:none"', ' class="verdict proved"', " onclick=x"):
+            yield PageEdit(f"{attribute} in {match[0]:.40}", _cut(page, (end, end), attribute))
+        for insert in _INSERTS:
+            yield PageEdit(f"{insert} behind {match[0]:.40}", _cut(page, (match.end(), match.end()), insert))
+        yield PageEdit(f"{match[0]:.40} is gone", _cut(page, match.span(), ""))
+    for style in _STYLES:
+        yield PageEdit(f"the style {style:.40}", page.replace("</style>", f"{style}</style>", 1))
+    for _ in range(most):
+        start = chance.randrange(len(page))
+        yield PageEdit("a character is gone", _cut(page, (start, start + 1), ""))
+        yield PageEdit("a character is another", _cut(page, (start, start + 1), "0" if page[start] != "0" else "1"))
+    written = re.search(r'<meta name="generator" content="([^"]*)">', page)
+    if written is not None:
+        for writer in ("dpspec 0.0.1", "", "dpspec", f"{written[1]}.1", "Mozilla"):
+            other = page.replace(written[0], f'<meta name="generator" content="{writer}">')
+            yield PageEdit(f"written by {writer!r}", other)
+            yield PageEdit(f"written by {writer!r}, with a style", other.replace("</style>", "*{color:red}</style>", 1))
+        yield PageEdit("written by nobody", page.replace(written[0], ""))
+    json_end = page.rindex('"schema"')
+    yield PageEdit("a space in the JSON", _cut(page, (json_end, json_end), " "))
+    yield PageEdit("a key stands twice", _cut(page, (json_end, json_end), '"confidence": 0.5, '))
+    yield PageEdit("something stands before it", f" {page}")
+    yield PageEdit("something stands behind it", f"{page}<p>proved</p>")
+
+
+def _cut(page: str, span: tuple[int, int], new: str) -> str:
+    return page[: span[0]] + new + page[span[1] :]
+
+
+def _sample(found: list[re.Match[str]], chance: random.Random, most: int) -> list[re.Match[str]]:
+    return found if len(found) <= most else chance.sample(found, most)

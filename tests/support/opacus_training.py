@@ -1,0 +1,105 @@
+"""A small training with Opacus, in every way that the recorder knows, with and without a recorder."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+
+RECORDS, FEATURES = 300, 6
+
+
+@dataclass
+class Training:
+    """One training; ``seen`` is what a hook of its own noticed at each step, without the recorder."""
+
+    clipping: str = "flat"
+    physical: int | None = None
+    workers: int = 0
+    poisson: bool = True
+    batch: int = 30
+    noise: float = 1.1
+    clip: float = 1.0
+    epochs: int = 2
+    reduction: str = "mean"
+    accountant: str = "rdp"
+    optimizer: str = "sgd"
+    seed: int = 0
+    seen: list[dict[str, Any]] = field(default_factory=list)
+
+    def build(self) -> None:
+        torch.manual_seed(self.seed)
+        x = torch.randn(RECORDS, FEATURES)
+        data = TensorDataset(x, (x[:, 0] > 0).long())
+        model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
+        kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        options: dict[str, Any] = {}
+        clip: Any = self.clip
+        if self.clipping == "per_layer":
+            clip = [self.clip] * 4
+        if self.clipping == "adaptive":
+            options = {
+                "target_unclipped_quantile": 0.5,
+                "clipbound_learning_rate": 0.2,
+                "max_clipbound": 10.0,
+                "min_clipbound": 0.1,
+                "unclipped_num_std": 3.0,
+            }
+        ghost = self.clipping == "ghost"
+        self.engine = PrivacyEngine(accountant=self.accountant)
+        made = self.engine.make_private(
+            module=model,
+            optimizer=kinds[self.optimizer](model.parameters(), lr=0.05),
+            data_loader=DataLoader(data, batch_size=self.batch, shuffle=not self.poisson, num_workers=self.workers),
+            noise_multiplier=self.noise,
+            max_grad_norm=clip,
+            poisson_sampling=self.poisson,
+            clipping="flat" if ghost else self.clipping,
+            grad_sample_mode="ghost" if ghost else "hooks",
+            criterion=nn.CrossEntropyLoss(reduction=self.reduction),
+            loss_reduction=self.reduction,
+            noise_generator=torch.Generator().manual_seed(self.seed + 1),
+            **options,
+        )
+        self.model, self.optimizer_, self.loader = made[0], made[1], made[-1]
+        self.criterion = made[2] if ghost else nn.CrossEntropyLoss(reduction=self.reduction)
+
+    def train(self, each: Any = None) -> None:
+        for _ in range(self.epochs):
+            with self._batches() as batches:
+                for x, y in batches:
+                    self.optimizer_.zero_grad()
+                    self.criterion(self.model(x), y).backward()
+                    self.optimizer_.step()
+                    if each is not None:
+                        each(self)
+
+    def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
+        """The parameters that come out."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.build()
+            with self.recorder(folder) if folder is not None else contextlib.nullcontext():
+                self.train(each)
+        return [p.detach().clone() for p in self.model.parameters()]
+
+    def recorder(self, folder: Any) -> Any:
+        return dpspec.record(
+            folder, model=self.model, optimizer=self.optimizer_, loader=self.loader, engine=self.engine
+        )
+
+    def _batches(self) -> Any:
+        if self.physical is None:
+            return contextlib.nullcontext(self.loader)
+        return BatchMemoryManager(
+            data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.optimizer_
+        )

@@ -1,0 +1,325 @@
+"""An oracle for scopes: explicit neighbours through the plugin's own executed code, held against what bounds say.
+
+``readings`` takes a mechanism's block and two data sets that differ in one record, works out in which scope they lie,
+runs the pipeline on both as a trial does (cut to the ball, fitted steps, query or gradients, noise of the declared
+scale), computes exactly how far the two outputs' distributions are apart, and sets it beside every bound whose scope
+covers the pair. A ratio above 1 is a bound that does not hold. What a proof only relies on, norms of gradients and how
+fast they move, is read as well, since the output of many noisy steps has no closed form.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, log_softmax, logsumexp
+
+from dpspec.contract import Claim, Facts, Finding, FrozenMap, Scope, Section, Spec, ThreatModel
+from dpspec.engine.judging.evidence_weight import covers
+from dpspec_preprocessing import attack, bounds, options, refusals
+from dpspec_preprocessing.execution import collection, steps
+from dpspec_preprocessing.execution.engines import LinearEngine
+from dpspec_preprocessing.theory.private import Private
+from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, refusal_probability, step_name
+
+Rows: TypeAlias = npt.NDArray[np.float64]
+Block: TypeAlias = dict[str, Any]
+
+#: What rounding may add to a ratio; and parameters at which gradients are read.
+TOLERANCE, _PLACES = 1e-9, 4
+
+#: The reading of a pair that no bound speaks of.
+NOTHING = "nothing is claimed"
+
+#: The order of Renyi divergences, and the grid of one-dimensional mixtures.
+ORDER, _NODES = 2.0, 4001
+
+
+class Pair(NamedTuple):
+    """Two data sets that differ in record 0, rows (n, d) with NaN where a value is missing, labels -1 and 1."""
+
+    one: Rows
+    other: Rows
+    labels: Rows
+    other_labels: Rows
+
+
+class Reading(NamedTuple):
+    """One bound, and what the executed code has in its place."""
+
+    what: str
+    bound: float
+    executed: float
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 where the bound does not hold."""
+        if self.executed <= self.bound:
+            return self.executed / self.bound if self.bound > 0.0 and math.isfinite(self.bound) else 0.0
+        return self.executed / self.bound if self.bound > 0.0 else math.inf
+
+
+def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple[Spec, Facts]:
+    """The spec of a mechanism's block, and the facts of declared data."""
+    block = {"radius": 1.0, "clip_rows": True, "accounting": "certified", "also": (), "orders": (2.0,), **mechanism}
+    access = "final-model" if block["private"]["kind"] == "sgd-iterated" else "all-iterates"
+    delta = block["ptr"]["delta"] if block.get("ptr") else 1e-5
+    asked: list[tuple[str, Block]] = [("gdp", {"mu": 1.0}), ("approx-dp", {"epsilon": 1.0, "delta": delta})]
+    asked += [("renyi-dp", {"alpha": ORDER, "epsilon": 1.0})]
+    claims = tuple(
+        Claim(
+            id=kind,
+            kind=kind,
+            options=FrozenMap(of),
+            adjacency="replace-one",
+            access=access,  # type: ignore[arg-type]
+            direction="both",
+        )
+        for kind, of in asked
+    )
+    spec = Spec(
+        name="oracle",
+        description="",
+        mechanism=Section("preprocessing", FrozenMap(block)),
+        data=Section("declared"),
+        model=None,
+        training=Section("native"),
+        threat_model=ThreatModel(
+            adjacency="replace-one",
+            access=access,  # type: ignore[arg-type]
+            options=FrozenMap({"adversary": "record", "released": ("output",)}),
+        ),
+        claims=claims,
+        audit=None,
+        cell=FrozenMap({}),
+        document=FrozenMap({}),
+        digest="",
+    )
+    return spec, Facts(records=records, features=features, classes=2, shape=(features,))
+
+
+def refused(spec: Spec, facts: Facts) -> bool:
+    """Whether the plugin refuses the spec: then it claims nothing."""
+    return any(d.severity == "error" for d in refusals.refusals(spec, facts))
+
+
+def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Reading]:
+    """Every bound whose scope covers the pair, beside the executed value. ``records``: the declared number."""
+    spec, facts = declared(mechanism, records, pair.one.shape[1])
+    if refused(spec, facts):
+        return []
+    found = options.Declaration.of(spec.mechanism.options).pipeline(facts.records, facts.features)
+    ball = {"radius": float(spec.mechanism["radius"]), "clip": bool(spec.mechanism["clip_rows"])}
+    own = [collection.in_ball(np.array(x, dtype=np.float64), **ball) for x in pair[:2]]
+    processed = [_processed(x, found) for x in own]
+    if processed[0] is None or processed[1] is None:
+        alike = processed[0] is None and processed[1] is None
+        return [] if alike else [Reading("one of two neighbours has no output", 0.0, math.inf)]
+    engine = LinearEngine.of(found.private, Private.of(mechanism["private"]), found.out_radius)
+    try:
+        law = _law(engine, processed, pair)  # type: ignore[arg-type]
+    except ValueError:  # both hold another number of records than declared, and are refused
+        return []
+    scope = _scope(spec, found, own)
+    counted = [f for f in bounds.upper_bounds(spec, found) if f.bound == "upper" and covers(f.scope, scope)]
+    if spec.mechanism.get("ptr"):
+        return [r for f in counted for r in _tested(f, law, own, found, spec)]
+    return [*(r for f in counted for r in law.against(f)), *_constants(engine, processed, pair)]  # type: ignore[arg-type]
+
+
+def worst(mechanism: Mapping[str, Any], records: int, pair: Pair) -> Reading:
+    """The reading of the largest ratio; of none one that says so."""
+    return max(readings(mechanism, records, pair), key=lambda r: r.ratio, default=Reading(NOTHING, 1.0, 0.0))
+
+
+def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
+    """The tightest collection that both data sets lie in, of what a step's certified bound needs and may take."""
+    by = step_name(step)
+    found = [collection.measure_limits(x, step) for x in sets]
+    wanted = {*REQUIRED_LIMITS[by]} | ({"max_missing_in_row", "max_mean_norm"} if "impute" in step else set())
+    tight: Block = {}
+    for key in wanted & found[0].keys():
+        values = [f[key] for f in found]
+        value = min(values) if key in collection.AT_LEAST else max(values)
+        tight[key] = round(value) if key.startswith(("max_missing", "max_ball", "min_observed")) else value
+    if tight.get("max_missing_in_row") == 0:
+        tight["max_missing_in_row"] = 1
+    return tight
+
+
+class _Law(NamedTuple):
+    """The two outputs' distributions: gaussian and laplace by the distance of their centres in scales, others by cells.
+
+    cells: the logarithms of their probabilities.
+    """
+
+    kind: str
+    effect: float = 0.0
+    cells: tuple[Rows, Rows] | None = None
+
+    def against(self, finding: Finding) -> Iterator[Reading]:
+        """The finding beside what it bounds."""
+        name = f"{finding.method}, {finding.quantity} {dict(finding.at)}, data {finding.scope.data}"
+        if not math.isfinite(finding.value) or self.kind == "unknown":
+            return
+        if finding.quantity == "mu":
+            yield Reading(name, finding.value, self.effect)
+        elif "alpha" in finding.at:
+            yield Reading(name, finding.value, self.divergence(float(finding.at["alpha"])))  # type: ignore[arg-type]
+        elif finding.at["delta"] == 0.0:
+            yield Reading(name, finding.value, self.largest_loss())
+        else:
+            yield Reading(name, float(finding.at["delta"]), self.delta(finding.value))  # type: ignore[arg-type]
+
+    def divergence(self, order: float) -> float:
+        """The Renyi divergence, the larger of both directions."""
+        if self.kind == "gaussian":
+            return 0.5 * order * self.effect**2
+        if self.kind == "laplace":
+            up = math.log(order / (2.0 * order - 1.0)) + (order - 1.0) * self.effect
+            down = math.log((order - 1.0) / (2.0 * order - 1.0)) - order * self.effect
+            return float(np.logaddexp(up, down)) / (order - 1.0)
+        return max(float(logsumexp(order * p - (order - 1.0) * q)) / (order - 1.0) for p, q in self._both())
+
+    def largest_loss(self) -> float:
+        """The pure epsilon."""
+        if self.kind == "laplace":
+            return self.effect
+        return max(float(np.max(p - q)) for p, q in self._both())
+
+    def delta(self, epsilon: float, shares: tuple[float, float] = (1.0, 1.0)) -> float:
+        """The larger hockey-stick divergence; shares: how likely either output is released at all, Gaussian only."""
+        if self.kind == "gaussian":
+            return max(a * _gaussian(epsilon + math.log(b / a), self.effect) for a, b in (shares, shares[::-1]))
+        if self.kind == "laplace":
+            return max(0.0, -math.expm1(min(0.0, 0.5 * (epsilon - self.effect))))
+        return max(_excess(p, q, epsilon) for p, q in self._both())
+
+    def _both(self) -> list[tuple[Rows, Rows]]:
+        assert self.cells is not None
+        return [self.cells, self.cells[::-1]]
+
+
+def _excess(p: Rows, q: Rows, epsilon: float) -> float:
+    """Sum of p - e^epsilon q where it is positive, from logarithms."""
+    over = p > q + epsilon
+    return float(np.sum(np.exp(p[over]) * -np.expm1(q[over] + epsilon - p[over])))
+
+
+def _gaussian(epsilon: float, effect: float) -> float:
+    if effect == 0.0:
+        return -math.expm1(min(0.0, epsilon))
+    upper, lower = log_ndtr(effect / 2.0 - epsilon / effect), epsilon + log_ndtr(-effect / 2.0 - epsilon / effect)
+    return float(np.exp(upper) * -np.expm1(min(0.0, lower - upper)))
+
+
+def _processed(x: Rows, found: options.Pipeline) -> Rows | None:
+    try:
+        return steps.run_steps(x, found.steps, found.radius)[0]
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+
+
+def _law(engine: LinearEngine, processed: list[Rows], pair: Pair) -> _Law:
+    """What both data sets give. Gradients are read at the initial parameters, where short steps keep all iterates."""
+    m = engine.private
+    if m.kind in ("gaussian", "laplace", "exponential"):
+        one, other = (engine.query(x) for x in processed)
+        if m.kind != "exponential":
+            return _Law(m.kind, float(np.linalg.norm(one - other)) / m.sigma)
+        scores = [q / (2.0 * m.sigma) for q in (one, other)]
+        return _Law("cells", cells=tuple(log_softmax(s) for s in scores))  # type: ignore[arg-type]
+    # The engine's own training, for what it refuses; gradients of both at the same parameters.
+    for x, y in zip(processed, (pair.labels, pair.other_labels), strict=True):
+        engine.train(x, y, np.random.default_rng(0))
+    start = np.zeros(processed[0].shape[1])
+    own = [engine.gradients(start, x, y) for x, y in zip(processed, (pair.labels, pair.other_labels), strict=True)]
+    if m.kind == "dp-gd":
+        shift = float(np.linalg.norm(own[0].mean(axis=0) - own[1].mean(axis=0)))
+        return _Law("gaussian", shift / m.sigma * math.sqrt(m.steps))
+    if m.kind == "sgd-sampled" and own[0].shape[1] == 1 and m.steps == 1:
+        return _Law("cells", cells=_mixtures([g[:, 0] / m.sigma for g in own]))
+    return _Law("unknown")
+
+
+def _mixtures(centres: list[Rows]) -> tuple[Rows, Rows]:
+    """Logarithms of the cell probabilities of two mixtures of unit Gaussians, on one fine grid."""
+    ends = [min(c.min() for c in centres) - 9.0, max(c.max() for c in centres) + 9.0]
+    grid = np.linspace(*ends, _NODES)
+    found = []
+    for own in centres:
+        values, counts = np.unique(own, return_counts=True)
+        densities = -0.5 * np.square(grid[:, None] - values) + np.log(counts / counts.sum())
+        found.append(logsumexp(densities, axis=1) + math.log((grid[1] - grid[0]) / math.sqrt(2.0 * math.pi)))
+    return found[0], found[1]
+
+
+def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Iterator[Reading]:
+    """What proofs rely on: the norm of gradients, how fast they move with a record, and weights of queries."""
+    m = engine.private
+    if m.kind in ("gaussian", "laplace"):
+        gaps = np.linalg.norm(processed[0] - processed[1], axis=1)
+        moved = float(np.linalg.norm(engine.query(processed[0]) - engine.query(processed[1])))
+        total = math.fsum(gaps.tolist())
+        yield Reading("lipschitz constant of a query", m.lipschitz * total * (1.0 + TOLERANCE) + 1e-12, moved)
+        longest = max(float(np.linalg.norm(x, axis=1).max()) for x in processed)
+        yield Reading("sensitivity of a query", m.sensitivity, 2.0 * engine.weight * longest)
+        return
+    if m.kind == "exponential" or not math.isfinite(m.smooth):
+        return
+    random = np.random.default_rng(1)
+    theta = random.normal(size=(_PLACES, processed[0].shape[1]))
+    longest_row = max((x[np.argmax(np.linalg.norm(x, axis=1))] for x in processed), key=np.linalg.norm)
+    theta = np.concatenate([theta, [longest_row, -longest_row]])
+    for place, label in itertools.product(theta, (-1.0, 1.0)):
+        norm = float(np.linalg.norm(place))
+        at = place * (engine.theta_radius / norm if norm else 0.0)
+        own = [engine.gradients(at, x, np.full(len(x), label)) for x in processed]
+        largest = max(float(np.linalg.norm(g, axis=1).max()) for g in own)
+        yield Reading("norm of a gradient", m.lipschitz, largest)
+        gaps = np.linalg.norm(processed[0] - processed[1], axis=1)
+        moved = np.linalg.norm(own[0] - own[1], axis=1)
+        far = gaps > 1e-6
+        if far.any():
+            yield Reading("smoothness of a gradient", m.smooth, float((moved[far] / gaps[far]).max()))
+    if m.kind == "sgd-iterated":
+        curvature = (0.25 if engine.loss == "logistic" else 1.0) * float(longest_row @ longest_row)
+        yield Reading("length of a contracting step", 2.0, engine.learning_rate * curvature)
+
+
+def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
+    """The scope that a pair lies in: what a claim must speak of to speak of it."""
+    counted = len(own[0]) == found.private.records
+    inside = found.step is not None and counted and found.certified is not None
+    for x in own if inside else []:
+        measured = collection.measure_limits(x, found.step)  # type: ignore[arg-type]
+        inside = inside and not collection.broken_limits(measured, found.collection)
+    alike = bool(np.array_equal(np.isnan(own[0]), np.isnan(own[1])))
+    return Scope(
+        adjacency="replace-one",
+        access=spec.threat_model.access,
+        adversary="record",
+        data="collection" if inside else "all",
+        min_records=len(own[0]),
+        neighbours="same-missing-values" if alike else "all",
+    )
+
+
+def _tested(finding: Finding, law: _Law, own: list[Rows], found: options.Pipeline, spec: Spec) -> Iterator[Reading]:
+    """A bound with a test in front: outputs, or a refusal, by the exact probabilities of both."""
+    test = spec.mechanism["ptr"]
+    distances = [attack.distance_inside(x, found) for x in own]
+    yield Reading("distance to the collection's edge", 1.0, abs(distances[0] - distances[1]))
+    if law.kind != "gaussian" or not math.isfinite(finding.value):
+        return
+    no = [refusal_probability(d, float(test["epsilon"]), float(test["delta"])) for d in distances]
+    shares = (1.0 - no[0], 1.0 - no[1])
+    factor = math.exp(min(700.0, finding.value))
+    refusals_apart = max(0.0, no[0] - factor * no[1], no[1] - factor * no[0])
+    if min(shares) > 0.0:
+        apart = law.delta(finding.value, shares) + refusals_apart
+        yield Reading(f"{finding.method}, delta", float(finding.at["delta"]), apart)  # type: ignore[arg-type]

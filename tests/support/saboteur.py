@@ -1,0 +1,324 @@
+"""A backend that lies or leaves out in every way that anybody thought of: the native loop behind a relay.
+
+``LIES`` names each; ``shown_by`` are the sources of which any one must give it away: what the backend declares to show
+(``iterates``, ``sampling-log``, ``noise-log``, ``norm-log``), or ``undone``: released states whose updates are undone.
+Lies without a source are beyond every test; what the plan promises of them must be made all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from dpspec.contract import FrozenMap, Observer, TrainingJob
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop.native import parts_of, train_with
+
+
+class Relay(Observer):
+    """Stands between the loop and those who look on, and tells them what it likes."""
+
+    def __init__(self, job: TrainingJob, steps: int) -> None:
+        self._job, self.steps = job, steps
+        self._last: Any = None
+        self._number = 0
+
+    def tell(self, method: str, step: int, value: Any) -> None:
+        for observer in self._job.observers:
+            getattr(observer, method)(step, value)
+
+    def released(self, step: int, state: Any) -> None:
+        self.tell("released", step, state)
+
+    def sampled(self, step: int, indices: Any) -> None:
+        self.tell("sampled", step, indices)
+
+    def noised(self, step: int, noise: Any) -> None:
+        self.tell("noised", step, noise)
+
+    def clipped(self, step: int, norms: Any) -> None:
+        self.tell("clipped", step, norms)
+
+
+def _same(job: TrainingJob) -> TrainingJob:
+    return job
+
+
+def _honest(parts: Any) -> Any:
+    return parts
+
+
+@dataclass(frozen=True)
+class Lie:
+    """How the relay, the job or the loop's parts differ from what is declared.
+
+    run: in which of the runs that somebody looks on, counted from 1; None for all.
+    """
+
+    shown_by: frozenset[str]
+    relay: type[Relay] = Relay
+    job: Callable[[TrainingJob], TrainingJob] = _same
+    parts: Callable[[Any], Any] = _honest
+    after: Callable[[TrainingJob], None] = field(default=lambda job: None)
+    run: int | None = None
+
+
+def sabotage(lie: Lie, job: TrainingJob) -> None:
+    """Train a job by the native loop, with a lie."""
+    changed = lie.job(replace(job, resumable=None))
+    steps = sum(int(phase["steps"]) for phase in job.phases)
+    relay = lie.relay(job, steps)
+    train_with(replace(changed, observers=(relay,)), lie.parts(parts_of(changed)))
+    if changed.model is not job.model:
+        flat_model.load(job.model, flat_model.flatten(changed.model))
+    lie.after(job)
+
+
+class Saboteur:
+    """The lie that the spec's option ``lie`` names."""
+
+    #: How many runs somebody has looked on since the count was set back.
+    watched = 0
+
+    def train(self, job: TrainingJob) -> None:
+        Saboteur.watched += bool(job.observers)
+        lie = LIES[str(job.options.get("lie", "none"))]
+        told = lie.run is None or (bool(job.observers) and Saboteur.watched == lie.run)
+        sabotage(lie if told else LIES["none"], job)
+
+
+def _phases(**changes: Callable[[FrozenMap], Any]) -> Callable[[TrainingJob], TrainingJob]:
+    def changed(job: TrainingJob) -> TrainingJob:
+        phases = [FrozenMap({**p, **{key: change(p) for key, change in changes.items()}}) for p in job.phases]
+        return replace(job, phases=tuple(phases))
+
+    return changed
+
+
+def _noise(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
+    """The noise of each step, counted from 1, changed."""
+
+    def parts(made: Any) -> Any:
+        step = 0
+
+        def noise(total: Any, deviation: float, source: Any) -> Any:
+            nonlocal step
+            step += 1
+            return change(made.noise(total, deviation, source), step)
+
+        return replace(made, noise=noise)
+
+    return parts
+
+
+def _sampler(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
+    """Every batch changed, knowing how many records there are."""
+
+    class Sampler:
+        def __init__(self, own: Any) -> None:
+            self.records, self.inclusion, self._own = own.records, own.inclusion, own
+
+        def draw(self, source: Any) -> Any:
+            return change(self._own.draw(source), self.records)
+
+    def parts(made: Any) -> Any:
+        phases = tuple(replace(phase, sampler=Sampler(phase.sampler)) for phase in made.schedule.phases)
+        return replace(made, schedule=replace(made.schedule, phases=phases))
+
+    return parts
+
+
+def _reused() -> Callable[[Any], Any]:
+    def parts(made: Any) -> Any:
+        kept: list[Any] = []
+
+        def noise(total: Any, deviation: float, source: Any) -> Any:
+            kept.append(made.noise(total, deviation, source))
+            return kept[0]
+
+        return replace(made, noise=noise)
+
+    return parts
+
+
+def _dropping(*methods: str) -> type[Relay]:
+    def nothing(self: Relay, step: int, value: Any) -> None:
+        """Says nothing."""
+
+    return type("Dropping", (Relay,), dict.fromkeys(methods, nothing))
+
+
+def _half(method: str) -> type[Relay]:
+    def told(self: Relay, step: int, value: Any) -> None:
+        if step <= self.steps // 2:
+            self.tell(method, step, value)
+
+    return type("Half", (Relay,), {method: told})
+
+
+def _twice(method: str) -> type[Relay]:
+    def told(self: Relay, step: int, value: Any) -> None:
+        if step == 0:
+            self.tell(method, 0, value)
+            return
+        self.tell(method, 2 * step - 1, value)
+        self.tell(method, 2 * step, value)
+
+    return type("Twice", (Relay,), {method: told})
+
+
+class _EverySecond(Relay):
+    def released(self, step: int, state: Any) -> None:
+        if step % 2 == 0:
+            self.tell("released", step, state)
+
+
+class _Renumbered(Relay):
+    def released(self, step: int, state: Any) -> None:
+        if step % 2 == 0:
+            self.tell("released", step // 2, state)
+
+
+class _Stale(Relay):
+    """Every second state is the one before; the last is right."""
+
+    def released(self, step: int, state: Any) -> None:
+        if step % 2 == 0 or step == self.steps or self._last is None:
+            self._last = state.clone()
+        self.tell("released", step, self._last)
+
+
+class _Constant(Relay):
+    def released(self, step: int, state: Any) -> None:
+        if self._last is None:
+            self._last = state.clone()
+        self.tell("released", step, self._last)
+
+
+class _Swallowing(_EverySecond):
+    """Whatever those who look on object to is not heard."""
+
+    def tell(self, method: str, step: int, value: Any) -> None:
+        try:
+            super().tell(method, step, value)
+        except Exception:
+            self._number += 1
+
+
+class _Blank(Relay):
+    def sampled(self, step: int, indices: Any) -> None:
+        self.tell("sampled", step, indices[:0])
+
+
+class _FullNoise(Relay):
+    """Tells of noise of the declared size, whatever was added."""
+
+    def noised(self, step: int, noise: Any) -> None:
+        self.tell("noised", step, 100.0 * noise)
+
+
+class _ConstantNoise(Relay):
+    def noised(self, step: int, noise: Any) -> None:
+        self._last = noise.clone() if self._last is None else self._last
+        self.tell("noised", step, self._last)
+
+
+def _noisier(job: TrainingJob) -> None:
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            parameter.add_(0.01 * torch.ones_like(parameter))
+
+
+def _with_rate(phase: FrozenMap) -> FrozenMap:
+    return FrozenMap({"scheme": "poisson", "rate": min(1.0, 2.0 * float(phase["sampling"]["rate"]))})
+
+
+_LOGS = frozenset({"sampling-log", "noise-log", "norm-log"})
+_ANY = _LOGS | {"iterates"}
+_STATES, _DRAWN, _NOISE, _NORMS = (frozenset({c}) for c in ("iterates", "sampling-log", "noise-log", "norm-log"))
+_SEEN_NOISE = frozenset({"undone", "noise-log"})
+_EVERYTHING = ("released", "sampled", "noised", "clipped")
+
+LIES: dict[str, Lie] = {
+    "none": Lie(frozenset()),
+    "steps-half": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2)),
+    "steps-triple": Lie(_ANY, job=_phases(steps=lambda p: 3 * int(p["steps"]))),
+    "steps-one-more": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) + 1)),
+    "steps-one-less": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) - 1)),
+    "noise-none": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise)),
+    "noise-hundredth": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.01 * noise)),
+    "noise-doubled": Lie(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
+    "noise-reused": Lie(_SEEN_NOISE, parts=_reused()),
+    "noise-hundredth-told-whole": Lie(
+        frozenset({"undone"}), relay=_FullNoise, parts=_noise(lambda noise, step: 0.01 * noise)
+    ),
+    "noise-told-constant": Lie(_NOISE, relay=_ConstantNoise),
+    "half-steps-hundredth-noise": Lie(
+        _ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), parts=_noise(lambda noise, step: 0.01 * noise)
+    ),
+    "states-none": Lie(_STATES, relay=_dropping("released")),
+    "states-every-second": Lie(_STATES, relay=_EverySecond),
+    "states-every-second-renumbered": Lie(_STATES, relay=_Renumbered),
+    "states-every-second-objections-swallowed": Lie(_STATES, relay=_Swallowing),
+    "states-half": Lie(_STATES, relay=_half("released")),
+    "states-twice": Lie(_STATES, relay=_twice("released")),
+    "states-stale": Lie(_STATES, relay=_Stale),
+    "states-constant": Lie(_STATES, relay=_Constant),
+    "last-state-not-the-model": Lie(_STATES, after=_noisier),
+    "batches-none": Lie(_DRAWN, relay=_dropping("sampled")),
+    "batches-half": Lie(_DRAWN, relay=_half("sampled")),
+    "batches-twice": Lie(_DRAWN, relay=_twice("sampled")),
+    "batches-empty": Lie(_DRAWN, relay=_Blank),
+    "noise-log-none": Lie(_NOISE, relay=_dropping("noised")),
+    "noise-log-half": Lie(_NOISE, relay=_half("noised")),
+    "noise-log-twice": Lie(_NOISE, relay=_twice("noised")),
+    "norms-none": Lie(_NORMS, relay=_dropping("clipped")),
+    "norms-half": Lie(_NORMS, relay=_half("clipped")),
+    "norms-twice": Lie(_NORMS, relay=_twice("clipped")),
+    "logs-none": Lie(_LOGS, relay=_dropping("sampled", "noised", "clipped")),
+    "nothing-shown": Lie(_ANY, relay=_dropping(*_EVERYTHING)),
+    "rate-doubled": Lie(_DRAWN, job=_phases(sampling=_with_rate)),
+    "records-half": Lie(_DRAWN, parts=_sampler(lambda drawn, records: drawn[drawn < records // 2])),
+    "records-twice": Lie(_DRAWN, parts=_sampler(lambda drawn, records: torch.cat([drawn, drawn]))),
+    # Beyond tests of so short a run, and so none of them need give it away: what is promised must be made all the same.
+    "canaries-ignored": Lie(
+        frozenset(), parts=lambda made: replace(made, contributions=_without_last(made.contributions))
+    ),
+    "clip-doubled": Lie(frozenset(), job=_phases(clip_norm=lambda p: 2.0 * float(p["clip_norm"]))),
+}
+
+#: Noise that is missing at single steps, which sums over all steps do not show.
+PER_STEP = {
+    "first-step-silent": _noise(lambda noise, step: noise * float(step > 1)),
+    "last-step-silent": _noise(lambda noise, step: noise * float(step % 8 != 0)),
+    "noise-alternating": _noise(lambda noise, step: noise * (0.25 if step % 2 else 1.39)),
+    "one-step-tenth": _noise(lambda noise, step: noise * (0.1 if step == 3 else 1.0)),
+}
+LIES |= {name: Lie(_SEEN_NOISE, parts=parts) for name, parts in PER_STEP.items()}
+
+#: One run of several is another one: what the others tell must not speak for it.
+LIES |= {
+    "second-run-untold": Lie(_ANY, relay=_dropping(*_EVERYTHING), run=2),
+    "second-run-without-noise": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
+    "second-run-without-noise-untold": Lie(
+        _ANY, relay=_dropping(*_EVERYTHING), parts=_noise(lambda noise, step: 0.0 * noise), run=2
+    ),
+    "second-run-half": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), run=2),
+}
+
+
+def _without_last(own: Any) -> Any:
+    """No planted record's gradient reaches the sum; everything else is told as it was."""
+
+    class Real:
+        records = own.records
+
+        def __call__(self, state: Any, indices: Any, clip: Any) -> Any:
+            canaries = own._canaries if hasattr(own, "_canaries") else None
+            real = own.records - (canaries.count if canaries is not None else 0)
+            return own(state, indices[indices < real], clip)
+
+    return Real()

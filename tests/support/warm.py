@@ -1,0 +1,185 @@
+"""Commands of dpspec in processes of their own that need not import torch and scipy first: a warm one is forked.
+
+    ended = warm.dpspec("run", "a.yaml", cwd=folder, env=environment)
+
+A server imports what commands import and runs nothing; each command is a fork of it, with its own folder, environment,
+path of modules, descriptors and exit, by the way in of ``python -P -m dpspec``. What differs from a fresh interpreter:
+modules are there before they are asked for, hashes of texts are those of the server, and variables that are read when
+an interpreter or a library starts (``PYTHONWARNINGS``, ``OMP_NUM_THREADS``) hold as they were when the first command
+ran. Tests of starting, of laziness and of signals start a fresh interpreter instead. Without ``fork`` all of them do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+HERE = Path(__file__)
+
+#: What the server imports: the heavy libraries first, then all that a command may.
+_LIBRARIES = ("torch", "scipy.stats", "sklearn.datasets", "matplotlib.figure", "matplotlib.backends.backend_svg")
+_PACKAGES = (
+    "dpspec",
+    "dpspec_group",
+    "dpspec_rero",
+    "dpspec_per_instance",
+    "dpspec_preprocessing",
+    "dpspec_modelmix",
+)
+
+#: What needs an extra, which a test may hide, and what no command is made of.
+_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing")
+
+
+def dpspec(
+    *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line of dpspec; what it ended with and wrote, as ``subprocess.run`` tells it."""
+    environment = dict(os.environ if env is None else env)
+    command = [sys.executable, "-P", "-m", "dpspec", *map(str, arguments)]
+    if not hasattr(os, "fork"):
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+    asked = json.dumps({"arguments": command[4:], "cwd": str(cwd), "env": environment}).encode("utf-8")
+    with (
+        open(os.devnull, "rb") as nothing,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        socket.socket(socket.AF_UNIX) as line,
+    ):
+        line.connect(_server())
+        socket.send_fds(line, [len(asked).to_bytes(8, "big")], [nothing.fileno(), out.fileno(), err.fileno()])
+        line.sendall(asked)
+        pid = int.from_bytes(_received(line, 8), "big")
+        line.settimeout(timeout)
+        try:
+            code = int.from_bytes(_received(line, 8), "big", signed=True)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(command, timeout) from None
+        texts = []
+        for written in (out, err):
+            written.seek(0)
+            texts.append(written.read().decode("utf-8").replace("\r\n", "\n"))
+    return subprocess.CompletedProcess(command, code, *texts)
+
+
+@functools.cache
+def _server() -> str:
+    """Start the server of this test process; the address at which it listens."""
+    folder = tempfile.mkdtemp(prefix="dpspec-warm-")
+    address = os.path.join(folder, "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-P", str(HERE), address],
+        stdin=subprocess.PIPE,  # whose end tells it that nobody asks any more
+        stdout=subprocess.PIPE,
+        cwd=folder,
+    )
+
+    def end() -> None:
+        server.kill()
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(end)
+    assert server.stdout is not None
+    if server.stdout.readline() != b"ready\n":
+        raise RuntimeError("the server of warm commands did not start")
+    return address
+
+
+def _received(line: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = line.recv(size - len(found))
+        if not part:
+            raise ConnectionError("the server of warm commands is gone")
+        found += part
+    return found
+
+
+def _serve(address: str) -> None:
+    """Listen, and return in every process that is to be a command, with all set for it."""
+    _import_everything()
+    gc.freeze()  # so that collections in commands do not copy what they share
+    own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(16)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a command is waited for by nobody
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:  # its end: nobody is left who could ask
+            os._exit(0)
+        line, _ = listener.accept()
+        if os.fork():
+            line.close()
+            continue
+        listener.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        size, descriptors, _, _ = socket.recv_fds(line, 8, 3)
+        asked = json.loads(_received(line, int.from_bytes(size, "big")))
+        pid = os.fork()
+        if pid:
+            line.sendall(pid.to_bytes(8, "big"))
+            _, status = os.waitpid(pid, 0)
+            with contextlib.suppress(OSError):  # who asked lost patience
+                line.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
+            os._exit(0)
+        line.close()
+        for own_number, given in enumerate(descriptors):
+            os.dup2(given, own_number)
+            os.close(given)
+        _become(asked, own)
+        return
+
+
+def _import_everything() -> None:
+    import importlib
+    import pkgutil
+
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    for name in _PACKAGES:
+        package = importlib.import_module(name)
+        for found in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not found.name.startswith(_LEFT_OUT) and not found.name.endswith("__main__"):
+                importlib.import_module(found.name)
+
+
+def _become(asked: Mapping[str, object], own: list[str]) -> None:
+    """Make this process what a fresh interpreter would be with this folder, environment and command line."""
+    import importlib
+
+    os.chdir(str(asked["cwd"]))
+    os.environ.clear()
+    os.environ.update(asked["env"])  # type: ignore[call-overload]
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    sys.path[:] = [*given, *(part for part in sys.path if part not in own)]
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.argv = ["dpspec", *asked["arguments"]]  # type: ignore[misc]
+    importlib.invalidate_caches()
+    tempfile.tempdir = None  # found anew, in this environment
+    time.tzset()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
+    import runpy
+
+    runpy.run_module("dpspec", run_name="__main__", alter_sys=True)

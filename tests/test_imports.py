@@ -1,0 +1,57 @@
+"""No circle among modules: not at import time, not by imports inside functions, not by imports for type checkers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import dpspec
+
+ROOT = Path(__file__).parents[1]
+
+
+def modules() -> dict[str, Path]:
+    """Every module of dpspec and of the plugins in this checkout, by its dotted name."""
+    folders = [Path(dpspec.__path__[0]), *(ROOT / "plugins").glob("dpspec_*")]
+    found = {}
+    for folder in folders:
+        for path in folder.rglob("*.py"):
+            name = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """The modules that a file imports anywhere in it, as far as they are known."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in known:
+                    yield name
+                elif node.module in known:
+                    yield node.module
+
+
+def require_no_circle(arrows: Mapping[str, set[str]]) -> None:
+    """Raises ``graphlib.CycleError``, which names the circle."""
+    TopologicalSorter({name: targets - {name} for name, targets in arrows.items()}).prepare()
+
+
+def test_circles_are_seen() -> None:
+    require_no_circle({"a": {"b"}, "b": {"c"}, "c": set()})
+    with pytest.raises(CycleError):
+        require_no_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})
+
+
+def test_no_circle_among_modules() -> None:
+    known = modules()
+    assert len(known) > 200
+    assert any(name.startswith("dpspec_group.") for name in known)
+    require_no_circle({name: set(imported(path, known)) for name, path in known.items()})
