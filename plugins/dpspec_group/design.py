@@ -58,8 +58,9 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
         )
 
     rungs = guess_counts.around(*max(_sides(canaries), key=cautious), canaries)
-    correct = [math.floor(law.correct(*rung, canaries)) for rung in rungs]
-    expected = guess_counts.epsilon_lower(canaries, [sum(rung) for rung in rungs], correct, delta, confidence)
+    guesses = [sum(rung) for rung in rungs]
+    correct = guess_counts.fitting(guesses, [law.correct(*rung, canaries) for rung in rungs])
+    expected = guess_counts.epsilon_lower(canaries, guesses, correct, delta, confidence)
     return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=_largest(rungs, canaries, delta, confidence))
 
 

@@ -41,12 +41,8 @@ def expected(
 
     Evidence of kind ``one-run`` with one guess count, ``one-run-ladder`` with several.
     """
-    correct: list[int] = []
-    for before, count in zip((0, *guesses), guesses, strict=False):
-        right = count - _median(count, 1.0 - min(1.0, accuracy(count)))
-        least = correct[-1] if correct else 0
-        correct.append(min(max(right, least), least + count - before))
-    return guess_counts.epsilon_lower(canaries, guesses, correct, delta, confidence)
+    right = [count - _median(count, 1.0 - min(1.0, accuracy(count))) for count in guesses]
+    return guess_counts.epsilon_lower(canaries, guesses, guess_counts.fitting(guesses, right), delta, confidence)
 
 
 def gaussian(canaries: int, guesses: Sequence[int], mu: float, delta: float, confidence: float) -> float:

@@ -67,6 +67,17 @@ _ROUNDING = 1e-9
 _RATIO, _STEPS = 1.0025, 3000
 
 
+def of_curve(canaries: int) -> Rung:
+    """How many of so many canaries a bound on mu guesses, half of them on either side; fixed by their number alone.
+
+    A whole curve is told by more guesses than one of its points: a twentieth of the canaries, but a hundred of few
+    canaries, or two fifths where there are fewer than 250. Of Gaussian scores with mu from 0.25 to 1.7 nothing else
+    shows notably more (tests/benchmarks/attacks.py); any number is valid.
+    """
+    side = math.ceil(0.5 * max(canaries / 20.0, min(100.0, 0.4 * canaries)))
+    return min(side, canaries - canaries // 2), min(side, canaries // 2)
+
+
 def counts(outcomes: Sequence[str], rungs: Sequence[Rung]) -> tuple[list[int], list[int]]:
     """The guess counts that are really made, strictly rising, and how many guesses of each are right.
 
@@ -97,6 +108,16 @@ def around(low: int, high: int, canaries: int) -> tuple[Rung, ...]:
     most = (canaries - canaries // 2, canaries // 2)
     fitting = [r for r in rungs if 0 < sum(r) < canaries and r[0] <= most[0] and r[1] <= most[1]]
     return (*dict.fromkeys(fitting), most)
+
+
+def fitting(guesses: Sequence[int], expected: Sequence[float]) -> list[int]:
+    """Whole numbers of right guesses at each count, about those expected: none falls from one count to the next, or
+    rises by more than the guesses do, as rounding would let them."""
+    correct: list[int] = []
+    for before, count, right in zip((0, *guesses), guesses, expected, strict=False):
+        least = correct[-1] if correct else 0
+        correct.append(min(max(math.floor(right), least), least + count - before))
+    return correct
 
 
 def p_value(

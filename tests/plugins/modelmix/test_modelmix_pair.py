@@ -73,7 +73,8 @@ def inverted(segment: Segment, delta: float, tilt: float, reach: float = 9.0, te
     def log_delta(epsilon: float) -> float:
         parts = (np.exp(logs - line * epsilon) / (line * (line + 1.0))).real
         parts[0] *= 0.5
-        return math.log(float(parts.sum()) * 2.0 / (60.0 * spread)) - math.log(delta)
+        # Far above the answer, rounding leaves as much below zero as above.
+        return math.log(max(float(parts.sum()) * 2.0 / (60.0 * spread), 1e-300)) - math.log(delta)
 
     return float(brentq(log_delta, 1.0, 30.0, xtol=1e-9))
 
