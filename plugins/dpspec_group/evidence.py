@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, sequential, thresholds
+from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
 from dpspec_group import scores
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
@@ -74,7 +74,7 @@ def one_run_coins(attack: Attack, trial: dps.Trial) -> dict[int, str]:
 
 
 def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """For each group size: evidence, the lower bound that follows from it, and an estimate that is no bound."""
+    """For each group size: evidence, what follows from it for epsilon and mu, and an estimate that is no bound."""
     attack, records = Attack.of(spec), _records(trials)
     coins = [one_run_coins(attack, trial) for trial in trials]
     for size in attack.sizes:
@@ -93,6 +93,8 @@ def one_run_outcomes(
     """The same of one group size, from each run's coins from the lowest score to the highest.
 
     coins: what is assumed of them. rests_on: what the evidence itself rests on; nothing where the audit threw them.
+    The bound on mu has guesses of its own, since a whole curve is told by more of them, and no epsilon is made of it:
+    only a Gaussian mechanism's would follow.
     """
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
@@ -116,6 +118,19 @@ def one_run_outcomes(
     yield evidence
     method = f"{attack.description}, {canaries} canary groups of {size}"
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
+    of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
+    yield dps.Finding(
+        quantity="mu",
+        value=one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence),
+        bound="lower",
+        rigor="statistical",
+        at=dps.FrozenMap({"group_size": size}),
+        scope=evidence.scope,
+        method=f"{method}, {of_curve[0]} guesses",
+        source=one_run_curve.SOURCE,
+        assumptions=(*coins, _GUESSES),
+        confidence=confidence,
+    )
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",

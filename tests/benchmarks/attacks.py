@@ -17,9 +17,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from support.mu_bound import mu_lower
 
-from dpspec.stats.attacks import attack_power, gaussian_fit, guess_counts, many_run, one_run, thresholds
+from dpspec.stats.attacks import attack_power, gaussian_fit, guess_counts, many_run, one_run, one_run_curve, thresholds
 
 CONFIDENCE = 0.95
 
@@ -67,8 +66,8 @@ def methods(canaries: int, mu: float, delta: float) -> dict[str, tuple[Callable[
         return one_run.epsilon_lower(canaries, made[0], right[0], delta, CONFIDENCE)
 
     def of_mu(seed: int) -> float:
-        made, right = counted(seed, designed)
-        return gaussian_fit.epsilon(mu_lower(canaries, made[0], right[0], CONFIDENCE), delta)
+        made, right = counted(seed, guess_counts.of_curve(canaries))
+        return gaussian_fit.epsilon(one_run_curve.mu_lower(canaries, made[0], right[0], CONFIDENCE), delta)
 
     one_sided = 1.0 - 2.0 * (1.0 - CONFIDENCE)
     every = [sum(rung) for rung in rungs]

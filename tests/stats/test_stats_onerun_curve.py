@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
-from support.mu_bound import mu_lower
 
 from dpspec.stats.attacks import curve_lines, gaussian_fit, one_run, one_run_curve
 
@@ -179,16 +178,16 @@ def test_the_p_value_falls_with_right_guesses_and_rises_with_the_curve() -> None
 
 @pytest.mark.parametrize("counts", [(400, 80, 78), (2000, 200, 177), (50, 50, 50)])
 def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> None:
-    low = mu_lower(*counts, 0.95)
+    low = one_run_curve.mu_lower(*counts, 0.95)
     assert low > 0
     assert one_run_curve.p_value(*counts, curve_lines.gaussian(low)) <= 0.05
     assert one_run_curve.p_value(*counts, curve_lines.gaussian(1.02 * low)) > 0.05
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:
-    assert mu_lower(100, 100, 50, 0.95) == 0.0
+    assert one_run_curve.mu_lower(100, 100, 50, 0.95) == 0.0
     with pytest.raises(ValueError, match="confidence"):
-        mu_lower(100, 100, 50, 1.0)
+        one_run_curve.mu_lower(100, 100, 50, 1.0)
     with pytest.raises(ValueError, match="need"):
         one_run_curve.p_value(5, 6, 1, CURVE)
 
@@ -201,7 +200,7 @@ def test_the_curve_shows_more_than_its_best_point() -> None:
         coins = rng.integers(0, 2, m)
         order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
         correct = int(order[-50:].sum() + 50 - order[:50].sum())
-        found.append(gaussian_fit.epsilon(mu_lower(m, 100, correct, 0.95), 1e-5))
+        found.append(gaussian_fit.epsilon(one_run_curve.mu_lower(m, 100, correct, 0.95), 1e-5))
         single.append(one_run.epsilon_lower(m, 100, correct, 1e-5, 0.95))
     assert max(found) < gaussian_fit.epsilon(mu, 1e-5) == pytest.approx(4.377, abs=0.001)
     assert np.median(found) > np.median(single) + 0.3

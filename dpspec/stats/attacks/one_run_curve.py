@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -55,6 +55,9 @@ _FIRST_STEP, _LAST_STEP = math.log(2.0), 0.1
 
 #: p-values above this are left at what the best single line gives too: no test is made there, and the gain is small.
 _LARGE = 0.25
+
+#: No larger mu is told apart from infinity.
+_LARGEST_MU = 100.0
 
 #: How far above v the recursion from above starts, in square roots of r.
 _FAR = 6.0
@@ -81,6 +84,39 @@ def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...
 def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
     """The least p-value of a single point: quick, valid, and never less than :func:`p_value`; 1 without points."""
     return min((one_run.p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
+
+
+def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:
+    """A lower bound on the least mu for which the release is mu-GDP per canary; 0 where nothing is rejected.
+
+    It is at or below that mu with probability at least ``confidence``, whatever the mechanism: if the release is
+    mu-GDP, all points of that curve hold of it, and those of every larger one, of which the true one is rejected with
+    probability 1 - ``confidence`` at most. It says nothing of epsilon at one delta: a mechanism whose curve is not
+    Gaussian may have a smaller epsilon there. To 1e-4 of itself, rounded down; at most 100. Raises ``ValueError`` as
+    ``one_run.p_value`` does, and unless ``confidence`` lies in (0, 1).
+    """
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+    level = 1.0 - confidence
+
+    def rejected(mu: float, test: Callable[[int, int, int, Sequence[curve_lines.Point]], float]) -> bool:
+        return test(canaries, guesses, correct, curve_lines.gaussian(mu)) <= level
+
+    if not rejected(0.0, p_value):
+        return 0.0
+    # Single points reject less, and quickly: the whole curve is only asked from there on.
+    low = _largest_rejected(lambda mu: rejected(mu, by_point), 0.0, 1.0, 1e-2)
+    return _largest_rejected(lambda mu: rejected(mu, p_value), low, 1.25 * low if low > 0.0 else 1.0, 1e-4)
+
+
+def _largest_rejected(rejected: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+    """The largest mu found rejected, where ``low`` is and larger ones cease to be; at most 100."""
+    while high < _LARGEST_MU and rejected(high):
+        low, high = high, 2.0 * high
+    while high - low > precision * high and high > 1e-6:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=4096)
