@@ -95,11 +95,9 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
     """Epsilon lower bounds where claims about all iterates speak, if the worst case is attained: see the module."""
-    schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not shows_every_sum(spec.training.options, spec.steps) or schemes >= {"poisson", "fixed"}:
+    least = attaining_records(spec)
+    if least is None:
         return
-    fixed = "fixed" in schemes
-    largest = 0 if fixed else max((claim.min_records for claim in spec.claims), default=0)
     asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access == "all-iterates"]
     points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency) for c in asked}
     for size, direction, delta, adjacency in sorted(points):
@@ -107,9 +105,18 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
         scope = replace(next(scopes(spec.phases, size, records, direction)), adjacency=adjacency)
         upper = _upper(spec.phases, size, delta, interval, scope)
         source = f"{upper.source}; attained: section 3.3"
-        lower = certified_lower(upper, interval, source=source, min_records=largest)
+        lower = certified_lower(upper, interval, source=source, min_records=least)
         if lower is not None:
             yield lower
+
+
+def attaining_records(spec: dps.Spec) -> int | None:
+    """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
+    scope's own number, as batches of a fixed size do. None where it is not attained: see the module."""
+    schemes = {phase.sampling.scheme for phase in spec.phases}
+    if not shows_every_sum(spec.training.options, spec.steps) or schemes >= {"poisson", "fixed"}:
+        return None
+    return 0 if "fixed" in schemes else max((claim.min_records for claim in spec.claims), default=0)
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:

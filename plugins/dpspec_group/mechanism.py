@@ -51,20 +51,21 @@ class GroupAudit(dps.Audit):
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Epsilon per group size, delta and direction, from both sides where the worst case is attained, and as tables
-        against the group size and against delta."""
+        against the group size and against delta; mu, rates and the advantage where claims ask for them."""
         from dpspec_group.bounds import epsilon_curves, lower_bounds, upper_bounds
         from dpspec_group.tables import profile_series, size_series
+        from dpspec_group.whole_curve import whole_curve_bounds
 
         curves, records = epsilon_curves(spec, context), context.facts.records
-        findings = list(upper_bounds(spec, curves, records))
+        epsilons = list(upper_bounds(spec, curves, records))
+        found = [*epsilons, *lower_bounds(spec, curves, records), *whole_curve_bounds(spec, curves, records)]
         if _elsewhere(spec):
             from dpspec_group.elsewhere.evidence import as_executed
 
-            findings = [as_executed(finding) for finding in findings]
-        yield from findings
-        yield from lower_bounds(spec, curves, records)
+            found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
+        yield from found
         yield profile_series(spec, curves)
-        yield size_series(spec, records, findings)
+        yield size_series(spec, records, epsilons)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""
@@ -142,7 +143,7 @@ GROUP = dps.Mechanism(
     kind="group",
     summary="DP-SGD: what groups of k records lose, by mixtures of Gaussians",
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
-    claims=frozenset({"approx-dp", "metric"}),
+    claims=frozenset({"approx-dp", "gdp", "membership", "metric", "tradeoff"}),
     audit="dpspec_group.mechanism:GroupAudit",
     example=EXAMPLE,
     trial_revision=6,

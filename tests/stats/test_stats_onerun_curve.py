@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
-from dpspec.stats.attacks import curve_lines, gaussian_fit, one_run, one_run_curve
+from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run, one_run_curve
 
 Points = tuple[tuple[float, float], ...]
 
@@ -182,6 +182,16 @@ def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> 
     assert low > 0
     assert one_run_curve.p_value(*counts, curve_lines.gaussian(low)) <= 0.05
     assert one_run_curve.p_value(*counts, curve_lines.gaussian(1.02 * low)) > 0.05
+
+
+@pytest.mark.parametrize("canaries", [1, 2, 7, 32, 100, 249, 250, 2000, 2001, 100_000])
+def test_the_guesses_of_a_curve_are_a_part_of_the_canaries(canaries: int) -> None:
+    low, high = guess_counts.of_curve(canaries)
+    assert 0 < low + high <= canaries
+    if canaries > 2:
+        assert low == high
+        assert low + high >= canaries / 20
+        assert low + high >= min(100, 0.4 * canaries)
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:

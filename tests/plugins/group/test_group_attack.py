@@ -16,7 +16,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import evidence_tests, gaussian_fit
+from dpspec.stats.attacks import evidence_tests, gaussian_fit, one_run_curve
 from dpspec.training.loop import native
 from dpspec.training.loop.dpsgd import Update
 from dpspec.training.loop.native import parts_of
@@ -134,6 +134,17 @@ def test_the_estimate_as_if_gaussian_is_near_the_truth_of_a_gaussian_mechanism(t
     assert low < estimate.value < high
 
 
+def test_mu_is_bounded_below_the_truth_and_above_what_one_point_shows(tmp_path: Path) -> None:
+    """The same mechanism: mu is 4 sqrt(10) / 10."""
+    overrides = ("mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=10.0", "mechanism.steps=10")
+    spec = spec_of(tmp_path, *overrides, "threat_model.group_size=[4]")
+    found = [o for o in GroupAudit().conclude(spec, trials_of(spec, 0)) if isinstance(o, Finding)]
+    (mu,) = (o for o in found if o.quantity == "mu")
+    (epsilon,) = (o for o in found if o.quantity == "epsilon" and o.bound == "lower")
+    assert epsilon.value < gaussian_fit.epsilon(mu.value, 1e-5)
+    assert mu.value < 4 * 10**0.5 / 10
+
+
 def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
     _, white_box = one_trial
     spec = spec_of(tmp_path, "threat_model.access=final-model")
@@ -202,10 +213,14 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
         index=0,
         evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
     )
-    proof, bound, estimate = evidence.lower_bounds(spec, [trial])
+    proof, bound, mu, estimate = evidence.lower_bounds(spec, [trial])
     assert isinstance(proof, Evidence)
     assert isinstance(bound, Finding)
     assert bound.value == proof.power == design.one_run_design(spec, 120, 400, 1).largest_epsilon
+    assert isinstance(mu, Finding)
+    assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
+    assert mu.value == one_run_curve.mu_lower(400, 100, 100, 0.95) > 1.0
+    assert mu.method.endswith("400 canary groups of 1, 100 guesses")
     assert isinstance(estimate, Finding)
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]

@@ -8,14 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
+from support.group_cases import GRADIENTS, mechanisms, sizes_within
 
 from dpspec.contract import Finding
 from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit
-
-#: In clip norms: nothing, a little, as much as fits, more, far more than a float32 holds, and what is no number.
-GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -1.0, 3.0, -10.0, 1e30, -1e30, float("inf"), float("nan"))
-
 
 #: Of certified intervals, relative to 1 + epsilon.
 WIDTH = 1e-3
@@ -30,29 +27,6 @@ def claimed_deltas_alone() -> Any:
         yield
 
 
-@st.composite
-def mechanisms(draw: st.DrawFn, schemes: tuple[str, ...] = ("poisson", "fixed", "full")) -> dict[str, Any]:
-    """Phases of up to three steps in all, the declared number of records, and the group size."""
-    scheme = draw(st.sampled_from(schemes))
-    size, records = draw(st.integers(1, 3)), draw(st.integers(4, 5))
-    sampling: dict[str, Any] = {"scheme": scheme}
-    if scheme == "poisson":
-        sampling["rate"] = draw(st.sampled_from((0.01, 0.1, 0.3, 0.5, 0.9, 1.0)))
-    if scheme == "fixed":
-        sampling["batch_size"] = draw(st.integers(1, records - size))
-    steps = draw(st.lists(st.integers(1, 2), min_size=1, max_size=2).filter(lambda some: sum(some) <= 3))
-    phases = [
-        {
-            "noise_multiplier": draw(st.sampled_from((0.4, 0.7, 1.0, 2.0, 5.0))),
-            "clip_norm": draw(st.sampled_from((1e-3, 0.5, 1.0, 20.0))),
-            "sampling": sampling,
-            "steps": count,
-        }
-        for count in steps
-    ]
-    return {"phases": phases, "records": records, "size": size}
-
-
 def findings_of(case: dict[str, Any], delta: float, direction: str = "both", **training: Any) -> list[Finding]:
     claim = oracle.claim_of("approx-dp", direction, case["size"], epsilon=1.0, delta=delta)
     spec = oracle.spec_of("group", {"phases": case["phases"], "baselines": ()}, [claim], training)
@@ -61,15 +35,6 @@ def findings_of(case: dict[str, Any], delta: float, direction: str = "both", **t
         for f in oracle.proofs(oracle.remembered_findings_of(GroupAudit(), spec, case["records"]))
         if f.at["group_size"] == case["size"]
     ]
-
-
-def sizes_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tuple[int, int]:
-    """How many records the smaller data set has, and how many the group, inside a finding's scope."""
-    need = max((int(p["sampling"].get("batch_size", 0)) for p in case["phases"]), default=0)
-    members = draw(st.integers(1, case["size"]))
-    if finding.scope.data == "this":  # the declared data, with members removed or added
-        return case["records"] - members * draw(st.integers(0, 1)), members
-    return draw(st.integers(max(need, finding.scope.min_records), case["records"])), members
 
 
 def within(case: dict[str, Any], finding: Finding, data: st.DataObject) -> None:
