@@ -59,7 +59,8 @@ def verdicts(found: list[AuditResult], claim: str) -> list[str]:
 
 
 def shown(audit: AuditResult) -> float:
-    (lower,) = [f.value for f in audit.findings if isinstance(f, Finding) and f.rigor == "statistical"]
+    statistical = [f for f in audit.findings if isinstance(f, Finding) and f.rigor == "statistical"]
+    (lower,) = [f.value for f in statistical if f.quantity == "epsilon"]
     return lower
 
 

@@ -87,9 +87,11 @@ def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog
     coins, scores = scored(400, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
-    evidence, lower, estimate = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower, mu, estimate = conclude(spec, [trial_of(spec, catalog)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
+    assert isinstance(mu, Finding)
+    assert mu.quantity == "mu"
     assert isinstance(estimate, Finding)
     ordered = "".join(map(str, coins[np.argsort(scores)]))
     made, right = guess_counts.counts([ordered], blind(400, 1e-5, 0.95).rungs)
@@ -125,9 +127,11 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path, catalog: Cata
 def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog: Catalog) -> None:
     written(tmp_path, *scored(200, 1.0))
     spec = spec_in(tmp_path)
-    evidence, lower, _ = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower, mu, _ = conclude(spec, [trial_of(spec, catalog)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
+    assert isinstance(mu, Finding)
+    assert mu.assumptions == lower.assumptions
     for of in (evidence.assumptions, lower.assumptions):
         named = {a.name: a for a in of}
         assert {"fair-coins", "blind-scores", "fixed-rows", "access"} <= set(named)
