@@ -24,7 +24,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.reading.tree import locate
-from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS
+from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance.measurement import exact
 
 #: The kind of the backend that names a recorded run.
@@ -144,7 +144,7 @@ def as_recorded(findings: Sequence[Finding], checks: Sequence[Check], notes: Seq
 def digest_of(folder: Path) -> str:
     """SHA-256 over names, lengths and contents of the folder's files, in order; one that is not there is left out."""
     whole = hashlib.sha256()
-    for name in (MARK, STEPS, INTERNAL):
+    for name in FILES:
         path = folder / name
         if not path.exists():
             continue

@@ -99,6 +99,14 @@ def around(low: int, high: int, canaries: int) -> tuple[Rung, ...]:
     return (*dict.fromkeys(fitting), most)
 
 
+def blind(canaries: int, *, least: int = 8) -> tuple[Rung, ...]:
+    """The rungs where nothing is known of the scores beforehand: ``least`` of either side, each three times the one
+    before, and all ``canaries``."""
+    most = (canaries - canaries // 2, canaries // 2)
+    halves = [least * 3**k for k in range(20) if least * 3**k < most[1]]
+    return (*((half, half) for half in halves), most)
+
+
 def p_value(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point]
 ) -> float:
