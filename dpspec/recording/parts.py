@@ -44,7 +44,9 @@ class Parts:
         self.declared = checked_declaration(given)
         told = self.declared["records"]
         if self.planted is not None and told not in (None, len(self.planted)):
-            raise UsageError(f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out")
+            raise UsageError(
+                f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out"
+            )
         self._require_one_model()
 
     def _require_one_model(self) -> None:
