@@ -63,10 +63,10 @@ def _answer(page: Page, checked: CheckedRun) -> None:
     if question.epsilon is not None and checked.verdict is not None:
         size = question.group_sizes[0]
         group = f" for groups of {size}" if size > 1 else " for single records" if len(question.group_sizes) > 1 else ""
-        style = _STYLES[checked.verdict]
+        style, hang = _STYLES[checked.verdict], max(8, len(checked.verdict) + 2)
         claim = f"epsilon <= {exact(question.epsilon)} at delta = {exact(question.delta)}{group}"
-        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=8)
-        page.line(f"{checked.reason}.", indent=8)
+        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=hang)
+        page.line(f"{checked.reason}.", indent=hang)
     style = "bold green" if status == "conforms-within" else "bold red"
     page.line((status.upper(), style), f"  {_ended(checked)}")
     for caution in _cautions(checked):

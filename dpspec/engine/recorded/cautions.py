@@ -44,8 +44,8 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
         yield "No accountant was given to the recorder, so that steps before the recording were not looked for."
     if run.header.canary_kind in REPEATED:
         yield (
-            f"Canaries of kind {run.header.canary_kind} repeat what records hold, so that some records are in the "
-            "training more than once, in whole or in part: what is said of single records is not said of those."
+            f"Canaries of kind {run.header.canary_kind} repeat what records hold: whom a record is about may be in the "
+            "training with a canary as well, and what is said of single records is said of each alone; see groups."
         )
     records = run.header.records
     if records is not None and delta is not None and delta * records >= 1.0:

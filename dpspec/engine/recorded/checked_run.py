@@ -12,7 +12,7 @@ from typing import Literal
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import conformance_of, rejected
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
-from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound, canary_bound
+from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound, told_against
 from dpspec.engine.recorded.costs.epsilons import (
     ADD_REMOVE,
     ZERO_OUT,
@@ -138,8 +138,11 @@ def check_run(path: Path, question: Question) -> CheckedRun:
     canaries = canary_bound(run, question.delta, lambda delta: _record_cost(run, internal, delta))
     rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
     verdict, reason = _judged(run, question, costs, conformance, rests)
-    against = _told_against(run, question, canaries)
-    verdict, reason = (verdict, reason) if against is None else against
+    if canaries is not None and question.epsilon is not None:
+        counted = question.adjacency == ADD_REMOVE and (
+            computed_from_records(run) or (maybe_computed(run) and not question.public_constants)
+        )
+        verdict, reason = told_against(canaries, question.epsilon, counted=bool(counted)) or (verdict, reason)
     return CheckedRun(
         run=run,
         question=question,
@@ -169,33 +172,6 @@ def cost_of(run: RecordedRun, internal: InternalSums | None, question: Question,
 def _record_cost(run: RecordedRun, internal: InternalSums | None, delta: float) -> Cost:
     """What one record that is put to nothing loses: of what its canaries are a test."""
     return cost_of(run, internal, Question(delta=delta, adjacency=ZERO_OUT), 1)
-
-
-def _told_against(run: RecordedRun, question: Question, canaries: CanaryBound | None) -> tuple[Verdict, str] | None:
-    """What canaries say of a claim, where they say more than the schedule does; None where nothing.
-
-    They speak of add-remove only where no constant follows from the number of records.
-    """
-    if question.epsilon is None or canaries is None:
-        return None
-    at_least = f"epsilon is at least {lower(canaries.lower)}, at {CONFIDENCE:.0%} confidence"
-    if canaries.contradicts:
-        return "contradicted", (
-            f"by {canaries.canaries} canaries {at_least}, and no run of the recorded schedule would show that "
-            f"(p = {upper(canaries.p_value)}): what made the scored model is not what was recorded, or coins and scores "
-            "are not what they are taken for"
-        )
-    counted = question.adjacency == ADD_REMOVE and (
-        computed_from_records(run) or (maybe_computed(run) and not question.public_constants)
-    )
-    if canaries.rejects(question.epsilon) and not counted:
-        return "refuted", f"by {canaries.canaries} canaries {at_least}"
-    if canaries.above:
-        return "open", (
-            f"by {canaries.canaries} canaries {at_least}, above the certified bound of the schedule; by chance that is "
-            "so in one of twenty sound runs: train again, with other coins and more canaries"
-        )
-    return None
 
 
 def _bounded(

@@ -2,7 +2,7 @@
 
 *Places.* The data set has one place for each record and one for each canary, whatever the coins are. Samplers draw
 places, and whatever follows from their number (Opacus' rate, one over the number of batches, and its divisor) knows no
-coin. A canary that is left out is left out when its batch is fetched: nothing stands for it, and it contributes nothing.
+coin. A canary that is left out is so when its batch is fetched: nothing stands for it, and it contributes nothing.
 
 *Which epsilon is bounded from below.* Two coins that differ in one place make two trainings that differ in whether one
 record contributes to the batches in which its place is drawn: rate, divisor and number of steps agree. That is one
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.planting.coins import Array, CoinSource
-from dpspec.recording.planting.kinds import Place, Recipe
+from dpspec.recording.planting.kinds import Recipe
 
 #: With fewer canaries than this nothing can be shown, and more are not read.
 LEAST, MOST = 8, MOST_CANARIES
@@ -125,8 +125,8 @@ class Planted(Dataset[Any]):
         """One record; ``UsageError`` in the place of a canary that is left out, ``IndexError`` beyond the last."""
         if not self.present([int(index)]):
             raise UsageError(
-                f"place {int(index)} of the planted data set is empty, its canary is left out: fetch batches, as torch's "
-                "loaders do, or ask planted.present(indices) which are there"
+                f"place {int(index)} of the planted data set is empty, its canary is left out: fetch batches, as "
+                "torch's loaders do, or ask planted.present(indices) which are there"
             )
         return self._fetch(int(index) % len(self))
 

@@ -36,8 +36,8 @@ def scores_of(
             if not isinstance(told, Tensor) or tuple(told.shape) != (len(batch),):
                 what = f"shape {tuple(told.shape)}" if isinstance(told, Tensor) else type(told).__name__
                 raise UsageError(
-                    f"loss(model, batch) must give the loss of each of {len(batch)} records, shape ({len(batch)},), got "
-                    f"{what}: of a loss of torch, ask for it with reduction='none'"
+                    f"loss(model, batch) must give the loss of each of {len(batch)} records, shape ({len(batch)},), "
+                    f"got {what}: of a loss of torch, ask for it with reduction='none'"
                 )
             found.append(-told.detach().double().cpu().numpy())
     values: Array = np.concatenate(found)
@@ -45,7 +45,8 @@ def scores_of(
 
 
 def table(coins: Array, scores: Array, source: CoinSource) -> bytes:
-    """The file of scores: an npz of ``coin`` (m,) int8, ``score`` (m,) float64, and the bytes that coins follow from."""
+    """The file of scores: an npz of ``coin`` (m,) int8, ``score`` (m,) float64, and ``secret``, which coins follow
+    from."""
     content = io.BytesIO()
     secret = np.frombuffer(source.secret, dtype=np.uint8)
     np.savez(content, coin=coins.astype(np.int8), score=scores.astype(np.float64), secret=secret)

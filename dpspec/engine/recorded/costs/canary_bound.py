@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from dpspec.contract import Assumption
 from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canaries
 from dpspec.engine.recorded.costs.epsilons import Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.results.decimals import lower, upper
 from dpspec.stats.attacks import guess_counts
 
 #: A lower bound is no larger than the truth with this probability.
@@ -61,10 +63,6 @@ class CanaryBound:
         """Whether no sound run of this schedule would show that, but for one in a million."""
         return self.p_value <= CONTRADICTED
 
-    def rejects(self, epsilon: float) -> bool:
-        """Whether it tells against a claim of ``epsilon`` at its delta."""
-        return self.lower > epsilon
-
 
 def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) -> CanaryBound | None:
     """What the canaries of a run show; None where none were scored, or their scores were kept back.
@@ -77,7 +75,6 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         return None
     number = len(read.coins)
     guesses, correct = guess_counts.counts([outcomes(read)], guess_counts.blind(number))
-    lower = guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE)
     curve = []
     for at in sorted({delta, *_DELTAS}):
         interval = cost(at).interval
@@ -90,12 +87,36 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         present=int(read.coins.sum()),
         guesses=tuple(guesses),
         correct=tuple(correct),
-        lower=lower,
+        lower=guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE),
         largest=guess_counts.largest(number, guesses, delta, CONFIDENCE),
         upper=None if asked is None else asked.upper,
         p_value=guess_counts.p_value(number, guesses, correct, curve),
         assumptions=_assumptions(run),
     )
+
+
+def told_against(
+    found: CanaryBound, epsilon: float, *, counted: bool
+) -> tuple[Literal["refuted", "contradicted", "open"], str] | None:
+    """The verdict on a claim of ``epsilon`` where canaries say more than the schedule does, and why; None otherwise.
+
+    counted: whether the claim is about neighbours of which one has a record more while constants follow from the number
+    of records. Canaries are no such neighbours, and refute no such claim.
+    """
+    shown = f"by {found.canaries} canaries epsilon is at least {lower(found.lower)}, at {CONFIDENCE:.0%} confidence"
+    if found.contradicts:
+        return "contradicted", (
+            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}): what made "
+            "the scored model is not what was recorded, or coins and scores are not what they are taken for"
+        )
+    if found.lower > epsilon and not counted:
+        return "refuted", shown
+    if found.above:
+        return "open", (
+            f"{shown}, above the certified bound of the schedule; by chance that is so in one of twenty sound runs: "
+            "train again, with other coins and more canaries"
+        )
+    return None
 
 
 def outcomes(read: CanaryScores) -> str:
@@ -132,8 +153,6 @@ def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
         ),
     ]
     if run.scored is not None and not run.scored.final:
-        text = (
-            "the model that was scored is the one that was recorded, as its last step left it; it had other parameters"
-        )
+        text = "the model that was scored is the recorded one as its last step left it; its parameters are others"
         found.insert(0, Assumption(name="scored-model", status="unchecked", text=text))
     return tuple(found)

@@ -82,7 +82,6 @@ def _require_coins(run: RecordedRun, coins: Array, secret: Array, name: str) -> 
         raise RecordingError(f"{name}: its coins follow from other bytes than those that were fixed before training")
     if not np.array_equal(coins, source.coins(header.canaries)):
         raise RecordingError(f"{name}: its coins are not those that were thrown before training")
-    if int((coins == 0).sum()) != header.left_out:
-        raise RecordingError(
-            f"{name}: {int((coins == 0).sum())} canaries were left out, and {header.left_out} are told"
-        )
+    left_out = int((coins == 0).sum())
+    if left_out != header.left_out:
+        raise RecordingError(f"{name}: {left_out} canaries were left out, and the header says {header.left_out}")
