@@ -58,7 +58,7 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed, tmp_path, capsys):
-    run, model, _ = train(tmp_path / "run", seed, fault="no-noise")
+    run, model, _ = train(tmp_path / "run", seed, fault="no-noise", canaries=300)
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert found.conformance.status == "conforms-within"
@@ -141,7 +141,7 @@ def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tm
     """A zero-out pair is one of add-remove only with constants that somebody chose."""
     from dpspec.engine.recorded.costs.canary_bound import told_against
 
-    run, model, _ = train(tmp_path / "run", fault="no-noise")
+    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
     run.score(model, loss)
     found = checked(tmp_path / "run", adjacency="add-remove").canaries
     assert told_against(found, 1.0, counted=False)[0] == "refuted"

@@ -82,9 +82,10 @@ def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
     if spec.audit is not None:
         yield Diagnostic(
             code="unsupported",
-            message="a recorded run cannot be attacked: nothing was planted, and it is not made again",
+            message="a recorded run is not attacked by a spec: it is not made again",
             path=("audit",),
-            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording",
+            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording; what "
+            "canaries of dpspec.plant show of it, dpspec check says",
         )
     for i, phase in enumerate(spec.phases):
         if phase.sampling.scheme != "poisson":
