@@ -151,9 +151,11 @@ def _canaries(checked: CheckedRun) -> str:
     if found is None:
         kept = checked.run.scored is not None
         return f"nothing, {'their scores were kept back' if kept else 'run.score was not called: they were not scored'}"
+    scored = checked.run.scored
+    model = "the final model" if scored is not None and scored.final else "another model than the recorder saw last"
     said = (
         f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a record that is put to nothing, from "
-        f"the final model; with every guess right it would be {nearest(found.largest)}"
+        f"{model}; with every guess right it would be {nearest(found.largest)}"
     )
     if found.contradicts:
         return f"{said}. CONTRADICTED: the recorded schedule does not allow that, p = {upper(found.p_value)}"

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from support.opacus_training import Training
 from support.planted_loop import RATE, SIGMA, STEPS, loss, train
 from torch import nn
 
@@ -266,6 +267,46 @@ def test_tokens_in_dictionaries_through_opacus(tmp_path):
     assert found.canaries.lower <= found.costs[1].interval.upper
     assert [one.name for one in found.canaries.assumptions] == ["blind-training", "fair-coins", "scored-once"]
     assert not any("contribution" in one.test and one.p_value < 1e-6 for one in found.checks)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"physical": 4},
+        {"workers": 1},
+        {"clipping": "per_layer"},
+        {"clipping": "ghost"},
+        {"poisson": False},
+        {"reduction": "sum", "noise": 2.0},
+    ],
+    ids=str,
+)
+def test_the_recorder_sees_of_planted_data_what_it_sees_of_other_data(way, tmp_path):
+    """The same status and the same open ends; each contribution is that of a record that was there."""
+    answers = []
+    for name, canaries in (("plain", 0), ("planted", 60)):
+        Training(**way, canaries=canaries).run(tmp_path / name)
+        found = checked(tmp_path / name, epsilon=100.0)
+        doubts = {one.name for one in found.assumptions if one.status == "unchecked"}
+        answers.append(
+            (found.verdict, found.conformance.status, doubts, sorted(one.assumption for one in found.checks))
+        )
+        drawn, rows = found.run["drawn"], found.run["rows"]
+        assert np.array_equal(drawn, rows) or way.get("clipping") == "ghost"
+    assert answers[0] == answers[1]
+    assert found.run.header.records == 360
+    assert 0 < found.run.header.left_out < 60
+
+
+def test_a_spec_judges_the_recording_of_a_planted_run_and_holds_its_scores_fast(copy, monkeypatch, capsys):
+    monkeypatch.chdir(copy.parent)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 0
+    assert main(["verify", "result.json"]) == 0
+    (copy / CANARIES).write_bytes(b"other")
+    assert main(["verify", "result.json"]) == 1
+    capsys.readouterr()
 
 
 # A folder that somebody changed.

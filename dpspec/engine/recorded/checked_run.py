@@ -135,7 +135,15 @@ def check_run(path: Path, question: Question) -> CheckedRun:
         conformance = replace(conformance, reason=_limits(checks))
     costs = {size: cost_of(run, internal, question, size) for size in question.group_sizes}
     told = told_of(run, question.delta, costs.get(1))
-    canaries = canary_bound(run, question.delta, lambda delta: _record_cost(run, internal, delta))
+    known = costs.get(1) if question.adjacency == ZERO_OUT else None
+
+    def record_cost(delta: float) -> Cost:
+        """What one record that is put to nothing loses: of what its canaries are a test."""
+        if known is not None and delta == question.delta:
+            return known
+        return cost_of(run, internal, Question(delta=delta, adjacency=ZERO_OUT), 1)
+
+    canaries = canary_bound(run, question.delta, record_cost)
     rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
     verdict, reason = _judged(run, question, costs, conformance, rests)
     if canaries is not None and question.epsilon is not None:
@@ -167,11 +175,6 @@ def cost_of(run: RecordedRun, internal: InternalSums | None, question: Question,
         what = "what the noise multiplier is, or whether there was noise, was not seen"
         return Cost(interval=None, reason=f"{what} at {len(noise) - len(known)} of {len(noise)} steps")
     return _bounded(run, internal, question, size, known)
-
-
-def _record_cost(run: RecordedRun, internal: InternalSums | None, delta: float) -> Cost:
-    """What one record that is put to nothing loses: of what its canaries are a test."""
-    return cost_of(run, internal, Question(delta=delta, adjacency=ZERO_OUT), 1)
 
 
 def _bounded(

@@ -113,7 +113,7 @@ class Planted(Dataset[Any]):
 
         indices: (b,) a tensor, and then so is the answer; or a sequence, of which it is a list.
         """
-        drawn = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(list(indices))
+        drawn = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(indices)
         drawn = drawn.reshape(-1).astype(np.int64)
         if len(drawn) and not -len(self) <= drawn.min() <= drawn.max() < len(self):
             raise IndexError(f"indices must lie in [0, {len(self)}), got {drawn.min()} to {drawn.max()}")

@@ -28,7 +28,7 @@ CONFIDENCE = 0.95
 #: The schedule that was recorded is contradicted where its own curve has a p-value of at most this.
 CONTRADICTED = 1e-6
 
-#: At which deltas that curve is looked at, besides the one that is asked about.
+#: At which deltas below the one that is asked about that curve is looked at, falling.
 _DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
 
 
@@ -39,7 +39,7 @@ class CanaryBound:
 
     lower: epsilon is at least this, at :data:`CONFIDENCE`. largest: what would have been shown, had all guesses been
     right. upper: the certified epsilon of the schedule; None where it has none, and infinite where it is. p_value: of
-    the schedule's curve; 1 where there is none.
+    what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
     """
 
     delta: float
@@ -75,12 +75,15 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         return None
     number = len(read.coins)
     guesses, correct = guess_counts.counts([outcomes(read)], guess_counts.blind(number))
-    curve = []
-    for at in sorted({delta, *_DELTAS}):
-        interval = cost(at).interval
-        if interval is not None and interval.upper < float("inf"):
-            curve.append((interval.upper, at))
     asked = cost(delta).interval
+    upper_end = None if asked is None else asked.upper
+    points: list[tuple[float, float]] = []
+    if upper_end is not None and upper_end < float("inf"):
+        points = [(upper_end, delta)]
+        # Bounds at smaller deltas are larger: where even this one at the smallest rejects nothing, none of them does.
+        if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
+            found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
+            points += [(interval.upper, at) for interval, at in found if interval is not None]
     return CanaryBound(
         delta=delta,
         canaries=number,
@@ -89,8 +92,8 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         correct=tuple(correct),
         lower=guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE),
         largest=guess_counts.largest(number, guesses, delta, CONFIDENCE),
-        upper=None if asked is None else asked.upper,
-        p_value=guess_counts.p_value(number, guesses, correct, curve),
+        upper=upper_end,
+        p_value=guess_counts.p_value(number, guesses, correct, points),
         assumptions=_assumptions(run),
     )
 
