@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.cautions import cautions
-from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE
+from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, told_against
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.engine.results.decimals import duration, exact, lower, nearest, upper
 from dpspec.reporters.view.page_layout import Page
@@ -74,7 +74,12 @@ def _answer(page: Page, checked: CheckedRun) -> None:
 
 
 def _cautions(checked: CheckedRun) -> list[str]:
-    return list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    """What a reader must know first; of canaries where no verdict says it."""
+    found = list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    if checked.verdict is None and checked.canaries is not None:
+        against = told_against(checked.canaries, math.inf, counted=False)
+        found = found if against is None else [f"{against[0].capitalize()} {against[1]}.", *found]
+    return found
 
 
 def _ended(checked: CheckedRun) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed,
     assert capsys.readouterr().out.startswith("REFUTED")
 
 
-def test_a_model_that_was_trained_on_contradicts_the_recording(tmp_path, capsys):
+def test_a_model_that_was_trained_on_contradicts_the_recording(tmp_path, capsys, monkeypatch):
     run, model, _ = train(tmp_path / "run", fault="trained-on", canaries=1000)
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=100.0)
@@ -80,7 +81,16 @@ def test_a_model_that_was_trained_on_contradicts_the_recording(tmp_path, capsys)
     assert found.canaries.p_value <= 1e-6
     assert found.canaries.assumptions[0].name == "scored-model"
     main(["check", str(tmp_path / "run")])
-    assert "CONTRADICTED" in " ".join(capsys.readouterr().out.split())
+    page = " ".join(capsys.readouterr().out.split())
+    assert "CONTRADICTED" in page
+    assert page.index("Note: Contradicted by 1000 canaries") < page.index("What ran")
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
+    conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
+    assert conformance["status"] == "deviates"
+    assert "nothing-unseen (lower bound by canaries, above what the recorded schedule allows" in conformance["reason"]
+    assert main(["verify", "result.json"]) == 0
 
 
 def test_every_coin_and_every_guess_is_accounted_for(scored):
@@ -304,6 +314,8 @@ def test_a_spec_judges_the_recording_of_a_planted_run_and_holds_its_scores_fast(
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 0
     assert main(["verify", "result.json"]) == 0
+    (note,) = [n for n in json.loads(Path("result.json").read_text())["audits"][0]["notes"] if "canaries show" in n]
+    assert note.startswith("Its 400 canaries show epsilon >= ")
     (copy / CANARIES).write_bytes(b"other")
     assert main(["verify", "result.json"]) == 1
     capsys.readouterr()

@@ -83,8 +83,8 @@ class CheckedRun:
     @property
     def fine(self) -> bool:
         """Whether the claim is proved, where there is one, what ran conforms, and no canary tells against it."""
-        told_against = self.canaries is not None and (self.canaries.contradicts or self.canaries.above)
-        return self.verdict in (None, "proved") and self.conformance.status == "conforms-within" and not told_against
+        against = self.canaries is not None and (self.canaries.contradicts or self.canaries.above)
+        return self.verdict in (None, "proved") and self.conformance.status == "conforms-within" and not against
 
     @property
     def infinite(self) -> bool:
@@ -135,15 +135,7 @@ def check_run(path: Path, question: Question) -> CheckedRun:
         conformance = replace(conformance, reason=_limits(checks))
     costs = {size: cost_of(run, internal, question, size) for size in question.group_sizes}
     told = told_of(run, question.delta, costs.get(1))
-    known = costs.get(1) if question.adjacency == ZERO_OUT else None
-
-    def record_cost(delta: float) -> Cost:
-        """What one record that is put to nothing loses: of what its canaries are a test."""
-        if known is not None and delta == question.delta:
-            return known
-        return cost_of(run, internal, Question(delta=delta, adjacency=ZERO_OUT), 1)
-
-    canaries = canary_bound(run, question.delta, record_cost)
+    canaries = canaries_of(looked, question.delta)
     rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
     verdict, reason = _judged(run, question, costs, conformance, rests)
     if canaries is not None and question.epsilon is not None:
@@ -164,6 +156,15 @@ def check_run(path: Path, question: Question) -> CheckedRun:
         assumptions=rests,
         verdict=verdict,
         reason=reason,
+    )
+
+
+def canaries_of(looked: Looked, delta: float) -> CanaryBound | None:
+    """What the canaries of a run show of one record that is put to nothing; None where none were scored."""
+    return canary_bound(
+        looked.run,
+        delta,
+        lambda at: cost_of(looked.run, looked.internal, Question(delta=at, adjacency=ZERO_OUT), 1),
     )
 
 

@@ -140,7 +140,7 @@ def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
         ),
         Assumption(
             name="fair-coins",
-            status="by-construction" if header.canary_seed is None else "declared",
+            status="reported" if header.canary_seed is None else "declared",
             text="each canary was in or out by a fair coin of its own, thrown before training; "
             + (
                 "they follow from the system's randomness, fixed by its digest"
