@@ -24,7 +24,7 @@ EXIT_CODES = {
     ExitCode.OK: "Every claim and the conformance came out as the spec expects.",
     ExitCode.UNEXPECTED: "Something did not come out as expected. For `verify`: a value does not follow from the rest. "
     "For `diff`: something got worse. For `calibrate`: no value proves the claims. For `check`: the claim is not "
-    "proved of the run, or the run deviates.",
+    "proved of the run, the run deviates, or its canaries tell against it.",
     ExitCode.USAGE: "The command line makes no sense, a result file is none, or a file or folder other than a spec "
     "cannot be used: it is absent, or there is no permission or no room.",
     ExitCode.INVALID_SPEC: "A spec is invalid, or absent; every error is told with file, line and column. For "

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpspec.engine.storage.trial_store import Store
     from dpspec.engine.verification.verify import verify
     from dpspec.language.load import load_specs
+    from dpspec.recording.planting.planted import plant
     from dpspec.recording.recorder import record
     from dpspec.registry.loader import load_catalog
 
@@ -44,6 +45,7 @@ _HOME = {
     "load": "dpspec.api",
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.language.load",
+    "plant": "dpspec.recording.planting.planted",
     "record": "dpspec.recording.recorder",
     "run": "dpspec.api",
     "verify": "dpspec.engine.verification.verify",
@@ -63,6 +65,7 @@ __all__ = [
     "load",
     "load_catalog",
     "load_specs",
+    "plant",
     "record",
     "run",
     "verify",

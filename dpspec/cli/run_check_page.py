@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.cautions import cautions
+from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, told_against
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.engine.results.decimals import duration, exact, lower, nearest, upper
 from dpspec.reporters.view.page_layout import Page
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: So many phases are shown one by one.
 _SHOWN = 8
+
+_STYLES = {"proved": "bold green", "open": "bold yellow", "refuted": "bold red", "contradicted": "bold red"}
 
 _NEIGHBOURS = {
     "zero-out": "data sets of the same number of records, of which some are put to nothing (zero-out)",
@@ -37,6 +40,10 @@ def run_page(checked: CheckedRun, width: int, *, color: bool = False, every: boo
     page.heading("What this rests on")
     for one in checked.assumptions:
         page.item((one.name, "bold"), f" ({one.status}): {one.text}")
+    if checked.canaries is not None:
+        page.heading("What the lower bound rests on besides")
+        for one in checked.canaries.assumptions:
+            page.item((one.name, "bold"), f" ({one.status}): {one.text}")
     for note in _notes(checked):
         page.item(f"not recognised: {note}")
     return page.text()
@@ -56,10 +63,10 @@ def _answer(page: Page, checked: CheckedRun) -> None:
     if question.epsilon is not None and checked.verdict is not None:
         size = question.group_sizes[0]
         group = f" for groups of {size}" if size > 1 else " for single records" if len(question.group_sizes) > 1 else ""
-        style = "bold green" if checked.verdict == "proved" else "bold yellow"
+        style, hang = _STYLES[checked.verdict], max(8, len(checked.verdict) + 2)
         claim = f"epsilon <= {exact(question.epsilon)} at delta = {exact(question.delta)}{group}"
-        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=8)
-        page.line(f"{checked.reason}.", indent=8)
+        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=hang)
+        page.line(f"{checked.reason}.", indent=hang)
     style = "bold green" if status == "conforms-within" else "bold red"
     page.line((status.upper(), style), f"  {_ended(checked)}")
     for caution in _cautions(checked):
@@ -67,7 +74,12 @@ def _answer(page: Page, checked: CheckedRun) -> None:
 
 
 def _cautions(checked: CheckedRun) -> list[str]:
-    return list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    """What a reader must know first; of canaries where no verdict says it."""
+    found = list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    if checked.verdict is None and checked.canaries is not None:
+        against = told_against(checked.canaries, math.inf, counted=False)
+        found = found if against is None else [f"{against[0].capitalize()} {against[1]}.", *found]
+    return found
 
 
 def _ended(checked: CheckedRun) -> str:
@@ -97,6 +109,9 @@ def _ran(page: Page, checked: CheckedRun) -> None:
     records = f" from {header.records} records" if header.records else ""
     ahead = f", loaded ahead by {header.workers} processes" if header.workers else ""
     page.line(f"{header.scheme} batches{records} ({header.sampler or 'no loader'}){ahead}", indent=2)
+    if header.canaries:
+        among = f"{header.canaries} of them are places for canaries ({header.canary_kind})"
+        page.line(f"{among}, {header.left_out} of which were left out", indent=2)
     for phase in checked.phases[:_SHOWN]:
         page.item(_phase(phase))
     if len(checked.phases) > _SHOWN:
@@ -125,12 +140,33 @@ def _costs(page: Page, checked: CheckedRun) -> None:
     if checked.measured is not None:
         about = f"about {nearest(checked.measured)}, an estimate"
         page.item(f"one record, with the noise and the norms that were measured: {about}")
+    if checked.run.header.canaries:
+        page.item(("one record, by canaries: ", "bold"), _canaries(checked))
     told = checked.told
     if told is None:
         page.item("no accountant was given to the recorder: the script's own figure is not known")
         return
     figure = "no figure" if told.epsilon is None else f"epsilon {nearest(told.epsilon)}"
     page.item(f"the script's accountant ({told.mechanism}): {figure}, recomputed. {told.sentence}")
+
+
+def _canaries(checked: CheckedRun) -> str:
+    """What canaries show, and what that is beside the certified bound."""
+    found = checked.canaries
+    if found is None:
+        kept = checked.run.scored is not None
+        return f"nothing, {'their scores were kept back' if kept else 'run.score was not called: they were not scored'}"
+    scored = checked.run.scored
+    model = "the final model" if scored is not None and scored.final else "another model than the recorder saw last"
+    said = (
+        f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a record that is put to nothing, from "
+        f"{model}; with every guess right it would be {nearest(found.largest)}"
+    )
+    if found.contradicts:
+        return f"{said}. CONTRADICTED: the recorded schedule does not allow that, p = {upper(found.p_value)}"
+    if found.above:
+        return f"{said}. Above the certified bound, as in one of twenty sound runs: p = {upper(found.p_value)}"
+    return said
 
 
 def _cost(cost: Cost) -> str:
@@ -216,6 +252,7 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
             "difference": checked.told.sentence,
         },
         "measured_epsilon": _finite(checked.measured),
+        "canaries": _canary_json(checked),
         "conformance": {"status": checked.conformance.status, "reason": checked.conformance.reason},
         "checks": [
             {
@@ -233,6 +270,29 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
             for check in checked.checks
         ],
         "assumptions": [{"name": one.name, "status": one.status, "text": one.text} for one in checked.assumptions],
+    }
+
+
+def _canary_json(checked: CheckedRun) -> Mapping[str, Any] | None:
+    header, found = checked.run.header, checked.canaries
+    if not header.canaries:
+        return None
+    planted = {"kind": header.canary_kind, "planted": header.canaries, "left_out": header.left_out}
+    if found is None:
+        return {**planted, "scored": checked.run.scored is not None, "lower": None}
+    return {
+        **planted,
+        "scored": True,
+        "lower": found.lower,
+        "largest": found.largest,
+        "confidence": CONFIDENCE,
+        "adjacency": "zero-out",
+        "guesses": list(found.guesses),
+        "correct": list(found.correct),
+        "p_value": found.p_value,
+        "contradicts": found.contradicts,
+        "above_certified": found.above,
+        "assumptions": [{"name": one.name, "status": one.status, "text": one.text} for one in found.assumptions],
     }
 
 

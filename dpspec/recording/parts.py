@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Header
+from dpspec.recording.planting.planted import Planted
 from dpspec.recording.watching import recognised
 from dpspec.recording.watching.accountant_watch import AccountantWatch
 from dpspec.recording.watching.noise_sketch import width_of
@@ -22,10 +23,12 @@ class Parts:
     """Model, optimizer, loader and accountant of one training.
 
     clipping: how Opacus' optimizer clips; None for a loop of one's own. sampler: None without a loader. declared: what
-    a loop of its own means to do, None for what it does not say.
+    a loop of its own means to do, None for what it does not say. planted: the data set with canaries, None without.
     """
 
-    def __init__(self, model: Any, optimizer: Any, loader: Any, engine: Any, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any, loader: Any, engine: Any, planted: Any, given: Mapping[str, Any]
+    ) -> None:
         """Raises ``UsageError`` for what is not known, by name."""
         recognised.refuse_processes()
         recognised.refuse_model(model)
@@ -37,7 +40,13 @@ class Parts:
             raise UsageError(f"{', '.join(said)}: Opacus' optimizer and loader say so themselves; leave it out")
         self.sampler = None if loader is None else recognised.sampler_of(loader)
         self.accountant = None if engine is None else AccountantWatch(engine)
+        self.planted = _planted(loader, planted)
         self.declared = checked_declaration(given)
+        told = self.declared["records"]
+        if self.planted is not None and told not in (None, len(self.planted)):
+            raise UsageError(
+                f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out"
+            )
         self._require_one_model()
 
     def _require_one_model(self) -> None:
@@ -97,6 +106,8 @@ class Parts:
             told.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
         own = self.clipping is None
         expected = getattr(optimizer, "expected_batch_size", None)
+        planted = self.planted
+        records = self.declared["records"] or (None if sampler is None else sampler.records)
         return Header(
             versions=_versions(),
             source="own-loop" if own else "opacus",
@@ -108,7 +119,7 @@ class Parts:
             clipping=self.clipping or "own",
             scheme="none" if sampler is None else sampler.scheme,
             rate=None if sampler is None else sampler.rate,
-            records=self.declared["records"] or (None if sampler is None else sampler.records),
+            records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
             workers=self.workers,
             reduction="" if own else str(optimizer.loss_reduction),
@@ -118,6 +129,11 @@ class Parts:
             layers=layers,
             width=width_of([size for _, size in layers]),
             secure=_is_cryptographic(optimizer, self._engine),
+            canaries=0 if planted is None else len(planted.canaries),
+            canary_kind="" if planted is None else planted.kind,
+            left_out=0 if planted is None else planted.left_out,
+            commitment="" if planted is None else planted.source.commitment,
+            canary_seed=None if planted is None else planted.source.seed,
             notes=tuple(told),
         )
 
@@ -135,6 +151,19 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
     if records is not None and (type(records) is not int or records < 1):
         raise UsageError(f"records must be a whole number from 1 on, got {records!r}")
     return dict(given)
+
+
+def _planted(loader: Any, given: Any) -> Planted | None:
+    """The planted data set that the loader draws from, or that a loop of one's own was given."""
+    if given is not None and not isinstance(given, Planted):
+        raise UsageError(f"planted must be what dpspec.plant returned, got {type(given).__name__}")
+    drawn_from = getattr(loader, "dataset", None)
+    if given is not None and loader is not None and drawn_from is not given:
+        raise UsageError(
+            f"the loader draws from a {_kind(drawn_from)}, not from the planted data set itself: wrap and cut data "
+            "before dpspec.plant, so that its places are the loader's"
+        )
+    return drawn_from if isinstance(drawn_from, Planted) else given
 
 
 def _digest(tensor: Tensor) -> str:

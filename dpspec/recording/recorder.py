@@ -14,12 +14,15 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts, checked_declaration
+from dpspec.recording.planting.planted import Planted
+from dpspec.recording.planting.scoring import Loss, scores_of, table
 from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
@@ -39,6 +42,7 @@ def record(
     clip_norm: float | None = None,
     rate: float | None = None,
     records: int | None = None,
+    planted: Planted | None = None,
 ) -> Recorder:
     """A recorder of one training, for ``with``: it watches while the block runs, and changes nothing of it.
 
@@ -52,6 +56,9 @@ def record(
     to do: noise_multiplier, the deviation of the noise on a sum in clip norms, >= 0; clip_norm, > 0; rate, in (0, 1],
     with which Poisson sampling draws each of ``records`` records. Opacus' own optimizer and loader say so themselves.
 
+    planted: what :func:`dpspec.plant` returned, for a loop without a loader; a loader over it says so itself. Once the
+    block is over :meth:`Recorder.score` scores its canaries.
+
     Raises ``UsageError`` for a folder that holds anything, and for what the recorder does not know, by name: wrappers
     that spread a step over processes, optimizers that are derived from Opacus'.
 
@@ -59,7 +66,7 @@ def record(
             train(model, optimizer, loader)
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), model, optimizer, loader, engine, given)
+    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given)
 
 
 class Recorder:
@@ -70,14 +77,22 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, model: Any, optimizer: Any, loader: Any, engine: Any, given: dict[str, Any]
+        self,
+        folder: Path,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        engine: Any,
+        planted: Planted | None,
+        given: dict[str, Any],
     ) -> None:
         """As for :func:`record`; nothing is written before the block begins."""
         self.folder = folder
-        self._parts = Parts(model, optimizer, loader, engine, given)
+        self._parts = Parts(model, optimizer, loader, engine, planted, given)
         self._declared = self._parts.declared
         self._writer: RunWriter | None = None
-        self._begun = False
+        self._ended: RunWriter | None = None
+        self._begun = self._scored = False
 
     def __enter__(self) -> Self:
         """Begin: write the header, and watch."""
@@ -120,10 +135,14 @@ class Recorder:
     # What a loop of one's own says.
 
     def sampled(self, indices: Tensor | Sequence[int]) -> None:
-        """Records that were drawn for this step, by number; several calls before :meth:`stepped` add up."""
+        """Records that were drawn for this step, by number; several calls before :meth:`stepped` add up.
+
+        Of a planted data set the places that were drawn, with or without those of canaries that are left out.
+        """
         pending = self._telling("sampled")
         drawn = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(list(indices))
-        pending.members.append(drawn.reshape(-1).astype(np.int64))
+        drawn, planted = drawn.reshape(-1).astype(np.int64), self._parts.planted
+        pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
     def clipped(self, norms: Tensor | Sequence[float]) -> None:
         """The l2 norms (b,) of what was added up for each record, after clipping; several calls add up."""
@@ -177,6 +196,38 @@ class Recorder:
             raise UsageError(f"run.{what} was called outside of the recorder's with block")
         return self._own
 
+    # Once the block is over.
+
+    def score(self, model: nn.Module, loss: Loss, *, batch_size: int = 256) -> None:
+        """Score all canaries of the planted data set, those that are in and those that are left out, and write it down.
+
+        model: the one that was trained. loss: ``loss(model, batch)`` gives the loss of each record of a batch, (b,), as
+        the loader puts batches together; what is low for canaries that were trained on. It is asked about all canaries
+        by one rule, ``batch_size`` at a time, in their order, the model in its mode for evaluation and without
+        gradients, and is not told which of them are in. Coins and scores go to ``canaries.npz`` in the folder, which
+        speaks of records and is not for publication. ``dpspec check`` shows what they prove.
+
+        Canaries are scored once: whoever scores again, and takes what shows most, has no bound.
+
+        Raises ``UsageError`` where nothing was planted, before the end of the block, for a second time, or where
+        ``loss`` does not give a number for each record.
+        """
+        planted, writer = self._parts.planted, self._ended
+        if planted is None:
+            raise UsageError("nothing was planted: give the loader, or planted=, what dpspec.plant returned")
+        if self._scored:
+            raise UsageError("canaries are scored once: to score by another rule, train again with other coins")
+        if writer is None:
+            why = "the recording came to no end" if self._begun and self._writer is None else "the block is not over"
+            raise UsageError(f"run.score is for after the block: {why}")
+        collate = getattr(self._parts.loader, "collate_fn", None) or default_collate
+        values = scores_of(model, loss, planted.canaries, collate, batch_size)
+        held = {id(p) for p in model.parameters()}
+        final = float(self._watch.moved()) == 0.0 and all(id(p) in held for p in self._trained)
+        content = table(planted.coins, values, planted.source)
+        self._scored = True
+        writer.scored(content, canaries=len(planted.canaries), final=final)
+
     # Who is watched.
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
@@ -187,7 +238,9 @@ class Recorder:
         notes = [sampler.note] if sampler.note else []
         if sampler.batches is None:
             return None, notes
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.workers > 0)
+        planted = self._parts.planted
+        there = list if planted is None else planted.present
+        watch = SamplerWatch(sampler.batches, ahead=self._parts.workers > 0, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: who was drawn is not seen"]
         return watch, notes
@@ -290,7 +343,7 @@ class Recorder:
                 "seconds": time.monotonic() - self._started,
             }
         )
-        self._writer = None
+        self._writer, self._ended = None, self._writer
 
     def _changed(self) -> list[str]:
         """Names of what else the model holds that is not what it was, is new or is gone; a few where they are many."""

@@ -66,9 +66,8 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
 
 def blind(canaries: int, delta: float, confidence: float, *, all_only: bool = False) -> Design:
     """Guess counts where no law is known: from few to all canaries, each three times the one before; or all alone."""
-    most = (canaries - canaries // 2, canaries // 2)
-    halves = [] if all_only else [_LEAST_GUESSES * 3**k for k in range(20) if _LEAST_GUESSES * 3**k < most[1]]
-    rungs = (*((half, half) for half in halves), most)
+    rungs = guess_counts.blind(canaries, least=_LEAST_GUESSES)
+    rungs = rungs[-1:] if all_only else rungs
     return Design(rungs=rungs, expected_epsilon=math.nan, largest_epsilon=_largest(rungs, canaries, delta, confidence))
 
 

@@ -204,7 +204,11 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("was", "becomes", "words"),
     [
-        ("claims:", "audit: {method: one-run, canary: {space: gradient, count: 100}}\nclaims:", "cannot be attacked"),
+        (
+            "claims:",
+            "audit: {method: one-run, canary: {space: gradient, count: 100}}\nclaims:",
+            "is not attacked by a spec",
+        ),
         ("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}", "compared with Poisson samples"),
         ("kind: group", "kind: rero", "a recording shows whether 'group' is what ran, not 'rero'"),
         (", run: run}", "}", "run"),

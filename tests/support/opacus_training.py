@@ -34,12 +34,15 @@ class Training:
     accountant: str = "rdp"
     optimizer: str = "sgd"
     seed: int = 0
+    canaries: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
 
     def build(self) -> None:
         torch.manual_seed(self.seed)
         x = torch.randn(RECORDS, FEATURES)
-        data = TensorDataset(x, (x[:, 0] > 0).long())
+        data: Any = TensorDataset(x, (x[:, 0] > 0).long())
+        if self.canaries:
+            data = dpspec.plant(data, kind="mislabelled", count=self.canaries, classes=2, seed=self.seed)
         model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
         kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         options: dict[str, Any] = {}

@@ -63,6 +63,9 @@ def check(
 ) -> int:
     """Hold a recorded training against what is claimed: what ran, what it costs, what its accountant says.
 
+    Where canaries were planted (dpspec.plant) and scored, their lower bound stands beside that: it may refute the
+    claim, or contradict the recording.
+
     Ends with 0 where the claim is proved of the schedule that ran and what ran conforms to it, with 1 where not, with
     5 where nothing was claimed and what ran conforms, or no step was recorded, and with 3 where the folder is none of a
     recorded run, or was changed.

@@ -25,15 +25,18 @@ _REMEMBERED = 2**23
 class BatchLog:
     """Counts of one phase."""
 
-    def __init__(self, phase: Phase, records: int, among: int = 1) -> None:
-        """``phase``: its rate, where it is one of Poisson sampling, decides what is compared; ``among`` so many."""
-        self._records = records
+    def __init__(self, phase: Phase, records: int, among: int = 1, *, places: int | None = None) -> None:
+        """``phase``: its rate, where it is one of Poisson sampling, decides what is compared; ``among`` so many.
+
+        places: their numbers are below it, by default ``records``; it is more where some places are empty.
+        """
+        self._records, places = records, places or records
         sampling = phase.sampling
         self._rate = sampling.rate if sampling.scheme == "poisson" and sampling.rate is not None else 1.0
         self._random = 0.0 < self._rate < 1.0
         self._sizes: list[int] = []
         self.repeats = 0
-        self._counts = np.zeros(records, dtype=np.int32) if records * among <= MOST_COUNTED else None
+        self._counts = np.zeros(places, dtype=np.int32) if places * among <= MOST_COUNTED else None
         self._lags = self._compared(phase.steps)
         self._earlier: deque[Array] = deque(maxlen=max(self._lags, default=1))
         self._overlaps = dict.fromkeys(self._lags, (0, 0))

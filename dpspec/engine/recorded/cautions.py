@@ -11,6 +11,9 @@ from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import exact, nearest
 
+#: Kinds of canaries that are made of records.
+REPEATED = ("mislabelled", "duplicate")
+
 #: Constants with more values than this are told of: schedules have few, what follows the data has many.
 _FEW = 8
 
@@ -39,6 +42,11 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
         yield "The optimizer had made steps when the recording began: it shows a part of the training."
     elif not run.header.accountant:
         yield "No accountant was given to the recorder, so that steps before the recording were not looked for."
+    if run.header.canary_kind in REPEATED:
+        yield (
+            f"Canaries of kind {run.header.canary_kind} repeat what records hold: whom a record is about may be in the "
+            "training with a canary as well, and what is said of single records is said of each alone; see groups."
+        )
     records = run.header.records
     if records is not None and delta is not None and delta * records >= 1.0:
         yield (

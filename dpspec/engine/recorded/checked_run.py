@@ -1,4 +1,5 @@
-"""A recorded run against a claim: what ran, what it costs, what its accountant says, and whether it conforms."""
+"""A recorded run against a claim: what ran, what it costs, what its accountant says, what its canaries show, and
+whether it conforms."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import Literal
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import conformance_of, rejected
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
-from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, Cost, bare_cost, ordered_cost, poisson_cost
+from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound, told_against
+from dpspec.engine.recorded.costs.epsilons import (
+    ADD_REMOVE,
+    ZERO_OUT,
+    Cost,
+    bare_cost,
+    ordered_cost,
+    poisson_cost,
+)
 from dpspec.engine.recorded.costs.told import Told, told_of
 from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.own_checks import along_directions, own_checks
@@ -30,8 +39,9 @@ from dpspec.engine.results.result import Conformance
 from dpspec.errors import ExitCode, NothingToRunError
 from dpspec.stats.conformance import run_checks
 
-#: Of a claim about a run: ``proved`` of the schedule that ran, or ``open``.
-Verdict = Literal["proved", "open"]
+#: Of a claim about a run: ``proved`` of the schedule that ran, ``open``, ``refuted`` by canaries, or ``contradicted``
+#: where they tell against the schedule that was recorded itself.
+Verdict = Literal["proved", "open", "refuted", "contradicted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +63,8 @@ class Question:
 class CheckedRun:
     """The answer; ``verdict`` and ``reason`` are None and "" where nothing is claimed.
 
-    costs: by group size. measured: epsilon of a single record at the noise and the norms that were measured, an
-    estimate, where these are not what the options ask for.
+    costs: by group size. canaries: what they show, None where none were scored. measured: epsilon of a single record at
+    the noise and the norms that were measured, an estimate, where these are not what the options ask for.
     """
 
     run: RecordedRun
@@ -62,6 +72,7 @@ class CheckedRun:
     phases: tuple[Stretch, ...]
     costs: dict[int, Cost]
     told: Told | None
+    canaries: CanaryBound | None
     measured: float | None
     checks: tuple[Check, ...]
     conformance: Conformance
@@ -71,8 +82,9 @@ class CheckedRun:
 
     @property
     def fine(self) -> bool:
-        """Whether the claim is proved, where there is one, and what ran conforms."""
-        return self.verdict != "open" and self.conformance.status == "conforms-within"
+        """Whether the claim is proved, where there is one, what ran conforms, and no canary tells against it."""
+        against = self.canaries is not None and (self.canaries.contradicts or self.canaries.above)
+        return self.verdict in (None, "proved") and self.conformance.status == "conforms-within" and not against
 
     @property
     def infinite(self) -> bool:
@@ -123,20 +135,36 @@ def check_run(path: Path, question: Question) -> CheckedRun:
         conformance = replace(conformance, reason=_limits(checks))
     costs = {size: cost_of(run, internal, question, size) for size in question.group_sizes}
     told = told_of(run, question.delta, costs.get(1))
+    canaries = canaries_of(looked, question.delta)
     rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
     verdict, reason = _judged(run, question, costs, conformance, rests)
+    if canaries is not None and question.epsilon is not None:
+        counted = question.adjacency == ADD_REMOVE and (
+            computed_from_records(run) or (maybe_computed(run) and not question.public_constants)
+        )
+        verdict, reason = told_against(canaries, question.epsilon, counted=bool(counted)) or (verdict, reason)
     return CheckedRun(
         run=run,
         question=question,
         phases=tuple(stretches(run)),
         costs=costs,
         told=told,
+        canaries=canaries,
         measured=_measured(run, internal, question, checks, len(checks)),
         checks=checks,
         conformance=conformance,
         assumptions=rests,
         verdict=verdict,
         reason=reason,
+    )
+
+
+def canaries_of(looked: Looked, delta: float) -> CanaryBound | None:
+    """What the canaries of a run show of one record that is put to nothing; None where none were scored."""
+    return canary_bound(
+        looked.run,
+        delta,
+        lambda at: cost_of(looked.run, looked.internal, Question(delta=at, adjacency=ZERO_OUT), 1),
     )
 
 

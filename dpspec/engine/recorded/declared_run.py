@@ -18,13 +18,15 @@ import numpy as np
 from dpspec.contract import Assumption, Check, Diagnostic, Facts, Finding, Phase, Spec
 from dpspec.engine.recorded.assumptions import assumptions
 from dpspec.engine.recorded.cautions import cautions
-from dpspec.engine.recorded.checked_run import Question, cost_of, look_at
+from dpspec.engine.recorded.checked_run import Question, canaries_of, cost_of, look_at
+from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, ZERO_OUT
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
+from dpspec.engine.results.decimals import lower, upper
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.reading.tree import locate
-from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS
+from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance.measurement import exact
 
 #: The kind of the backend that names a recorded run.
@@ -82,9 +84,10 @@ def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
     if spec.audit is not None:
         yield Diagnostic(
             code="unsupported",
-            message="a recorded run cannot be attacked: nothing was planted, and it is not made again",
+            message="a recorded run is not attacked by a spec: it is not made again",
             path=("audit",),
-            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording",
+            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording; what "
+            "canaries of dpspec.plant show of it, dpspec check says",
         )
     for i, phase in enumerate(spec.phases):
         if phase.sampling.scheme != "poisson":
@@ -121,11 +124,12 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
         text = f"what ran is a mechanism that has a bound; but {cost.reason}"
         rests = (*rests, Assumption(name="bounded", status="false", text=text))
     deltas = [float(claim["delta"]) for claim in spec.claims if "delta" in claim.options]
+    shown = canaries_of(looked, max(deltas, default=_ANY_DELTA))
     digest = f"recorded run of {run.steps} steps, SHA-256 of its files {digest_of(folder)}"
     return DeclaredRun(
-        checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records)),
+        checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records), *canary_checks(shown)),
         assumptions=tuple(map(_unvouched, rests)),
-        notes=(digest, *cautions(run, max(deltas, default=None))),
+        notes=(digest, *canary_notes(shown), *cautions(run, max(deltas, default=None))),
     )
 
 
@@ -144,7 +148,7 @@ def as_recorded(findings: Sequence[Finding], checks: Sequence[Check], notes: Seq
 def digest_of(folder: Path) -> str:
     """SHA-256 over names, lengths and contents of the folder's files, in order; one that is not there is left out."""
     whole = hashlib.sha256()
-    for name in (MARK, STEPS, INTERNAL):
+    for name in FILES:
         path = folder / name
         if not path.exists():
             continue
@@ -172,6 +176,24 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     if seen is not None:
         test = "records that the spec declares"
         yield exact("sampling", test, "reported", seen == records, records, seen, "of the loader's data")
+
+
+def canary_checks(shown: CanaryBound | None) -> Iterator[Check]:
+    """A check that is made known only where canaries contradict the run's own schedule: one that does not reject would
+    be no word on what ran."""
+    if shown is not None and shown.contradicts and shown.upper is not None:
+        test = "lower bound by canaries, above what the recorded schedule allows"
+        note = f"at delta = {shown.delta:g}, p = {upper(shown.p_value)}"
+        yield exact("nothing-unseen", test, "measured", False, shown.upper, shown.lower, note, detectable=None)
+
+
+def canary_notes(shown: CanaryBound | None) -> Iterator[str]:
+    """What canaries show, which no claim of a spec is held against."""
+    if shown is not None:
+        yield (
+            f"Its {shown.canaries} canaries show epsilon >= {lower(shown.lower)} at delta = {shown.delta:g}, at "
+            f"{CONFIDENCE:.0%} confidence, for zero-out. No claim here is held against that; dpspec check does it."
+        )
 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:

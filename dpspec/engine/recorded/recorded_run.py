@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.recording.folder.header import Header
-from dpspec.recording.folder.run_folder import RunFolder
+from dpspec.recording.folder.run_folder import RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, UNSEEN
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -34,7 +34,8 @@ class RecordedRun:
     columns: by name, (T,) float64, NaN where nothing was seen; counts too. layers: of each the sum over the steps of
     its noise's squares in units of the deviation that the options ask for; quietest: the same of its quietest step.
     rows (k, W): the noise along the directions, in these units, of the first and the last steps, those in between left
-    out where there are many. end: what was known at the end; None where the recording came to none.
+    out where there are many. end: what was known at the end; None where the recording came to none. scored: that
+    canaries were scored, None where they were not.
     """
 
     folder: RunFolder
@@ -43,6 +44,7 @@ class RecordedRun:
     quietest: Array
     rows: Array
     end: Mapping[str, Any] | None
+    scored: Scored | None = None
 
     @property
     def header(self) -> Header:
@@ -76,7 +78,11 @@ def read_run(path: Path) -> RecordedRun:
     first: list[Array] = []
     last: deque[Array] = deque(maxlen=KEPT)
     end: Mapping[str, Any] | None = None
+    scored: Scored | None = None
     for step in folder.steps():
+        if isinstance(step, Scored):
+            scored = step
+            continue
         if isinstance(step, Mapping):
             end = step
             continue
@@ -100,4 +106,6 @@ def read_run(path: Path) -> RecordedRun:
         columns[name][columns[name] == UNSEEN] = np.nan
     rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
     rows = np.nan_to_num(rows, nan=0.0, posinf=65504.0, neginf=-65504.0)
-    return RecordedRun(folder=folder, columns=columns, layers=layers, quietest=quietest, rows=rows, end=end)
+    return RecordedRun(
+        folder=folder, columns=columns, layers=layers, quietest=quietest, rows=rows, end=end, scored=scored
+    )

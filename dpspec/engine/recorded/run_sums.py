@@ -48,9 +48,9 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
     """One pass over the internal part; None where it was kept back."""
     if not run.folder.has_internal:
         return None
-    records = run.header.records
-    counted = records is not None and len(phases) <= MOST_PHASES
-    logs = [BatchLog(phase, records or 1, among=len(phases)) for phase in phases] if counted else []
+    records, present, among = run.header.records, run.header.present or 1, len(phases)
+    counted = records is not None and among <= MOST_PHASES
+    logs = [BatchLog(phase, present, among, places=records) for phase in phases] if counted else []
     ends = np.cumsum([phase.steps for phase in phases])
     columns: list[list[float]] = [[], [], [], []]
     members_seen = bool(logs)
@@ -70,7 +70,7 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
     sampling, most = None, None
     if members_seen and run.steps:
         batches = tuple(log.sums() for log in logs)
-        sampling = SamplingSums(records=records or 1, repeats=sum(log.repeats for log in logs), batches=batches)
+        sampling = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
         often = [log.most_often() for log in logs]
         most = None if None in often else sum(one for one in often if one is not None)
     return InternalSums(

@@ -13,6 +13,9 @@ from dpspec.recording.folder.members import MOST_RECORDS
 #: The version of the folder's format.
 FORMAT = 1
 
+#: No run has more canaries.
+MOST_CANARIES = 10**6
+
 #: A header has at most so many bytes and layers, and a name in it so many characters.
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 
@@ -28,8 +31,10 @@ class Header:
     one. workers: processes that load data ahead. reduction: ``mean`` or ``sum``. expected_batch_size: what a mean
     divides by. accountant: its mechanism (``rdp``, ``prv``, ``gdp``), or its class; told_before: how many steps it had
     counted before. layers: names and sizes of all parameters that the optimizer moves. width: how many directions the
-    noise is looked at along. secure: whether noise comes from a cryptographic generator. notes: what could not be
-    recognised.
+    noise is looked at along. secure: whether noise comes from a cryptographic generator. canaries: how many places for
+    canaries are among ``records``, the last of them; canary_kind: what they are; left_out: how many of them are left
+    out; commitment: the digest of what their coins follow from; canary_seed: the seed that was given for them, None for
+    the system's randomness. notes: what could not be recognised.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -52,12 +57,22 @@ class Header:
     layers: tuple[tuple[str, int], ...] = ()
     width: int = 0
     secure: bool = False
+    canaries: int = 0
+    canary_kind: str = ""
+    left_out: int = 0
+    commitment: str = ""
+    canary_seed: int | None = None
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         """Its JSON."""
         text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
+
+    @property
+    def present(self) -> int | None:
+        """How many records there are to be drawn: without the places of canaries that are left out."""
+        return None if self.records is None else self.records - self.left_out
 
     @property
     def parameters(self) -> int:
@@ -86,7 +101,10 @@ def read_header(content: bytes, name: str) -> Header:
     if "layers" in found:
         found["layers"] = tuple((layer, size) for layer, size in found["layers"])
     found["notes"] = tuple(found.get("notes", ()))
-    return Header(**found)
+    header = Header(**found)
+    if not header.left_out <= header.canaries < (header.records or header.canaries + 1):
+        raise RecordingError(f"{name}: canaries must be fewer than records, and left_out no more than canaries")
+    return header
 
 
 _WORDS = {
@@ -96,7 +114,8 @@ _WORDS = {
     "reduction": ("mean", "sum", ""),
 }
 _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}
-_COUNTS["told_before"] = (0, 2**53)
+_COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
+_COUNTS["canary_seed"] = (0, 2**63 - 1)
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 
@@ -106,7 +125,7 @@ def _problem(key: str, value: Any) -> str | None:
         return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
     if key in _COUNTS:
         low, high = _COUNTS[key]
-        optional = key in ("records", "batch_size")
+        optional = key in ("records", "batch_size", "canary_seed")
         fits = (value is None and optional) or (type(value) is int and low <= value <= high)
         return None if fits else f"a whole number from {low} to {high}"
     if key in _REALS:

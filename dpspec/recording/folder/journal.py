@@ -35,25 +35,28 @@ class Frame:
 
 
 class JournalWriter:
-    """Appends frames to a new file; raises ``FileExistsError`` where there is one."""
+    """Appends frames to a new file; raises ``FileExistsError`` where there is one.
 
-    def __init__(self, path: Path, first: bytes) -> None:
-        """``first``: the digest that the first frame follows."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._file = os.open(path, flags, 0o600)
-        self._digest = first
+    digest: the one that the next frame follows.
+    """
+
+    def __init__(self, path: Path, digest: bytes, *, new: bool = True) -> None:
+        """``digest``: that of the header, or, to a file that is not ``new``, of the last frame in it."""
+        made = os.O_CREAT | os.O_EXCL if new else 0
+        self._file = os.open(path, os.O_WRONLY | made | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+        self.digest = digest
 
     def append(self, kind: int, payload: bytes) -> bytes:
         """Write one frame and return its digest; raises ``ValueError`` if it is too long, ``OSError`` as writing."""
         if len(payload) > LONGEST:
             raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
         head = _HEAD.pack(len(payload), kind)
-        digest = hashlib.sha256(self._digest + head + payload).digest()
+        digest = hashlib.sha256(self.digest + head + payload).digest()
         whole = head + payload + digest
         written = os.write(self._file, whole)
         if written != len(whole):
             raise OSError(f"wrote {written} of {len(whole)} bytes")
-        self._digest = digest
+        self.digest = digest
         return digest
 
     def close(self) -> None:

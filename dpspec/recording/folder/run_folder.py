@@ -3,7 +3,8 @@
 ``run.json`` is the mark, and says what the run is made of. ``steps.log`` and ``internal.log`` are journals
 (:mod:`~dpspec.recording.folder.journal`): what was done at each step, and what of it speaks of records. The internal
 part is written first, and the public one holds its digest fast. So both files end at a step that is whole, whenever the
-process was killed, and ``internal.log`` can be kept back.
+process was killed, and ``internal.log`` can be kept back. Where canaries were planted and scored, ``canaries.npz`` has
+their coins and scores, is internal as well, and its digest follows the end in ``steps.log``.
 """
 
 from __future__ import annotations
@@ -24,16 +25,29 @@ from dpspec.recording.folder.journal import Frame, JournalWriter, read_frames
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
 
 #: The files of a folder.
-MARK, STEPS, INTERNAL = "run.json", "steps.log", "internal.log"
+MARK, STEPS, INTERNAL, CANARIES = "run.json", "steps.log", "internal.log", "canaries.npz"
 
-#: Kinds of frames: a step, and the end of a recording.
-STEP, END = 1, 2
+#: All of them, in the order in which they are written.
+FILES = (MARK, STEPS, INTERNAL, CANARIES)
+
+#: Kinds of frames: a step, the end of a recording, and that canaries were scored after it.
+STEP, END, SCORED = 1, 2, 3
 
 #: Runs have at most so many steps; more than these say nothing is recorded that is read.
 MOST_STEPS = 2**20
 
 #: The last frame's text has at most so many bytes.
 _LONGEST_END = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """That canaries were scored. digest: SHA-256 of their file. final: whether by the recorded model as its last step
+    left it."""
+
+    canaries: int
+    digest: str
+    final: bool
 
 
 class RunWriter:
@@ -61,6 +75,7 @@ class RunWriter:
                 f"{folder} already holds {what}: a run is recorded once; give a folder that is new or empty"
             )
         first = hashlib.sha256(content).digest()
+        self._folder = folder
         self._steps = JournalWriter(folder / STEPS, first)
         self._internal = JournalWriter(folder / INTERNAL, first)
         self.steps = 0
@@ -86,6 +101,23 @@ class RunWriter:
         finally:
             self.close()
 
+    def scored(self, content: bytes, *, canaries: int, final: bool) -> None:
+        """Once the end is written: the file of scores, and its digest behind the end.
+
+        Raises ``UsageError`` where there is such a file already, ``OSError`` as writing.
+        """
+        try:
+            with open(self._folder / CANARIES, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                file.write(content)
+        except FileExistsError:
+            raise UsageError(f"{self._folder / CANARIES} is there already: canaries are scored once") from None
+        told = {"canaries": canaries, "digest": hashlib.sha256(content).hexdigest(), "final": final}
+        steps = JournalWriter(self._folder / STEPS, self._steps.digest, new=False)
+        try:
+            steps.append(SCORED, json.dumps(told).encode("utf-8"))
+        finally:
+            steps.close()
+
     def close(self) -> None:
         """Close both files."""
         self._steps.close()
@@ -107,7 +139,7 @@ class RunFolder:
             raise UsageError(f"{path} is not a folder; dpspec.record writes one")
         if not os.path.lexists(path / MARK):
             raise RecordingError(f"{path}: not the folder of a recorded run: it has no {MARK}")
-        for name in (MARK, STEPS, INTERNAL):
+        for name in FILES:
             if os.path.lexists(path / name) and not stat.S_ISREG(os.lstat(path / name).st_mode):
                 raise RecordingError(f"{path / name}: not a regular file")
         try:
@@ -119,8 +151,9 @@ class RunFolder:
             raise RecordingError(f"{path / MARK}: longer than {MOST_BYTES} bytes")
         return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
 
-    def steps(self) -> Iterator[PublicStep | Mapping[str, Any]]:
-        """The recorded steps, in order, and last what was known at the end, where the recording came to one."""
+    def steps(self) -> Iterator[PublicStep | Mapping[str, Any] | Scored]:
+        """The recorded steps, in order, then what was known at the end, where the recording came to one, and last that
+        canaries were scored, where they were."""
         for public, _ in self._public():
             yield public
 
@@ -150,10 +183,14 @@ class RunFolder:
         """Whether the internal part is there."""
         return (self.path / INTERNAL).exists()
 
-    def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any], bytes]]:
-        ended = False
+    def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
+        ended = scored = False
         for frame in self._frames(STEPS):
             where = f"{self.path / STEPS}: frame {frame.number}"
+            if ended and frame.kind == SCORED and not scored:
+                scored = True
+                yield _scored(frame, where), b""
+                continue
             if ended:
                 raise RecordingError(f"{where}: follows the end of the recording")
             if frame.kind == END:
@@ -199,3 +236,11 @@ def _end(frame: Frame, where: str) -> Mapping[str, Any]:
     if not isinstance(read, dict):
         raise RecordingError(f"{where}: the end is not a mapping")
     return read
+
+
+def _scored(frame: Frame, where: str) -> Scored:
+    read = _end(frame, where)
+    canaries, digest, final = (read.get(name) for name in ("canaries", "digest", "final"))
+    if type(canaries) is not int or not isinstance(digest, str) or type(final) is not bool:
+        raise RecordingError(f"{where}: does not say which canaries were scored")
+    return Scored(canaries=canaries, digest=digest, final=final)

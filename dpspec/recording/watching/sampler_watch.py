@@ -12,7 +12,7 @@ nothing is left out, so that a script that skips batches as it sees them is told
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from dpspec.recording.folder.members import Indices
 class SamplerWatch:
     """Batches in the order in which they were drawn."""
 
-    def __init__(self, sampler: Any, ahead: bool) -> None:
-        """``sampler``: yields lists of indices. ahead: whether batches are drawn before they are used."""
+    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] = list) -> None:
+        """``sampler``: yields lists of indices. ahead: whether batches are drawn before they are used. present: which
+        indices of a batch are there, all by default."""
         self._sampler, self._class = sampler, type(sampler)
-        self._ahead = ahead
+        self._ahead, self._present = ahead, present
         self._waiting: deque[tuple[int, Indices]] = deque()
         self._passes = 0
         self._used = False
@@ -68,7 +69,8 @@ class SamplerWatch:
     def saw(self, batch: Any, number: int) -> None:
         """A batch was drawn, in pass ``number``."""
         self.drawn += 1
-        self._waiting.append((number, np.asarray(batch, dtype=np.int64).reshape(-1)))
+        drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
+        self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
 
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The records drawn for a step that added up ``rows`` contributions, and in how many batches; None of none.

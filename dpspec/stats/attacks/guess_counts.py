@@ -120,6 +120,14 @@ def fitting(guesses: Sequence[int], expected: Sequence[float]) -> list[int]:
     return correct
 
 
+def blind(canaries: int, *, least: int = 8) -> tuple[Rung, ...]:
+    """The rungs where nothing is known of the scores beforehand: ``least`` of either side, each three times the one
+    before, and all ``canaries``."""
+    most = (canaries - canaries // 2, canaries // 2)
+    halves = [least * 3**k for k in range(20) if least * 3**k < most[1]]
+    return (*((half, half) for half in halves), most)
+
+
 def p_value(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point]
 ) -> float:

@@ -1,0 +1,460 @@
+"""What canaries show of a run: never more than its schedule where it is sound, more than is claimed where it is not."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.opacus_training import Training
+from support.planted_loop import RATE, SIGMA, STEPS, loss, train
+from torch import nn
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.engine.recorded.checked_run import Question, check_run
+from dpspec.errors import ExitCode, RecordingError, UsageError
+from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK, RunFolder, RunWriter
+from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
+from dpspec.stats.attacks import guess_counts, one_run
+
+DELTA = 1e-5
+
+
+def checked(folder, **question):
+    return check_run(folder, Question(**{"delta": DELTA, **question}))
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored") / "run"
+    run, model, planted = train(folder, seed=5)
+    run.score(model, loss, batch_size=37)
+    return folder, model, planted
+
+
+@pytest.fixture
+def copy(scored, tmp_path):
+    shutil.copytree(scored[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
+    """Eight seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
+    shown = []
+    for seed in range(8):
+        run, model, _ = train(tmp_path / f"{seed}", seed)
+        run.score(model, loss)
+        found = checked(tmp_path / f"{seed}", epsilon=2.5)
+        assert found.canaries.lower <= found.costs[1].interval.upper
+        assert (found.verdict, found.exit_code) == ("proved", ExitCode.OK)
+        shown.append(found.canaries.lower)
+    assert max(shown) > 0.2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed, tmp_path, capsys):
+    run, model, _ = train(tmp_path / "run", seed, fault="no-noise", canaries=300)
+    run.score(model, loss)
+    found = checked(tmp_path / "run", epsilon=2.5)
+    assert found.conformance.status == "conforms-within"
+    assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
+    assert (found.verdict, found.exit_code) == ("refuted", ExitCode.UNEXPECTED)
+    assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
+    above = checked(tmp_path / "run", epsilon=100.0)
+    assert (above.verdict, above.exit_code) == ("open", ExitCode.UNEXPECTED)
+    assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
+    assert capsys.readouterr().out.startswith("REFUTED")
+
+
+def test_a_model_that_was_trained_on_contradicts_the_recording(tmp_path, capsys, monkeypatch):
+    run, model, _ = train(tmp_path / "run", fault="trained-on", canaries=1000)
+    run.score(model, loss)
+    found = checked(tmp_path / "run", epsilon=100.0)
+    assert (found.verdict, found.exit_code) == ("contradicted", ExitCode.UNEXPECTED)
+    assert found.canaries.p_value <= 1e-6
+    assert found.canaries.assumptions[0].name == "scored-model"
+    main(["check", str(tmp_path / "run")])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "CONTRADICTED" in page
+    assert page.index("Note: Contradicted by 1000 canaries") < page.index("What ran")
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
+    conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
+    assert conformance["status"] == "deviates"
+    assert "nothing-unseen (lower bound by canaries, above what the recorded schedule allows" in conformance["reason"]
+    assert main(["verify", "result.json"]) == 0
+
+
+def test_every_coin_and_every_guess_is_accounted_for(scored):
+    """The bound from the files, counted by hand: 16, 48, 144 and all guesses, half on either side."""
+    folder, model, planted = scored
+    with np.load(folder / CANARIES, allow_pickle=False) as file:
+        coins, scores = file["coin"], file["score"]
+        assert bytes(file["secret"]) == planted.source.secret
+    assert coins.tolist() == planted.coins.tolist()
+    with torch.no_grad():
+        own = [-float(loss(model, (x[None], y[None]))) for x, y in planted.canaries]
+    assert scores == pytest.approx(own, rel=1e-5)
+    order = sorted(range(400), key=lambda i: (scores[i], i))
+    correct = []
+    for half in (8, 24, 72, 200):
+        low, high = order[:half], order[400 - half :]
+        correct.append(sum(coins[i] == 0 for i in low) + sum(coins[i] == 1 for i in high))
+    found = checked(folder).canaries
+    assert (found.guesses, found.correct) == ((16, 48, 144, 400), tuple(correct))
+    assert found.present == int(coins.sum()) == 400 - RunFolder.open(folder).header.left_out
+    assert found.lower == guess_counts.epsilon_lower(400, found.guesses, correct, DELTA, 0.95)
+    single = [one_run.epsilon_lower(400, r, v, DELTA, 0.95) for r, v in zip(found.guesses, correct, strict=True)]
+    assert found.lower <= max(single)
+
+
+def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(scored):
+    folder, _, planted = scored
+    out = set((200 + np.flatnonzero(planted.coins == 0)).tolist())
+    seen: set[int] = set()
+    for public, kept in zip(RunFolder.open(folder).steps(), RunFolder.open(folder).internal(), strict=False):
+        assert public.drawn == public.rows == len(kept.members)
+        seen |= set(kept.members.tolist())
+    assert not seen & out
+    header = RunFolder.open(folder).header
+    assert (header.records, header.present, header.canaries) == (600, 600 - len(out), 400)
+    found = checked(folder)
+    assert found.conformance.status == "conforms-within"
+    assert [(phase.rate, phase.noise_multiplier, phase.steps) for phase in found.phases] == [(RATE, SIGMA, STEPS)]
+
+
+def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, capsys):
+    folder, _, _ = scored
+    assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "400 of them are places for canaries (crafted)" in page
+    assert "one record, by canaries: epsilon >= " in page
+    assert "they follow from the seed 5" in page
+    main(["check", str(folder), "--json"])
+    told = json.loads(capsys.readouterr().out)["canaries"]
+    assert (told["planted"], told["scored"], told["contradicts"], told["adjacency"]) == (400, True, False, "zero-out")
+    assert {one["name"]: one["status"] for one in told["assumptions"]} == {
+        "blind-training": "declared",
+        "fair-coins": "declared",
+        "scored-once": "declared",
+    }
+
+
+def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
+    """A zero-out pair is one of add-remove only with constants that somebody chose."""
+    from dpspec.engine.recorded.costs.canary_bound import told_against
+
+    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
+    run.score(model, loss)
+    found = checked(tmp_path / "run", adjacency="add-remove").canaries
+    assert told_against(found, 1.0, counted=False)[0] == "refuted"
+    assert told_against(found, 1.0, counted=True)[0] == "open"
+
+
+def test_canaries_are_scored_once_and_after_the_block(tmp_path, monkeypatch):
+    model = nn.Linear(405, 1)
+    with pytest.raises(UsageError, match="nothing was planted"):
+        dpspec.record(tmp_path / "none", model=model).score(model, loss)
+    from support.planted_loop import planted_data
+
+    run = dpspec.record(tmp_path / "open", model=model, planted=planted_data(0))
+    with pytest.raises(UsageError, match="the block is not over"):
+        run.score(model, loss)
+    with run:
+        run.stepped()
+        with pytest.raises(UsageError, match="the block is not over"):
+            run.score(model, loss)
+    with pytest.raises(UsageError, match=r"records, shape \(256,\), got shape \(\)"):
+        run.score(model, lambda model, batch: loss(model, batch).mean())
+    with pytest.raises(UsageError, match="got float"):
+        run.score(model, lambda model, batch: 1.0)
+    with pytest.raises(UsageError, match="batch_size"):
+        run.score(model, loss, batch_size=0)
+    assert not (tmp_path / "open" / CANARIES).exists()
+    run.score(model, loss)
+    content = (tmp_path / "open" / CANARIES).read_bytes()
+    with pytest.raises(UsageError, match="canaries are scored once"):
+        run.score(model, loss)
+    assert (tmp_path / "open" / CANARIES).read_bytes() == content
+    broken = dpspec.record(tmp_path / "broken", model=model, planted=planted_data(0))
+    with warnings.catch_warnings(), broken:
+        warnings.simplefilter("ignore")
+        monkeypatch.setattr(RunWriter, "write", lambda *_: 1 / 0)
+        broken.stepped()
+    with pytest.raises(UsageError, match="the recording came to no end"):
+        broken.score(model, loss)
+
+
+def test_scoring_leaves_the_model_as_it_was_and_does_without_dropout(tmp_path):
+    from support.planted_loop import planted_data
+
+    model = nn.Sequential(nn.Linear(405, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    model[1].eval()
+    with dpspec.record(tmp_path / "run", model=model, planted=planted_data(0)) as run:
+        run.stepped()
+    modes = [module.training for module in model.modules()]
+    seen = []
+
+    def watched(given, batch):
+        seen.append((given.training, torch.is_grad_enabled(), len(batch[1])))
+        return loss(given, batch)
+
+    run.score(model, watched, batch_size=150)
+    assert seen == [(False, False, 150), (False, False, 150), (False, False, 100)]
+    assert [module.training for module in model.modules()] == modes
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_model_that_diverged_shows_nothing_and_is_read(tmp_path):
+    run, model, _ = train(tmp_path / "run")
+    run.score(model, lambda model, batch: torch.full((len(batch[1]),), float("nan")))
+    found = checked(tmp_path / "run", epsilon=2.5)
+    assert (found.canaries.lower, found.verdict) == (0.0, "proved")
+
+
+def test_scores_that_tie_keep_the_order_of_their_places(tmp_path):
+    run, model, planted = train(tmp_path / "run")
+    run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
+    coins = planted.coins
+    expected = [int((coins[:h] == 0).sum() + (coins[400 - h :] == 1).sum()) for h in (8, 24, 72, 200)]
+    assert checked(tmp_path / "run").canaries.correct == tuple(expected)
+
+
+def test_tokens_in_dictionaries_through_opacus(tmp_path):
+    """Batches by ``BatchMemoryManager`` of three, so that some hold nothing but canaries that are left out."""
+    from opacus import PrivacyEngine
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader
+
+    torch.manual_seed(0)
+    records = [{"input_ids": torch.randint(0, 30, (5,)), "labels": i % 2} for i in range(60)]
+    planted = dpspec.plant(records, kind="mislabelled", count=60, classes=2, seed=1)
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(30, 4), nn.Linear(4, 2)
+
+        def forward(self, input_ids):
+            return self.out(self.embedding(input_ids).mean(1))
+
+    def of_each(model, batch):
+        return nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
+
+    model = Bag()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine = PrivacyEngine()
+        model, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(planted, batch_size=24),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        empty = 0
+        with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
+            for _ in range(4):
+                with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
+                    for batch in batches:
+                        empty += not len(batch["labels"])
+                        optimizer.zero_grad()
+                        of_each(model, batch).mean().backward()
+                        optimizer.step()
+        run.score(model, of_each)
+    assert empty > 0
+    found = checked(tmp_path / "run", epsilon=20.0)
+    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
+    assert found.run.header.canary_kind == "mislabelled"
+    assert found.canaries.lower <= found.costs[1].interval.upper
+    assert [one.name for one in found.canaries.assumptions] == ["blind-training", "fair-coins", "scored-once"]
+    assert not any("contribution" in one.test and one.p_value < 1e-6 for one in found.checks)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"physical": 4},
+        {"workers": 1},
+        {"clipping": "per_layer"},
+        {"clipping": "ghost"},
+        {"poisson": False},
+        {"reduction": "sum", "noise": 2.0},
+    ],
+    ids=str,
+)
+def test_the_recorder_sees_of_planted_data_what_it_sees_of_other_data(way, tmp_path):
+    """The same status and the same open ends; each contribution is that of a record that was there."""
+    answers = []
+    for name, canaries in (("plain", 0), ("planted", 60)):
+        Training(**way, canaries=canaries).run(tmp_path / name)
+        found = checked(tmp_path / name, epsilon=100.0)
+        doubts = {one.name for one in found.assumptions if one.status == "unchecked"}
+        answers.append(
+            (found.verdict, found.conformance.status, doubts, sorted(one.assumption for one in found.checks))
+        )
+        drawn, rows = found.run["drawn"], found.run["rows"]
+        assert np.array_equal(drawn, rows) or way.get("clipping") == "ghost"
+    assert answers[0] == answers[1]
+    assert found.run.header.records == 360
+    assert 0 < found.run.header.left_out < 60
+
+
+def test_a_spec_judges_the_recording_of_a_planted_run_and_holds_its_scores_fast(copy, monkeypatch, capsys):
+    monkeypatch.chdir(copy.parent)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 0
+    assert main(["verify", "result.json"]) == 0
+    (note,) = [n for n in json.loads(Path("result.json").read_text())["audits"][0]["notes"] if "canaries show" in n]
+    assert note.startswith("Its 400 canaries show epsilon >= ")
+    (copy / CANARIES).write_bytes(b"other")
+    assert main(["verify", "result.json"]) == 1
+    capsys.readouterr()
+
+
+# A folder that somebody changed.
+
+
+def rewritten(folder, **arrays):
+    """The file of scores with other arrays."""
+    with np.load(folder / CANARIES) as file:
+        content = {name: file[name] for name in file.files} | arrays
+    (folder / CANARIES).write_bytes(archive(content))
+
+
+def archive(content):
+    written = io.BytesIO()
+    np.savez(written, **{name: value for name, value in content.items() if value is not None})
+    return written.getvalue()
+
+
+def rebuilt(folder, place, content, canaries=400, left_out=None):
+    """A folder whose chain of digests is sound, around a file of scores that no recorder wrote."""
+    from dataclasses import replace
+
+    read = RunFolder.open(folder)
+    public = [one for one in read.steps() if hasattr(one, "drawn")]
+    header = read.header if left_out is None else replace(read.header, left_out=left_out)
+    writer = RunWriter(place, header)
+    for step, kept in zip(public, read.internal(), strict=True):
+        writer.write(step, kept)
+    writer.end({"seconds": 1.0})
+    writer.scored(content, canaries=canaries, final=True)
+    return place
+
+
+def refused(folder, message, capsys):
+    with pytest.raises(RecordingError, match=message) as error:
+        checked(folder)
+    assert error.value.exit_code == ExitCode.INVALID_SPEC
+    assert main(["check", str(folder), "--epsilon", "2.5"]) == 3
+    assert str(folder) in "".join(capsys.readouterr().err.split("\n"))
+
+
+def test_a_file_of_scores_that_was_changed_is_refused(copy, capsys):
+    with np.load(copy / CANARIES) as file:
+        coins = file["coin"].copy()
+    coins[7] ^= 1
+    rewritten(copy, coin=coins)
+    refused(copy, f"{CANARIES}: its digest is not the one", capsys)
+
+
+SECRET = np.zeros(32, dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: {**c, "coin": 1 - c["coin"]}, "coins are not those that were thrown"),
+        (lambda c: {**c, "coin": c["coin"] * 2}, "coins are not those that were thrown"),
+        (lambda c: {**c, "coin": c["coin"] + np.nan}, "coins are not those that were thrown"),
+        (lambda c: {**c, "secret": SECRET}, "follow from other bytes"),
+        (lambda c: {**c, "secret": SECRET[:5]}, "secret must be 32 bytes"),
+        (lambda c: {**c, "secret": SECRET + 0.5}, "secret must be 32 bytes"),
+        (lambda c: {**c, "secret": None}, "has no column 'secret'"),
+        (lambda c: {**c, "score": c["score"] * np.nan}, "a score is not a number"),
+        (lambda c: {**c, "score": None}, "has no column 'score'"),
+        (lambda c: {**c, "score": c["score"][:-1]}, "must be of one length"),
+        (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries, and 400 were planted"),
+        (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
+        (lambda c: {**c, "score": np.zeros((400, 2))}, "must have 1 axis"),
+        (lambda c: {**c, "score": np.zeros(2 * 10**6), "coin": np.zeros(2 * 10**6)}, "at most|more than|larger"),
+    ],
+    ids=str,
+)
+def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):
+    with np.load(scored[0] / CANARIES) as file:
+        content = change({name: file[name] for name in file.files})
+    refused(rebuilt(scored[0], tmp_path / "made", archive(content)), message, capsys)
+
+
+def test_huge_scores_are_scores(scored, tmp_path):
+    with np.load(scored[0] / CANARIES) as file:
+        content = {name: file[name] for name in file.files}
+    wild = np.where(content["coin"] == 1, 1e308, -math.inf)
+    wild[0] = math.inf
+    made = rebuilt(scored[0], tmp_path / "made", archive({**content, "score": wild}))
+    found = checked(made)
+    assert found.canaries.lower > 3.0
+    assert found.exit_code == ExitCode.UNEXPECTED
+
+
+def test_counts_that_do_not_agree_are_refused(scored, tmp_path, capsys):
+    content = (scored[0] / CANARIES).read_bytes()
+    refused(rebuilt(scored[0], tmp_path / "a", content, canaries=399), "says that 399 canaries were scored", capsys)
+    refused(rebuilt(scored[0], tmp_path / "b", content, left_out=0), "the header says 0", capsys)
+    for number, text in enumerate((b"", b"PK\x03\x04", b"\x80\x04."), start=2):
+        refused(rebuilt(scored[0], tmp_path / f"{number}", text), CANARIES, capsys)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("canaries", -1), ("canaries", 10**9), ("left_out", 500), ("canary_seed", "5"), ("canaries", 600)],
+)
+def test_a_header_with_impossible_canaries_is_refused(key, value, copy, capsys):
+    header = json.loads((copy / MARK).read_text())
+    (copy / MARK).write_text(json.dumps({**header, key: value}))
+    refused(copy, "run.json", capsys)
+
+
+def test_a_seed_that_the_coins_do_not_follow_from_is_refused(scored, tmp_path, capsys):
+    from dataclasses import replace
+
+    read = RunFolder.open(scored[0])
+    writer = RunWriter(tmp_path / "made", replace(read.header, canary_seed=6))
+    for step, kept in zip([s for s in read.steps() if hasattr(s, "drawn")], read.internal(), strict=True):
+        writer.write(step, kept)
+    writer.end({})
+    writer.scored((scored[0] / CANARIES).read_bytes(), canaries=400, final=True)
+    refused(tmp_path / "made", "follow from other bytes", capsys)
+
+
+def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
+    (copy / CANARIES).rename(copy.parent / "kept.npz")
+    found = checked(copy, epsilon=2.5)
+    assert (found.canaries, found.verdict) == (None, "proved")
+    main(["check", str(copy), "--epsilon", "2.5"])
+    assert "their scores were kept back" in " ".join(capsys.readouterr().out.split())
+    (copy.parent / "kept.npz").rename(copy / CANARIES)
+    steps = copy / STEPS_LOG
+    steps.write_bytes(steps.read_bytes()[:-5])
+    refused(copy, "scoring was cut short", capsys)
+    (copy / CANARIES).unlink()
+    (copy / INTERNAL).unlink()
+    main(["check", str(copy), "--epsilon", "2.5"])
+    assert "they were not scored" in " ".join(capsys.readouterr().out.split())
+
+
+def test_links_and_pipes_are_not_followed(copy, capsys):
+    (copy / CANARIES).unlink()
+    (copy / CANARIES).symlink_to("/dev/zero")
+    refused(copy, "not a regular file", capsys)

@@ -1,0 +1,233 @@
+"""The planted data set: whose coins are whose, what batches hold, and that nothing public follows from a coin."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import dpspec
+from dpspec.errors import UsageError
+from dpspec.recording.planting.coins import CoinSource
+from dpspec.recording.planting.planted import Planted
+
+N, M = 30, 40
+
+
+def numbered(count=N, start=0):
+    """Records whose one feature is their number."""
+    x = torch.arange(start, start + count, dtype=torch.float32)[:, None]
+    return TensorDataset(x, torch.arange(count) % 3)
+
+
+def planted(seed=0, count=M):
+    """Canary i has the feature N + i, which is its place."""
+    return dpspec.plant(numbered(), records=list(numbered(count, N)), seed=seed)
+
+
+def numbers(batch):
+    return [int(x.item()) for x, _ in batch]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**63 - 1), drawn=st.lists(st.integers(0, N + M - 1), max_size=60))
+def test_a_batch_holds_what_was_drawn_but_canaries_that_are_left_out(seed, drawn):
+    data = planted(seed)
+    there = [place for place in drawn if place < N or data.coins[place - N] == 1]
+    assert numbers(data.__getitems__(drawn)) == there == data.present(drawn)
+    assert data.present(torch.tensor(drawn, dtype=torch.int64)).tolist() == there
+    assert len(data) == N + M
+    assert data.left_out == M - int(data.coins.sum())
+
+
+def test_no_way_leads_to_a_canary_that_is_left_out():
+    data = planted()
+    out = (N + np.flatnonzero(data.coins == 0)).tolist()
+    assert 5 < len(out) < 35
+    for place in out:
+        with pytest.raises(UsageError, match=f"place {place} of the planted data set is empty"):
+            data[place]
+        with pytest.raises(UsageError, match="is empty"):
+            data[place - len(data)]
+    assert numbers(data) == [place for place in range(N + M) if place not in out]
+    assert numbers([data[-len(data)], data[3]]) == [0, 3]
+    for place in (N + M, -N - M - 1):
+        with pytest.raises(IndexError):
+            data[place]
+    seen = [int(x) for batch, _ in DataLoader(data, batch_size=7, shuffle=True) for x in batch]
+    assert sorted(seen) == numbers(data)
+    halves = Subset(data, list(range(0, N + M, 2)))
+    assert {int(x) for batch, _ in DataLoader(halves, batch_size=5) for x in batch} == {*range(0, N + M, 2)} - {*out}
+
+
+def test_coins_are_the_bits_of_a_digest_and_fair():
+    import hashlib
+
+    secret = hashlib.sha256(b"dpspec seed 7").digest()
+    bits = "".join(f"{byte:08b}" for byte in hashlib.shake_256(b"dpspec coins" + secret).digest(13))
+    assert CoinSource.of(7).coins(100).tolist() == [int(bit) for bit in bits[:100]]
+    assert CoinSource.of(7).commitment == hashlib.sha256(b"dpspec commitment" + secret).hexdigest()
+    thrown = np.stack([CoinSource.of(seed).coins(64) for seed in range(4000)]).astype(float)
+    assert abs(thrown.mean() - 0.5) < 5 * 0.5 / np.sqrt(thrown.size)
+    assert np.abs(thrown.mean(0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
+    apart = np.corrcoef(thrown.T)[np.triu_indices(64, 1)]
+    assert np.abs(apart).max() < 5.5 / np.sqrt(4000)
+
+
+def test_without_a_seed_coins_are_other_ones_each_time():
+    assert len({planted(seed=None).coins.tobytes() for _ in range(20)}) == 20
+    assert planted(seed=3).coins.tobytes() == planted(seed=3).coins.tobytes()
+
+
+def flipped(data, canary):
+    """The same data set with one coin turned."""
+    other = Planted(data.dataset, data.canaries, data.source, data.kind)
+    other._coins[canary] ^= 1
+    other._there[canary + 1] ^= 1
+    return other
+
+
+@pytest.mark.parametrize("canary", [0, 17, M - 1])
+def test_turning_one_coin_turns_one_contribution_and_no_constant_of_opacus(canary):
+    """Rate 1, so that each step is made of all places: the step differs by the canary's clipped gradient alone."""
+    parts = []
+    for data in (planted(), flipped(planted(), canary)):
+        torch.manual_seed(0)
+        model = nn.Linear(1, 3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made, optimizer, loader = PrivacyEngine().make_private(
+                module=model,
+                optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+                data_loader=DataLoader(data, batch_size=len(data)),
+                noise_multiplier=0.0,
+                max_grad_norm=1.0,
+            )
+            before = [p.detach().clone() for p in made.parameters()]
+            for x, y in loader:
+                nn.functional.cross_entropy(made(x), y).backward()
+                optimizer.step()
+        moved = torch.cat([(p - q).detach().flatten() for p, q in zip(made.parameters(), before, strict=True)])
+        parts.append((loader.sample_rate, len(loader), optimizer.expected_batch_size, moved))
+    (rate, steps, divisor, moved), (rate_of, steps_of, divisor_of, moved_of) = parts
+    assert (rate, steps, divisor) == (rate_of, steps_of, divisor_of) == (1.0, 1, N + M)
+    torch.manual_seed(0)
+    model = nn.Linear(1, 3)
+    x, y = planted().canaries[canary]
+    nn.functional.cross_entropy(model(x[None]), y[None]).backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    gradient /= gradient.norm().clamp_min(1.0)
+    sign = 1.0 if planted().coins[canary] else -1.0
+    assert torch.allclose(moved - moved_of, -sign * gradient / divisor, atol=1e-5)
+
+
+CLASSES = 4
+
+
+def pictures(count=25):
+    torch.manual_seed(3)
+    return TensorDataset(torch.randn(count, 2, 3), torch.arange(count) % CLASSES)
+
+
+def test_mislabelled_ones_are_records_with_another_label():
+    data, records = dpspec.plant(pictures(), kind="mislabelled", count=60, classes=CLASSES, seed=1), pictures()
+    by_features = {x.numpy().tobytes(): int(y) for x, y in records}
+    times: dict[bytes, int] = {}
+    for x, y in data.canaries:
+        times[x.numpy().tobytes()] = times.get(x.numpy().tobytes(), 0) + 1
+        assert 0 <= int(y) < CLASSES
+        assert int(y) != by_features[x.numpy().tobytes()]
+        assert y.dtype == torch.int64
+    assert sorted(times.values()) == [2] * 15 + [3] * 10
+
+
+def test_noise_blank_and_duplicate():
+    noise = dpspec.plant(pictures(), kind="noise", count=50, classes=CLASSES, seed=1).canaries
+    low, high = float(pictures().tensors[0].min()), float(pictures().tensors[0].max())
+    assert all(x.shape == (2, 3) and x.dtype == torch.float32 and low <= x.min() <= x.max() <= high for x, _ in noise)
+    assert {int(y) for _, y in noise} == set(range(CLASSES))
+    assert len({x.numpy().tobytes() for x, _ in noise}) == 50
+    wide = TensorDataset(torch.randn(20, 2), torch.arange(20) % 9)
+    blank = dpspec.plant(wide, kind="blank", count=9, classes=9, seed=1).canaries
+    assert sorted(int(y) for _, y in blank) == list(range(9))
+    assert all(not x.any() for x, _ in blank)
+    twice = dpspec.plant(wide, kind="duplicate", count=20, seed=1).canaries
+    assert sorted(x.numpy().tobytes() for x, _ in twice) == sorted(x.numpy().tobytes() for x, _ in wide)
+
+
+def tokens(count=24):
+    torch.manual_seed(5)
+    return [
+        {"input_ids": torch.randint(1, 50, (6,)), "attention_mask": torch.ones(6, dtype=torch.long), "label": i % 2}
+        for i in range(count)
+    ]
+
+
+def test_records_that_are_dictionaries_of_tokens():
+    data = dpspec.plant(tokens(), kind="mislabelled", count=24, classes=2, seed=2)
+    right = {one["input_ids"].numpy().tobytes(): one["label"] for one in tokens()}
+    assert all(one["label"] == 1 - right[one["input_ids"].numpy().tobytes()] for one in data.canaries)
+    assert all(type(one["label"]) is int and set(one) == {"input_ids", "attention_mask", "label"} for one in data)
+    crafted = [{**tokens()[0], "input_ids": torch.full((6,), i)} for i in range(10)]
+    batch = next(iter(DataLoader(dpspec.plant(tokens(), records=crafted, seed=0), batch_size=34)))
+    assert batch["input_ids"].shape == (24 + int(CoinSource.of(0).coins(10).sum()), 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "mislabeled", "count": 20}, "did you mean 'mislabelled'"),
+        ({"kind": "mislabelled", "count": 20}, "needs classes"),
+        ({"kind": "mislabelled", "count": 20, "classes": 1}, "one class only"),
+        ({"kind": "mislabelled", "count": 20, "classes": 2}, "label 2 is none of 2 classes, 0 to 1"),
+        ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 0}, "label=0: no label"),
+        ({"kind": "mislabelled", "count": 20, "classes": 3, "label": 5}, "label=5: records have nothing there"),
+        ({"kind": "mislabelled", "count": 20, "classes": 3, "label": "y"}, "label='y': records have nothing there"),
+        ({"kind": "blank", "count": 8, "classes": 3}, "3 blank records at most"),
+        ({"kind": "noise", "count": 7, "classes": 3}, "from 8 to 1000000 canaries, got 7"),
+        ({"kind": "noise", "classes": 3}, "canaries, got None"),
+        ({"kind": "noise", "count": 9, "classes": 3.0}, "classes must be a whole number"),
+        ({"kind": "duplicate", "count": 9, "seed": -1}, "seed must be"),
+        ({"kind": "duplicate", "count": 9, "records": [1] * 9}, "either kind and count, or records"),
+        ({}, "either kind and count, or records"),
+        ({"records": [1] * 9, "count": 8}, "count is 8, and there are 9 records"),
+    ],
+)
+def test_what_cannot_be_planted_is_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        dpspec.plant(numbered(), **given)
+
+
+def test_what_no_canaries_are_made_of_is_refused():
+    with pytest.raises(UsageError, match=r"part 'input_ids' is torch\.int64: give records of your own"):
+        dpspec.plant(tokens(), kind="noise", count=9, classes=2)
+    two = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
+    with pytest.raises(UsageError, match="say where records have their label"):
+        dpspec.plant(two, kind="mislabelled", count=9, classes=2)
+    assert dpspec.plant(two, kind="mislabelled", count=9, classes=2, label="y").canaries[0]["y"] == 1
+    with pytest.raises(UsageError, match="map-style"):
+        dpspec.plant(iter([1]), kind="noise", count=9)
+    with pytest.raises(UsageError, match="empty"):
+        dpspec.plant([], kind="noise", count=9)
+    with pytest.raises(UsageError, match="planted already"):
+        dpspec.plant(planted(), kind="duplicate", count=9)
+
+
+def test_only_the_planted_data_set_itself_is_recorded(tmp_path):
+    data = planted()
+    for loader in (DataLoader(Subset(data, range(9))), DataLoader(numbered())):
+        with pytest.raises(UsageError, match="not from the planted data set itself"):
+            dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), loader=loader, planted=data)
+    with pytest.raises(UsageError, match=r"what dpspec\.plant returned, got TensorDataset"):
+        dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), planted=numbered())
+    with pytest.raises(UsageError, match="records is 30, and the planted data set has 70 places"):
+        dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), planted=data, records=30)
+    assert replace(data.source, seed=None) == CoinSource(data.source.secret, None)

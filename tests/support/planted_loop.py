@@ -1,0 +1,69 @@
+"""DP-SGD of a logistic regression in plain torch on a planted data set, recorded, sound or with a fault.
+
+Each canary has a feature that no other record has: the weight of that feature is all that shows whether it was in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.utils.data import TensorDataset
+
+import dpspec
+from dpspec.recording.planting.planted import Planted
+
+RECORDS, FEATURES = 200, 5
+RATE, STEPS, SIGMA, CLIP = 0.1, 40, 1.5, 1.0
+
+
+def planted_data(seed: int, canaries: int = 400) -> Planted:
+    """Records without a trace of canaries, and canaries of one feature each; ``seed`` decides on coins as well."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.cat([torch.randn(RECORDS, FEATURES, generator=chance), torch.zeros(RECORDS, canaries)], dim=1)
+    y = (x[:, 0] > 0).float()
+    own = torch.cat([torch.zeros(canaries, FEATURES), 20.0 * torch.eye(canaries)], dim=1)
+    return dpspec.plant(TensorDataset(x, y), records=[(row, torch.tensor(1.0)) for row in own], seed=seed)
+
+
+def loss(model: Any, batch: Any) -> torch.Tensor:
+    """Of each record."""
+    return binary_cross_entropy_with_logits(model(batch[0]).squeeze(1), batch[1], reduction="none")
+
+
+def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> tuple[Any, nn.Module, Planted]:
+    """The recorder, the model and the data once the block is over.
+
+    fault: ``no-noise``: the noise that is told of is added to nothing; ``trained-on``: the model is trained once more
+    without noise, after the block. No optimizer is given to the recorder, so that it believes what it is told.
+    """
+    planted, chance = planted_data(seed, canaries), torch.Generator().manual_seed(seed + 1000)
+    model = nn.Linear(FEATURES + canaries, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE}
+    with dpspec.record(folder, model=model, planted=planted, **meant) as run, torch.no_grad():
+        for _ in range(STEPS):
+            drawn = (torch.rand(len(planted), generator=chance) < RATE).nonzero().squeeze(1)
+            rows = _gradients(model, planted, drawn)
+            norms = rows.norm(dim=1)
+            factors = (CLIP / norms.clamp_min(1e-12)).clamp_max(1.0)
+            noise = SIGMA * CLIP * torch.randn(rows.shape[1], generator=chance)
+            total = (factors[:, None] * rows).sum(0) + (0.0 if fault == "no-noise" else 1.0) * noise
+            model.weight -= 0.5 * total / (RATE * len(planted))
+            run.sampled(drawn)
+            run.clipped(norms * factors)
+            run.noised(noise)
+            run.stepped()
+    if fault == "trained-on":
+        with torch.no_grad():
+            model.weight -= 0.1 * _gradients(model, planted, torch.arange(len(planted))).sum(0)
+    return run, model, planted
+
+
+def _gradients(model: nn.Module, planted: Planted, drawn: torch.Tensor) -> torch.Tensor:
+    """The gradients of the records that are there, (b, d)."""
+    x, y = (torch.stack(part) for part in zip(*planted.__getitems__(drawn.tolist()), strict=True))
+    return (torch.sigmoid(model(x)) - y[:, None]) * x
