@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpspec.engine.verification.verify import verify
     from dpspec.language.load import load_specs
     from dpspec.recording.recorder import record
+    from dpspec.recording.replaying.replay import replay
     from dpspec.registry.loader import load_catalog
 
 __version__ = VERSION
@@ -45,6 +46,7 @@ _HOME = {
     "load_catalog": "dpspec.registry.loader",
     "load_specs": "dpspec.language.load",
     "record": "dpspec.recording.recorder",
+    "replay": "dpspec.recording.replaying.replay",
     "run": "dpspec.api",
     "verify": "dpspec.engine.verification.verify",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "load_catalog",
     "load_specs",
     "record",
+    "replay",
     "run",
     "verify",
 ]

@@ -113,9 +113,7 @@ def test_each_interval_misses_with_its_share() -> None:
 def test_what_a_record_adds_is_welchs_interval() -> None:
     rng = np.random.default_rng(5)
     out, there = rng.standard_normal(40) * 3, 5.0 + rng.standard_normal(40) * 4
-    groups = tuple(
-        GroupSums(1, coin, 40, float(s.sum()), float((s**2).sum())) for coin, s in ((0, out), (1, there))
-    )
+    groups = tuple(GroupSums(1, coin, 40, float(s.sum()), float((s**2).sum())) for coin, s in ((0, out), (1, there)))
     sums = PlantedSums(draws=2.0, moments=groups, outside=4.0, inclusion=0.1, rounding=0.0)
     found = canary_contributions.interval([sums], 0.01)
     assert found is not None
@@ -197,7 +195,8 @@ def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], ra
         rates=((rate[0], rate[1]),),
     )
     least, most = found.least([PHASE]), found.most([PHASE])
-    assert least is not None and most is not None
+    assert least is not None
+    assert most is not None
     assert most[0].noise_multiplier == pytest.approx(SIGMA * noise[0] / contribution[1])
     assert least[0].noise_multiplier == pytest.approx(SIGMA * noise[1] / contribution[0])
     assert most[0].noise_multiplier <= least[0].noise_multiplier
