@@ -10,6 +10,9 @@ from dpspec.engine.results.decimals import exact, upper
 from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
+#: What backends say of where constants come from.
+CONSTANTS = "public-constants"
+
 
 def rejected(check: Check, family: int) -> bool:
     """Whether a check rejects the declaration: p <= 1e-6 / family (Bonferroni over the ``family`` checks).
@@ -106,6 +109,10 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     A check that is not rejected raises ``declared``, ``reported`` and ``unchecked`` to ``not-rejected`` if it was
     measured from outside, ``unchecked`` to ``reported`` if the backend said so itself; a check that could have seen
     nothing raises ``unchecked`` to nothing.
+
+    What was *measured* of constants on one neighbour says more, and less: where it is rejected, the mechanism as
+    declared is not the backend's, and the assumption is ``false`` of either; where it is not, the other neighbours are
+    as unknown as before, and the status stays.
     """
     by_name: dict[str, Check] = {}
     for check in sorted(checks, key=lambda c: (not rejected(c, family), c.observed != "measured", _sharpness(c))):
@@ -120,11 +127,14 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
     if check is None or assumption.status == "false":
         return assumption
     tested = replace(assumption, test=check.test, level=LEVEL / family, detectable=check.detectable)
+    constants = assumption.name == CONSTANTS and check.observed == "measured"
     if rejected(check, family):
+        if constants:
+            return replace(tested, status="false", text=f"{check.test} show that one depends on the records")
         if pipeline == "executed":
             return replace(tested, status="false")
         return replace(tested, test=f"{check.test}: rejected for what ran, p = {upper(check.p_value)}")
-    if assumption.status == "by-construction" or (assumption.status == "unchecked" and check.detectable is None):
+    if constants or assumption.status == "by-construction" or (assumption.status == "unchecked" and check.detectable is None):
         return tested
     if check.observed == "measured":
         return replace(tested, status="not-rejected")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dpspec.contract import Check, FrozenMap, Json, Phase
 from dpspec.contract.findings import Privacy
 from dpspec.stats.conformance import batch_sampling, canary_contributions, noise_checks, step_tests
-from dpspec.stats.conformance.evidence.measured import States
+from dpspec.stats.conformance.evidence.measured import ReplayedStep, States
 from dpspec.stats.conformance.evidence.reported import BatchSums, NormSums, SamplingSums
 from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
 from dpspec.stats.conformance.evidence.run import arranged as arranged  # plugins import it from here
@@ -166,6 +166,7 @@ def of_runs(
 def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy) -> Iterator[Check]:
     yield from _counted(phases, runs)
     for found in (
+        _replayed([run.replayed for run in runs if run.replayed is not None]),
         noise_checks.noise_scale([run.noise for run in runs if run.noise is not None]),
         noise_checks.residuals([run.measured for run in runs if run.measured is not None]),
         canary_contributions.checks([run.signal for run in runs if run.signal is not None]),
@@ -178,6 +179,27 @@ def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy)
     yield from _repeats(sampled)
     norms = _norm_log([run.norm_log for run in runs if run.norm_log is not None])
     yield from (replace(check, privacy=privacy) for check in norms)
+
+
+#: Updates that miss each other by no more than this part of their lengths add up: sums in float32 are no closer.
+_ADD_UP = 1e-3
+
+#: Where rounding can have changed more than this part of them nothing is seen.
+_BEARABLE = 1e-2
+
+
+def _replayed(steps: Sequence[ReplayedStep]) -> Iterator[Check]:
+    """Whether the updates of two data sets add up to that of both. No plan promises it: earlier trials lack it."""
+    test, note = "updates of two data sets against that of both", "divisor, clip norm and preparation, on one neighbour"
+    for step in steps:
+        if step.random > _ADD_UP + 2.0 * step.rounding:
+            yield abstaining("public-constants", test, "measured", note, "a step without noise is random")
+        elif step.rounding > _BEARABLE:
+            reason = "the rounding of the parameters hides what a step adds"
+            yield abstaining("public-constants", test, "measured", note, reason)
+        else:
+            room = _ADD_UP + step.rounding
+            yield exact("public-constants", test, "measured", step.apart <= room, 0.0, step.apart, note, room)
 
 
 def _counted(phases: Sequence[Phase], runs: Sequence[RunEvidence]) -> Iterator[Check]:
