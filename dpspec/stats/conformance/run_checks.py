@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from dpspec.contract import Check, FrozenMap, Json, Phase
 from dpspec.contract.findings import Privacy
@@ -166,7 +167,6 @@ def of_runs(
 def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy) -> Iterator[Check]:
     yield from _counted(phases, runs)
     for found in (
-        _replayed([run.replayed for run in runs if run.replayed is not None]),
         noise_checks.noise_scale([run.noise for run in runs if run.noise is not None]),
         noise_checks.residuals([run.measured for run in runs if run.measured is not None]),
         canary_contributions.checks([run.signal for run in runs if run.signal is not None]),
@@ -178,7 +178,8 @@ def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy)
         yield from _sampling_log(phase, number, sampled)
     yield from _repeats(sampled)
     norms = _norm_log([run.norm_log for run in runs if run.norm_log is not None])
-    yield from (replace(check, privacy=privacy) for check in norms)
+    replayed = _replayed([run.replayed for run in runs if run.replayed is not None])
+    yield from (replace(check, privacy=privacy) for check in chain(norms, replayed))
 
 
 #: Updates that miss each other by no more than this part of their lengths add up: sums in float32 are no closer.
@@ -190,7 +191,8 @@ _BEARABLE = 1e-2
 
 def _replayed(steps: Sequence[ReplayedStep]) -> Iterator[Check]:
     """Whether the updates of two data sets add up to that of both. No plan promises it: earlier trials lack it."""
-    test, note = "updates of two data sets against that of both", "divisor, clip norm and preparation, on one neighbour"
+    test = "one step on two data sets against that on both"
+    note = "what a record adds depends on no other (divisor, clip norm, preparation)"
     for step in steps:
         if step.random > _ADD_UP + 2.0 * step.rounding:
             yield abstaining("public-constants", test, "measured", note, "a step without noise is random")

@@ -4,11 +4,14 @@ At a rate of 1 and without noise a step moves the model by
 
     u(A) = learning rate / divisor * (sum over A of clipped gradients),
 
-and where learning rate, divisor, clip norm, and what is done to a record before its gradient is taken depend on no other
-record, u(A + B) = u(A) + u(B) up to rounding, whatever A and B hold. A divisor or a rate that counts the records, a clip
-norm that is a quantile of gradients, a mean that is subtracted from all records make the two differ. There is no chance
-in it, but for what a backend adds of its own: A is trained on again with another seed, and where that is another update
-nothing is said.
+and where learning rate, divisor, clip norm, and what is done to a record before its gradient is taken depend on no
+other record, u(A + B) = u(A) + u(B) up to rounding, whatever A and B hold. A divisor that counts the records, a clip
+norm that is a quantile of gradients, a mean that is subtracted from all records, a sum that is clipped as a whole make
+the two differ. There is no chance in it, but for what a backend adds of its own: A is trained on again with another
+seed, and where that is another update nothing is said.
+
+It sees nothing of rates (everybody is drawn), of the size of the noise (there is none), of a clip norm that clips no
+gradient, and of whatever a backend does after its first step.
 """
 
 from __future__ import annotations
@@ -86,7 +89,9 @@ def _plain(options: FrozenMap) -> FrozenMap:
     return FrozenMap({key: value for key, value in options.items() if key not in ("optimizer", "schedule")})
 
 
-def _moved(trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor) -> Tensor:
+def _moved(
+    trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
+) -> Tensor:
     """By how much a step on these rows moves the parameters (P,), float64."""
     alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
     trainer.train(alone)
