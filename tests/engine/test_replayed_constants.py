@@ -1,4 +1,4 @@
-"""A constant that moves on a neighbour makes its assumption false: nothing is proved. One that does not proves nothing."""
+"""A constant that moves on a neighbour makes its assumption false; one that does not move proves nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
     "model": {"kind": "linear"},
     "training": {"backend": "native", "learning_rate": 0.5},
     "claims": [{"id": "one", "kind": "approx-dp", "epsilon": 4.0, "delta": 1e-5}],
-    "audit": {"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 4}, "seed": 1},
+    "audit": {"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 16}, "seed": 1},
 }
 
 

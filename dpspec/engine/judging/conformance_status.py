@@ -62,8 +62,8 @@ def conformance_of(
     """The conformance of one audit.
 
     ``deviates`` if any check is rejected; ``checks-missing`` if one is not there that was promised; ``conforms-within``
-    the deviations that its checks would have seen; ``not-run`` without checks of the run, or where all of them abstain: a
-    step on a neighbour is none of the run's.
+    the deviations that its checks would have seen; ``not-run`` without checks of the run, or where all of them
+    abstain: a step on a neighbour is none of the run's.
 
     executed: whether all trials were made. Where they were not, promises may still be kept, and a conformance that was
     not looked at is what ``conforms-within`` expects; where they were, it is as expected only if ``expect`` says so.
