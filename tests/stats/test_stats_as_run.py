@@ -182,8 +182,8 @@ def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
 
 
 @given(
-    noise=st.tuples(st.floats(0.1, 3.0), st.floats(0.1, 3.0)).map(sorted),
-    contribution=st.tuples(st.floats(0.1, 3.0), st.floats(0.1, 3.0)).map(sorted),
+    noise=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),
+    contribution=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),
     rate=st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)).map(sorted),
 )
 def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], rate: list[float]) -> None:
@@ -202,3 +202,13 @@ def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], ra
     assert most[0].noise_multiplier <= least[0].noise_multiplier
     assert (least[0].rate(), most[0].rate()) == (rate[0], rate[1])
     assert freeze(dict(least[0]))["steps"] == STEPS
+
+
+def test_far_from_what_is_declared_an_end_is_the_farthest_or_none() -> None:
+    """A hundredth of the noise leaks at least what a thirtieth does, and nobody says how much; and the other way."""
+    little = as_run.Ran(reading="reported", noise=(0.01, 0.01), contribution=(1.0, 1.0), rates=((RATE, RATE),))
+    much = as_run.Ran(reading="reported", noise=(100.0, 100.0), contribution=(1.0, 1.0), rates=((RATE, RATE),))
+    (least,), (most,) = little.least([PHASE]) or (), much.most([PHASE]) or ()
+    assert least.noise_multiplier == pytest.approx(SIGMA / as_run.FARTHEST)
+    assert most.noise_multiplier == pytest.approx(SIGMA * as_run.FARTHEST)
+    assert little.most([PHASE]) is much.least([PHASE]) is None

@@ -31,6 +31,10 @@ Reading: TypeAlias = Literal["measured", "reported"]
 #: How the chance of an error is shared out among the intervals.
 SHARES = {"contribution": 0.8, "noise": 0.1, "rate": 0.1}
 
+#: Where noise for what a record adds is this many times less, or more, than declared, it is taken for no less, or no
+#: more: a lower end stays one, and there is no upper end, or the other way round.
+FARTHEST = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
@@ -49,26 +53,29 @@ class Ran:
 
     def least(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
         """The phases at the ends that leak least; None where something has no such end."""
-        return self._at(phases, self.noise[1], self.contribution[0], [low for low, _ in self.rates])
+        ratio = _over(self.noise[1], self.contribution[0])
+        return self._at(phases, max(ratio, 1.0 / FARTHEST), [low for low, _ in self.rates])
 
     def most(self, phases: Sequence[Phase]) -> tuple[Phase, ...] | None:
         """The phases at the ends that leak most; None where something has no such end."""
-        return self._at(phases, self.noise[0], self.contribution[1], [high for _, high in self.rates])
+        ratio = _over(self.noise[0], self.contribution[1])
+        return self._at(phases, min(ratio, FARTHEST), [high for _, high in self.rates])
 
-    def _at(
-        self, phases: Sequence[Phase], noise: float, contribution: float, rates: Sequence[float]
-    ) -> tuple[Phase, ...] | None:
+    def _at(self, phases: Sequence[Phase], ratio: float, rates: Sequence[float]) -> tuple[Phase, ...] | None:
         """Phases whose noise multiplier is relative to what a drawn record adds, and not to the clip norm."""
-        known = (noise, contribution, *rates)
-        if self.missing or not all(0.0 < value < math.inf for value in known):
+        if self.missing or not 1.0 / FARTHEST <= ratio <= FARTHEST or not all(rate > 0.0 for rate in rates):
             return None
         return tuple(
             phase.replace(
-                noise_multiplier=phase.noise_multiplier * noise / contribution,
+                noise_multiplier=phase.noise_multiplier * ratio,
                 sampling={"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"},
             )
             for phase, rate in zip(phases, rates, strict=True)
         )
+
+
+def _over(noise: float, contribution: float) -> float:
+    return noise / contribution if contribution > 0.0 else math.inf
 
 
 def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: float) -> tuple[Ran, Ran]:
@@ -100,11 +107,10 @@ def _measured(
     planted = canary_contributions.interval(
         [run.signal for run in runs if run.signal is not None], error["contribution"]
     )
-    missing = [*(() if outside else ("noise (no released model shows it)",))]
-    missing += [*(() if planted else ("contribution (too few planted gradients were seen, or none)",)), *strange]
-    if missing:
-        return Ran(reading="measured", missing=tuple(missing))
-    assert planted is not None
+    if not outside or planted is None or strange:
+        noise = () if outside else ("noise (no released model shows it)",)
+        contribution = () if planted else ("contribution (too few planted gradients were seen, or none)",)
+        return Ran(reading="measured", missing=(*noise, *contribution, *strange))
     total, degrees = sum(one.statistic for one in outside), sum(one.degrees for one in outside)
     most = math.sqrt(total / _quantile(error["noise"], degrees))
     # A log that tells of more noise than the models hold says nothing of how little there was.
@@ -127,11 +133,10 @@ def _reported(
     strange: tuple[str, ...],
 ) -> Ran:
     norms = [run.norm_log.largest for run in runs if run.norm_log is not None]
-    missing = [*(() if told else ("noise (the backend tells of none)",))]
-    missing += [*(() if norms else ("contribution (the backend tells of no norms)",)), *strange]
-    if missing:
-        return Ran(reading="reported", missing=tuple(missing))
-    assert told is not None
+    if told is None or not norms or strange:
+        noise = () if told else ("noise (the backend tells of none)",)
+        contribution = () if norms else ("contribution (the backend tells of no norms)",)
+        return Ran(reading="reported", missing=(*noise, *contribution, *strange))
     return Ran(reading="reported", noise=told, contribution=(max(norms), max(norms)), rates=rates)
 
 
