@@ -70,7 +70,10 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     lines = [_as_run(finding) for finding in found]
     if given:
         held = f" Its intervals hold together at confidence {', '.join(sorted(sure))}." if sure else ""
-        lines.append(f"Such an estimate decides no claim.{held} Assumed: {'; '.join(assumed)}.")
+        doubt = (
+            " A check is rejected: this run may be none like that." if audit.conformance.status == "deviates" else ""
+        )
+        lines.append(f"Such an estimate decides no claim.{held} Assumed: {'; '.join(assumed)}.{doubt}")
     return tuple(lines)
 
 

@@ -15,6 +15,7 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.formats import markdown, terminal
+from dpspec.reporters.view import sentences
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 
@@ -124,6 +125,9 @@ def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tm
         assert said.count("Epsilon from what was measured: ") == 4
         assert "Such an estimate decides no claim." in said
         assert AS_RUN not in said
+        assert "may be none like that" not in said
+    deviating = replace(audit, conformance=replace(audit.conformance, status="deviates"))
+    assert sentences.as_run(deviating)[-1].endswith("A check is rejected: this run may be none like that.")
 
 
 def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
