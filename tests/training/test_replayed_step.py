@@ -70,7 +70,7 @@ def test_a_right_job_is_never_rejected(
     assert found is not None
     (check,) = checks(found)
     assert check.p_value == 1.0
-    assert found.random == 0.0
+    assert found.random < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,7 +116,25 @@ def test_what_is_random_without_noise_is_not_tested() -> None:
 
     (check,) = checks(replayed_step(Shaken(), job()))
     assert (check.p_value, check.detectable) == (1.0, None)
-    assert "not tested: a step without noise is random" in check.note
+    assert "not tested: a step without noise is not always the same" in check.note
+
+
+def test_sums_of_half_precision_are_no_dependence() -> None:
+    """Gradients that are added up in bfloat16, record by record, are another sum in another order."""
+
+    class Half:
+        def train(self, job: TrainingJob) -> None:
+            before = flat_model.flatten(job.model).clone()
+            total = torch.zeros(len(before), dtype=torch.bfloat16)
+            for place in range(len(job.x)):
+                flat_model.load(job.model, before)
+                NativeTrainer().train(replace(job, x=job.x[place : place + 1], y=job.y[place : place + 1]))
+                total += (flat_model.flatten(job.model) - before).bfloat16()
+            flat_model.load(job.model, before + total.float())
+
+    for seed in range(3):
+        (check,) = checks(replayed_step(Half(), job(seed=seed)))
+        assert check.p_value == 1.0
 
 
 def test_what_rounding_hides_is_not_tested() -> None:

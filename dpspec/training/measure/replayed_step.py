@@ -8,7 +8,8 @@ and where learning rate, divisor, clip norm, and what is done to a record before
 other record, u(A + B) = u(A) + u(B) up to rounding, whatever A and B hold. A divisor that counts the records, a clip
 norm that is a quantile of gradients, a mean that is subtracted from all records, a sum that is clipped as a whole make
 the two differ. There is no chance in it, but for what a backend adds of its own: A is trained on again with another
-seed, and where that is another update nothing is said.
+seed, its records the other way round, and where that is another update (a step that is random, sums of half precision)
+nothing is said.
 
 It sees nothing of rates (everybody is drawn), of the size of the noise (there is none), of a clip norm that clips no
 gradient, and of whatever a backend does after its first step.
@@ -61,7 +62,7 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     even, odd = places[0::2], places[1::2]
     try:
         one, other, both = (_moved(trainer, step, rows, before) for rows in (even, odd, places))
-        again = _moved(trainer, replace(step, seed=step.seed + 1), even, before)
+        again = _moved(trainer, replace(step, seed=step.seed + 1), even[::-1].copy(), before)
     except Cancelled:
         raise
     except Exception:  # a backend may refuse such a job in any words
