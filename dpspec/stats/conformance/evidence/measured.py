@@ -232,7 +232,8 @@ class ReplayedStep(Record):
     """One step without noise on two data sets, and on both together, of ``records`` records.
 
     apart: by how much the sum of the two updates misses that of both. random: by how much one of them changes with the
-    seed and the order of its records. rounding: what that of the parameters can have changed. All in units of the two updates' lengths.
+    seed and the order of its records. rounding: what that of the parameters can have changed. All in units of the two
+    updates' lengths.
     """
 
     records: Positive
