@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dpspec.language.load import load_specs
     from dpspec.recording.planting.planted import plant
     from dpspec.recording.recorder import record
+    from dpspec.recording.replaying.replay import replay
     from dpspec.registry.loader import load_catalog
 
 __version__ = VERSION
@@ -47,6 +48,7 @@ _HOME = {
     "load_specs": "dpspec.language.load",
     "plant": "dpspec.recording.planting.planted",
     "record": "dpspec.recording.recorder",
+    "replay": "dpspec.recording.replaying.replay",
     "run": "dpspec.api",
     "verify": "dpspec.engine.verification.verify",
 }
@@ -67,6 +69,7 @@ __all__ = [
     "load_specs",
     "plant",
     "record",
+    "replay",
     "run",
     "verify",
 ]

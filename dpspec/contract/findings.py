@@ -21,6 +21,9 @@ PRIVACY_QUANTITIES = frozenset(
     }
 )
 
+#: The estimate of epsilon from what conformance measured of a run: it stands beside conformance, and decides nothing.
+AS_RUN = "epsilon-as-run"
+
 
 def is_privacy_quantity(name: str) -> bool:
     """Whether a quantity is known to speak of privacy, by its name: letters' case and ``_`` for ``-`` do not matter.

@@ -10,6 +10,7 @@ an ``Audit`` of their own, because they train models by DP-SGD, say. Importing t
 """
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model
+from dpspec.kit.as_run import epsilon_as_run
 from dpspec.kit.attacked import AttackedMechanism, Releases
 from dpspec.kit.findings import ASSUMPTIONS, COINS, coins, dp_sgd_assumptions, executed_scope, lower_from, theorem_upper
 from dpspec.kit.options import Options
@@ -71,6 +72,7 @@ __all__ = [
     "columns_of",
     "did_you_mean",
     "dp_sgd_assumptions",
+    "epsilon_as_run",
     "executed_scope",
     "expected_checks",
     "fair_coins",

@@ -2,5 +2,5 @@
 
 ``dpspec.record`` makes a :class:`~dpspec.recording.recorder.Recorder`, which puts together what ``watching`` sees and
 writes it to a ``folder``; ``dpspec check`` holds that against what is claimed (:mod:`dpspec.engine.recorded`).
-Reading a folder imports no torch.
+Reading a folder imports no torch. ``dpspec.replay``, in ``replaying``, sets a training up on neighbouring data sets.
 """

@@ -115,9 +115,20 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
         twin_logs = RunLogs(twin)
         evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=twin_logs.observers), context)}
     ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
+    if run.index == 0:
+        ran = joined(ran, _replayed(inputs, context))
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
     arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
     return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
+
+
+def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json]:
+    """What the first trial looks at once for all: whether constants depend on the records that a step is taken on."""
+    from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
+    from dpspec.training.measure.replayed_step import replayed_step
+
+    job = kit.training_job(inputs, context, 0, "replay", resumable=False)
+    return write_run(RunEvidence(replayed=replayed_step(context.trainer, job)))
 
 
 def _has_twin(attack: Attack, index: int) -> bool:

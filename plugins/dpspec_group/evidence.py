@@ -10,13 +10,15 @@ earlier runs, and the test pays for being asked after each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial, reduce
 from typing import NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
-from dpspec_group import scores
+from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
 
@@ -255,6 +257,23 @@ def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
     """One check per declared property, over all trials together."""
     evidence = [trial.evidence for trial in trials]
     return run_checks.checks(spec.phases, evidence, privacy=spec.data_privacy)
+
+
+def epsilon_as_run(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding]:
+    """Epsilon from what was measured, once all runs are there; none while one waits for them, or for enough of them."""
+    assert spec.audit is not None
+    if len(trials) == spec.audit.runs and not Attack.of(spec).sequential:
+        yield from kit.epsilon_as_run(spec, trials, partial(_epsilons, spec, _records(trials)))
+
+
+def _epsilons(
+    spec: dps.Spec, records: int, phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]
+) -> list[Interval]:
+    """In the worse of the directions that the threat model speaks of."""
+    asked = spec.threat_model.direction
+    directions = ("remove", "add") if asked == "both" else (asked,)
+    found = [theory.group_epsilons(phases, size, records, deltas, direction) for direction in directions]
+    return [reduce(Interval.worse, of_delta) for of_delta in zip(*found, strict=True)]
 
 
 def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:

@@ -127,11 +127,12 @@ class GroupAudit(dps.Audit):
             yield from conclude(spec, trials)
             return
         from dpspec.stats.utility import accuracies
-        from dpspec_group.evidence import checks, lower_bounds
+        from dpspec_group.evidence import checks, epsilon_as_run, lower_bounds
 
         yield from lower_bounds(spec, trials)
         yield from accuracies(spec, trials)
         yield from checks(spec, trials)
+        yield from epsilon_as_run(spec, trials)
 
 
 def _elsewhere(spec: dps.Spec) -> bool:

@@ -10,6 +10,9 @@ from dpspec.engine.results.decimals import exact, upper
 from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
+#: What backends say of where constants come from.
+CONSTANTS = "public-constants"
+
 
 def rejected(check: Check, family: int) -> bool:
     """Whether a check rejects the declaration: p <= 1e-6 / family (Bonferroni over the ``family`` checks).
@@ -59,14 +62,16 @@ def conformance_of(
     """The conformance of one audit.
 
     ``deviates`` if any check is rejected; ``checks-missing`` if one is not there that was promised; ``conforms-within``
-    the deviations that its checks would have seen; ``not-run`` without checks, or where all of them abstain.
+    the deviations that its checks would have seen; ``not-run`` without checks of the run, or where all of them
+    abstain: a step on a neighbour is none of the run's.
 
     executed: whether all trials were made. Where they were not, promises may still be kept, and a conformance that was
     not looked at is what ``conforms-within`` expects; where they were, it is as expected only if ``expect`` says so.
     """
     bad = [check for check in checks if rejected(check, family)]
     gone = missing(promised, checks) if executed else ()
-    looked = any(check.detectable is not None or check.p_value < 1.0 for check in checks)
+    of_the_run = [check for check in checks if not _on_a_neighbour(check)]
+    looked = any(check.detectable is not None or check.p_value < 1.0 for check in of_the_run)
     status: ConformanceName = (
         "deviates" if bad else "checks-missing" if gone else "conforms-within" if looked else "not-run"
     )
@@ -106,6 +111,10 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     A check that is not rejected raises ``declared``, ``reported`` and ``unchecked`` to ``not-rejected`` if it was
     measured from outside, ``unchecked`` to ``reported`` if the backend said so itself; a check that could have seen
     nothing raises ``unchecked`` to nothing.
+
+    What was *measured* of constants on one neighbour says more, and less: where it is rejected, the mechanism as
+    declared is not the backend's, and the assumption is ``false`` of either; where it is not, the other neighbours are
+    as unknown as before, and the status stays.
     """
     by_name: dict[str, Check] = {}
     for check in sorted(checks, key=lambda c: (not rejected(c, family), c.observed != "measured", _sharpness(c))):
@@ -120,15 +129,27 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
     if check is None or assumption.status == "false":
         return assumption
     tested = replace(assumption, test=check.test, level=LEVEL / family, detectable=check.detectable)
+    constants = _on_a_neighbour(check)
     if rejected(check, family):
+        if constants:
+            return replace(tested, status="false", text=f"{check.note}: rejected by {check.test}")
         if pipeline == "executed":
             return replace(tested, status="false")
         return replace(tested, test=f"{check.test}: rejected for what ran, p = {upper(check.p_value)}")
-    if assumption.status == "by-construction" or (assumption.status == "unchecked" and check.detectable is None):
+    if (
+        constants
+        or assumption.status == "by-construction"
+        or (assumption.status == "unchecked" and check.detectable is None)
+    ):
         return tested
     if check.observed == "measured":
         return replace(tested, status="not-rejected")
     return replace(tested, status="reported") if assumption.status == "unchecked" else tested
+
+
+def _on_a_neighbour(check: Check) -> bool:
+    """Whether a check is that of constants, on other records than those of the run."""
+    return check.assumption == CONSTANTS and check.observed == "measured"
 
 
 def _sharpness(check: Check) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import words
+from dpspec.reporters.view import sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.text import markdown, plain
 
@@ -53,12 +53,16 @@ def _audit(audit: AuditResult, source: str) -> Iterator[str]:
     status = f"**{conformance.status}**, {markdown(outcome)}" if outcome else f"**{conformance.status}**"
     yield f"Conformance: {status}. {markdown(conformance.reason)}"
     yield ""
-    if audit.findings:
+    for said in sentences.as_run(audit):
+        yield markdown(said)
+        yield ""
+    told = sentences.findings(audit)
+    if told:
         yield "<details><summary>Findings</summary>"
         yield ""
         yield "| Number | At | Of | Kind | Method | Source |"
         yield "|---|---|---|---|---|---|"
-        for finding in audit.findings:
+        for finding in told:
             cells = (
                 words.statement(finding),
                 words.conditions(finding.at),

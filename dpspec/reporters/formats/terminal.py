@@ -132,14 +132,17 @@ def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
     )
     for check in audit.checks:
         page.item(sentences.check(check), indent=4)
+    for said in sentences.as_run(audit):
+        page.line(said, indent=2, hang=2)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    if not audit.findings:
+    told = sentences.findings(audit)
+    if not told:
         page.line("None.", indent=2)
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in audit.findings:
+    for finding in told:
         scope = replace(finding.scope, direction="both")
         key = (finding.method, finding.source, scope, words.rigor(finding), finding.printed)
         groups.setdefault(key, []).append(finding)

@@ -73,6 +73,7 @@ class AuditView:
     conformance: str
     tests: str
     checks: tuple[tuple[str, ...], ...]
+    as_run: tuple[str, ...]
     power: tuple[str, ...]
     figures: tuple[Figure, ...]
     numbers: str
@@ -188,8 +189,9 @@ def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
             for power in audit.power
         ),
         figures=tuple(figures(audit, name)),
-        numbers=words.count(len(audit.findings), "number"),
-        findings=tuple(_finding(finding) for finding in audit.findings),
+        as_run=sentences.as_run(audit),
+        numbers=words.count(len(sentences.findings(audit)), "number"),
+        findings=tuple(_finding(finding) for finding in sentences.findings(audit)),
         assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
     )

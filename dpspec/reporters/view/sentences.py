@@ -5,9 +5,11 @@ Text that a plugin may have brought in is returned as it is: escaping is the for
 
 from __future__ import annotations
 
+import math
 import re
 
-from dpspec.contract import Assumption, Check
+from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract.findings import AS_RUN
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters.view import words
@@ -17,7 +19,7 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     """What the findings and the evidence of an audit rest on, each once; those that decide most come first."""
-    held = [*(finding.assumptions for finding in audit.findings), *(one.assumptions for one in audit.evidence)]
+    held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
     distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
     return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
 
@@ -47,6 +49,41 @@ def check(of: Check) -> str:
     elif of.observed == "reported":
         text += ", reported by the backend"
     return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+
+
+def is_as_run(of: Finding) -> bool:
+    """Whether a finding is told beside the conformance, and not among the others."""
+    return of.quantity == AS_RUN and of.bound == "estimate"
+
+
+def findings(audit: AuditResult) -> tuple[Finding, ...]:
+    """The findings that are told of as such."""
+    return tuple(finding for finding in audit.findings if not is_as_run(finding))
+
+
+def as_run(audit: AuditResult) -> tuple[str, ...]:
+    """Epsilon from what was measured, a line for each reading, group size and delta, and what all rest on; or none."""
+    found = [finding for finding in audit.findings if is_as_run(finding)]
+    given = [finding for finding in found if finding.lower is not None]
+    assumed = dict.fromkeys(one.text for finding in given for one in finding.assumptions)
+    sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
+    lines = [_as_run(finding) for finding in found]
+    if given:
+        held = f" Its intervals hold together at confidence {', '.join(sorted(sure))}." if sure else ""
+        doubt = (
+            " A check is rejected: this run may be none like that." if audit.conformance.status == "deviates" else ""
+        )
+        lines.append(f"Such an estimate decides no claim.{held} Assumed: {'; '.join(assumed)}.{doubt}")
+    return tuple(lines)
+
+
+def _as_run(of: Finding) -> str:
+    if of.lower is None:
+        missing = "; ".join(one.text for one in of.assumptions)
+        return f"Epsilon from what was measured: not given ({of.method}), as it lacks {missing}."
+    high = "no upper end" if math.isinf(of.value) else decimals.upper(of.value)
+    at = f" at {words.conditions(of.at)}" if of.at else ""
+    return f"Epsilon from what was measured: {decimals.lower(of.lower)} to {high}{at} ({of.method})."
 
 
 def foreseen(of: Check) -> str:

@@ -63,7 +63,39 @@ def checks(runs: Sequence[PlantedSums]) -> Iterator[Check]:
     if runs and not any(run.draws > 0.0 for run in runs) and any(run.hidden for run in runs):
         yield abstaining("contribution", test, "measured", note, "rounding hides every step")
         return
-    # Trials share their declaration, but not the steps that rounding hides.
+    pooled_runs, groups = _pooled(runs)
+    if not groups:
+        return
+    if _too_few(groups):
+        reason = f"of some size fewer than {LEAST} groups were planted, or left out"
+        yield abstaining("contribution", test, "measured", note, reason)
+        return
+    yield check("contribution", contribution(groups, Declared.of(pooled_runs)), "measured", note)
+
+
+def interval(runs: Sequence[PlantedSums], error: float) -> tuple[float, float] | None:
+    """What a planted record adds, in units of rate * clip norm: low to high, each missing with ``error`` at most.
+
+    Student's t around the estimate of :func:`contribution`, widened by what rounding can have changed. None where the
+    check of it would abstain.
+    """
+    pooled_runs, groups = _pooled(runs)
+    if not groups or _too_few(groups) or not any(run.draws > 0.0 for run in runs):
+        return None
+    found = _difference(groups, Declared.of(pooled_runs))
+    if found is None:
+        return None
+    reach = -float(special.stdtrit(found.degrees, error)) * found.deviation + found.rounding
+    return max(0.0, found.estimate - reach), found.estimate + reach
+
+
+#: Per group size the moments (count, sum, sum of squares) of the groups left out and of those planted.
+_Groups = list[tuple[int, list[float], list[float]]]
+
+
+def _pooled(runs: Sequence[PlantedSums]) -> tuple[list[PlantedSums], _Groups]:
+    """The runs that count, and their moments added up: trials share their declaration, but not the steps that rounding
+    hides."""
     most = max((run.draws for run in runs), default=0.0)
     pooled_runs = [run for run in runs if run.draws == most]
     groups: dict[int, list[list[float]]] = {}
@@ -71,14 +103,11 @@ def checks(runs: Sequence[PlantedSums]) -> Iterator[Check]:
         moments = groups.setdefault(group.size, [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[group.coin]
         for place, value in enumerate((group.count, group.total, group.squares)):
             moments[place] += value
-    if not groups:
-        return
-    if any(moments[0] < LEAST for both in groups.values() for moments in both):
-        reason = f"of some size fewer than {LEAST} groups were planted, or left out"
-        yield abstaining("contribution", test, "measured", note, reason)
-        return
-    pooled = [(size, absent, present) for size, (absent, present) in sorted(groups.items())]
-    yield check("contribution", contribution(pooled, Declared.of(pooled_runs)), "measured", note)
+    return pooled_runs, [(size, absent, present) for size, (absent, present) in sorted(groups.items())]
+
+
+def _too_few(groups: _Groups) -> bool:
+    return any(moments[0] < LEAST for _, *both in groups for moments in both)
 
 
 def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared) -> Measurement:
@@ -90,6 +119,35 @@ def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]],
     changes the weighted sum by at most its own length times that of the weights. ``measured`` is the estimate,
     ``detectable`` in its unit.
     """
+    test = "planted groups against those left out, Welch"
+    found = _difference(groups, declared)
+    if found is None:
+        return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
+    t = max(0.0, abs(found.estimate - 1.0) - found.rounding) / found.deviation
+    threshold = -float(special.stdtrit(found.degrees, 0.5 * LEVEL)) + float(special.ndtri(POWER))
+    return Measurement(
+        test=test,
+        declared=1.0,
+        measured=found.estimate,
+        p_value=min(1.0, 2.0 * float(special.stdtr(found.degrees, -t))),
+        detectable=threshold * found.deviation + found.rounding,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Difference:
+    """An estimate with its standard deviation, by Student's t with ``degrees``; rounding: how far that can move it."""
+
+    estimate: float
+    deviation: float
+    degrees: float
+    rounding: float
+
+
+def _difference(
+    groups: Sequence[tuple[int, Sequence[float], Sequence[float]]], declared: Declared
+) -> _Difference | None:
+    """What :func:`contribution` tests; None where nothing would show it."""
     weighted = []
     fewest = math.inf
     for size, absent, present in groups:
@@ -103,21 +161,15 @@ def contribution(groups: Sequence[tuple[int, Sequence[float], Sequence[float]]],
             (size, size * declared.draws / expected, mean_in - mean_out, variance_out + variance_in, squared)
         )
         fewest = min(fewest, absent[0] - 1, present[0] - 1)
-    test = "planted groups against those left out, Welch"
     unit = sum(weight * size * declared.draws for size, weight, *_ in weighted)
     if unit == 0.0:
-        return Measurement(test=test, declared=1.0, measured=1.0, p_value=1.0, detectable=None)
-    estimate = sum(weight / unit * difference for _, weight, difference, _, _ in weighted)
-    deviation = math.sqrt(sum((weight / unit) ** 2 * variance for _, weight, _, variance, _ in weighted))
-    rounding = declared.rounding * math.sqrt(sum((weight / unit) ** 2 * squared for _, weight, *_, squared in weighted))
-    t = max(0.0, abs(estimate - 1.0) - rounding) / deviation
-    threshold = -float(special.stdtrit(fewest, 0.5 * LEVEL)) + float(special.ndtri(POWER))
-    return Measurement(
-        test=test,
-        declared=1.0,
-        measured=estimate,
-        p_value=min(1.0, 2.0 * float(special.stdtr(fewest, -t))),
-        detectable=threshold * deviation + rounding,
+        return None
+    shares = [(weight / unit, *rest) for _, weight, *rest in weighted]
+    return _Difference(
+        estimate=sum(share * difference for share, difference, _, _ in shares),
+        deviation=math.sqrt(sum(share**2 * variance for share, _, variance, _ in shares)),
+        degrees=fewest,
+        rounding=declared.rounding * math.sqrt(sum(share**2 * squared for share, _, _, squared in shares)),
     )
 
 

@@ -225,3 +225,18 @@ class PlantedSums(Record):
         ]:
             return "moments must be those of each size in order, left out (0) and planted (1)"
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedStep(Record):
+    """One step without noise on two data sets, and on both together, of ``records`` records.
+
+    apart: by how much the sum of the two updates misses that of both. random: by how much one of them changes with the
+    seed and the order of its records. rounding: what that of the parameters can have changed. All in units of the two
+    updates' lengths.
+    """
+
+    records: Positive
+    apart: Amount
+    random: Amount
+    rounding: Amount

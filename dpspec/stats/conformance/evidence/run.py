@@ -12,18 +12,25 @@ from dataclasses import dataclass, fields
 from dpspec.contract import FrozenMap, Json, Phase
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.json_records import Count, Record
-from dpspec.stats.conformance.evidence.measured import OutsideNoise, PlantedSums, ResidualSums, States
+from dpspec.stats.conformance.evidence.measured import (
+    OutsideNoise,
+    PlantedSums,
+    ReplayedStep,
+    ResidualSums,
+    States,
+)
 from dpspec.stats.conformance.evidence.reported import NoiseSums, NormSums, SamplingSums, Told
 
 #: Evidence that speaks of gradients, and not only of noise and batches, and so of the rows.
-OF_ROWS = ("noise", "measured", "signal", "norm_log")
+OF_ROWS = ("noise", "measured", "signal", "norm_log", "replayed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvidence(Record):
     """All that is kept of one run; None for what it does not show.
 
-    steps: how many states were released after the first.
+    steps: how many states were released after the first. replayed: what the first trial looks at beside its run; of
+        trials of version 0.1.0, and of all others, it is not there.
     """
 
     told: Told | None = None
@@ -35,6 +42,7 @@ class RunEvidence(Record):
     noise: OutsideNoise | None = None
     measured: ResidualSums | None = None
     signal: PlantedSums | None = None
+    replayed: ReplayedStep | None = None
 
 
 def write_run(run: RunEvidence) -> dict[str, Json]:

@@ -1,0 +1,99 @@
+"""One step on two data sets, and on both of them together: where constants are public, updates add up.
+
+At a rate of 1 and without noise a step moves the model by
+
+    u(A) = learning rate / divisor * (sum over A of clipped gradients),
+
+and where learning rate, divisor, clip norm, and what is done to a record before its gradient is taken depend on no
+other record, u(A + B) = u(A) + u(B) up to rounding, whatever A and B hold. A divisor that counts the records, a clip
+norm that is a quantile of gradients, a mean that is subtracted from all records, a sum that is clipped as a whole make
+the two differ. There is no chance in it, but for what a backend adds of its own: A is trained on again with another
+seed, its records the other way round, and where that is another update (a step that is random, sums of half precision)
+nothing is said.
+
+It sees nothing of rates (everybody is drawn), of the size of the noise (there is none), of a clip norm that clips no
+gradient, and of whatever a backend does after its first step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.phase import Phase
+from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
+from dpspec.stats.conformance.evidence.measured import ReplayedStep
+from dpspec.training.gradients import flat_model
+
+#: How many records each of the two data sets has, at most.
+_RECORDS = 16
+
+#: The part of a float32 number that rounding to nearest can change.
+_HALF_ULP = 2.0**-24
+
+
+def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
+    """Take the first step of ``job`` on some of its records, on some others, and on both, on the CPU.
+
+    Plain descent takes the place of what the job declares, as Adam's updates do not add up. None where the trainer
+    refuses such a step, or where there are too few records; raises ``Cancelled`` as the trainer does.
+    """
+    places = np.unique(np.linspace(0, len(job.x) - 1, 2 * _RECORDS).round().astype(int))
+    if len(places) < 2:
+        return None
+    before = flat_model.flatten(job.model).detach().cpu().double()
+    step = replace(
+        job,
+        phases=(_everybody(Phase.of(job.phases[0])),),
+        options=_plain(job.options),
+        device="cpu",
+        records=job.public_records,
+        canaries=None,
+        observers=(),
+        progress=None,
+        resumable=None,
+    )
+    even, odd = places[0::2], places[1::2]
+    try:
+        one, other, both = (_moved(trainer, step, rows, before) for rows in (even, odd, places))
+        again = _moved(trainer, replace(step, seed=step.seed + 1), even[::-1].copy(), before)
+    except Cancelled:
+        raise
+    except Exception:  # a backend may refuse such a job in any words
+        return None
+    length = float(one.norm() + other.norm())
+    found = [float((both - one - other).norm()), float((again - one).norm())]
+    # Three updates are differences of rounded parameters, none longer than where they began and how far they went.
+    reached = before.abs() + torch.maximum(both.abs(), torch.maximum(one.abs(), other.abs()))
+    rounding = 3.0 * _HALF_ULP * float(reached.norm())
+    if not np.isfinite([length, rounding, *found]).all() or length == 0.0:
+        return None
+    return ReplayedStep(
+        records=len(places), apart=found[0] / length, random=found[1] / length, rounding=rounding / length
+    )
+
+
+def _everybody(phase: Phase) -> Phase:
+    """One step without noise that draws every record."""
+    poisson = phase.sampling.scheme == "poisson"
+    drawn: Mapping[str, str | float] = {"scheme": "poisson", "rate": 1.0} if poisson else {"scheme": "full"}
+    return phase.replace(steps=1, noise_multiplier=0.0, sampling=drawn)
+
+
+def _plain(options: FrozenMap) -> FrozenMap:
+    return FrozenMap({key: value for key, value in options.items() if key not in ("optimizer", "schedule")})
+
+
+def _moved(
+    trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
+) -> Tensor:
+    """By how much a step on these rows moves the parameters (P,), float64."""
+    alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
+    trainer.train(alone)
+    return flat_model.flatten(alone.model).detach().cpu().double() - before

@@ -1,0 +1,266 @@
+"""``dpspec.replay`` finds constants that come from the records, and says nothing of those that do not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
+
+import dpspec
+from dpspec.errors import UsageError
+from dpspec.recording.replaying.neighbours import neighbours_of
+from dpspec.recording.replaying.parts import digest, text_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Parts = dict[str, Any]
+
+
+def rows(count: int = 210, features: int = 5) -> TensorDataset:
+    source = torch.Generator().manual_seed(1)
+    x = torch.randn(count, features, generator=source)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def opacus(
+    dataset: Any, *, fault: str = "", clipping: str = "flat", optimizer: str = "sgd", declared: bool = True
+) -> Parts:
+    """What a script with Opacus makes of a data set; ``fault`` is the constant that it takes from the records."""
+    from opacus import PrivacyEngine
+    from opacus.data_loader import DPDataLoader
+
+    x, y = dataset.tensors
+    clip = 1.0
+    if fault == "quantile":
+        clip = float(x.norm(dim=1).median())
+    if fault == "maximum":
+        clip = float(x.norm(dim=1).max())
+    if fault == "normalisation":
+        dataset = TensorDataset((x - x.mean(0)) / x.std(0), y)
+    if fault == "in-model":
+        model: nn.Module = nn.Sequential(nn.Linear(5, 2))
+        model.register_buffer("mean", x.mean(0))
+    else:
+        model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    rate = 1.0 / len(x) if fault == "learning-rate" else 0.1
+    model, made, loader = PrivacyEngine().make_private(
+        module=model,
+        optimizer=kinds[optimizer](model.parameters(), lr=rate),
+        data_loader=DataLoader(dataset, batch_size=20),
+        noise_multiplier=float(x.std()) if fault == "noise" else 1.0,
+        max_grad_norm=[clip] * len(list(model.parameters())) if clipping == "per_layer" else clip,
+        clipping=clipping,
+    )
+    if declared:
+        made.expected_batch_size = len(x) // 10 if fault == "divisor" else 20
+        loader = DPDataLoader(dataset, sample_rate=0.1)
+    found: Parts = {"model": model, "optimizer": made, "loader": loader, "loss": loss}
+    if fault == "steps":
+        found["steps"] = 10 * len(x)
+    return found
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_script_whose_constants_are_its_own_differs_in_nothing(clipping: str, optimizer: str) -> None:
+    found = dpspec.replay(lambda dataset: opacus(dataset, clipping=clipping, optimizer=optimizer), rows())
+    assert found.same
+    assert (found.differences, found.unseen) == ((), ())
+    assert {"divisor", "clip norm", "noise multiplier", "learning rate", "rate"} <= set(found.compared)
+    assert {"records as prepared", "one step"} <= set(found.compared)
+    found.require_same()
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("divisor", {"divisor", "one step"}),
+        ("quantile", {"clip norm", "one step"}),
+        ("maximum", {"clip norm", "one step"}),
+        ("noise", {"noise multiplier", "one step"}),
+        ("normalisation", {"records as prepared"}),
+        ("in-model", {"initial weights and buffers"}),
+        ("learning-rate", {"learning rate", "one step"}),
+        ("steps", {"steps"}),
+    ],
+)
+def test_every_constant_from_the_records_is_found(fault: str, named: set[str]) -> None:
+    found = dpspec.replay(lambda dataset: opacus(dataset, fault=fault), rows())
+    assert {one.name for one in found.differences} == named
+    assert not found.same
+    with pytest.raises(AssertionError, match=f"{sorted(named)[0]} depends on the records"):
+        found.require_same()
+
+
+@pytest.mark.parametrize("record", [0, 17, -1])
+@pytest.mark.parametrize("count", [203, 210])
+def test_what_opacus_computes_itself_is_found_whatever_the_number_of_records(count: int, record: int) -> None:
+    """int(rate * records) of 203 records is that of 202; the halves tell it all the same."""
+    found = dpspec.replay(lambda dataset: opacus(dataset, declared=False), rows(count), record=record)
+    assert {"divisor", "rate", "steps of an epoch"} & {one.name for one in found.differences} >= {"rate"}
+    by_one = dpspec.replay(lambda dataset: {"divisor": int(0.1 * len(dataset))}, rows(count), record=record)
+    assert {one.name for one in by_one.differences} == {"divisor"}
+
+
+def test_without_a_loss_the_step_is_taken_on_gradients_of_nobody() -> None:
+    def make(dataset: Any, fault: str = "") -> Parts:
+        return {key: part for key, part in opacus(dataset, fault=fault).items() if key != "loss"}
+
+    assert "one step" in dpspec.replay(make, rows()).compared
+    found = dpspec.replay(lambda dataset: make(dataset, "quantile"), rows())
+    assert "one step" in {one.name for one in found.differences}
+
+
+def test_ghost_clipping_needs_the_loss() -> None:
+    def make(dataset: Any) -> Parts:
+        model = nn.Linear(5, 2)
+        from opacus import PrivacyEngine
+
+        model, made, _, _ = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(dataset, batch_size=21),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            grad_sample_mode="ghost",
+        )
+        return {"model": model, "optimizer": made}
+
+    found = dpspec.replay(make, rows())
+    assert any("ghost clipping takes gradients of records" in reason for reason in found.unseen)
+    assert any("no loader, and no dataset" in reason for reason in found.unseen)
+
+
+def test_a_replaced_record_leaves_the_number_alone() -> None:
+    replacement = (torch.full((5,), 50.0), 1)
+    counting = dpspec.replay(lambda dataset: opacus(dataset, fault="divisor"), rows(), replacement=replacement)
+    assert counting.same
+    found = dpspec.replay(lambda dataset: opacus(dataset, fault="normalisation"), rows(), replacement=replacement)
+    assert {one.name for one in found.differences} == {"records as prepared"}
+
+
+def test_a_loop_of_ones_own_names_its_constants() -> None:
+    def make(dataset: Any) -> Parts:
+        x = np.stack([row for row, _ in dataset])
+        return {"steps": 100, "clip_norm": 1.0, "mean": x.mean(axis=0), "layers": [{"width": 3}]}
+
+    found = dpspec.replay(make, [(np.ones(3) * i, 0) for i in range(10)])
+    assert [one.name for one in found.differences] == ["mean"] * 3
+    assert set(found.compared) == {"steps", "clip_norm", "mean", "layers"}
+    assert "steps" in str(found).splitlines()[-3]
+
+
+def test_a_schedule_over_all_batches_is_found() -> None:
+    def make(dataset: Any) -> Parts:
+        parts = opacus(dataset)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(parts["optimizer"], T_max=len(dataset) // 20)
+        return {**parts, "scheduler": cosine}
+
+    found = dpspec.replay(make, rows())
+    assert {one.name for one in found.differences} == {"schedule's T_max"}
+
+
+def test_a_script_that_holds_records_back_is_not_taken_for_one_that_looks_at_them() -> None:
+    """Validation records that are split off move all others, and random numbers with them: that shows no constant."""
+
+    def make(dataset: Any) -> Parts:
+        kept, _ = random_split(dataset, [0.8, 0.2])
+        model = nn.Linear(5, 2)
+        return {"model": model, "dataset": kept, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+    found = dpspec.replay(make, rows())
+    assert found.same
+    assert any("make keeps 168 of 210 records" in reason for reason in found.unseen)
+    assert any("draws more random numbers" in reason for reason in found.unseen)
+    assert any("clipped outside the optimizer" in reason for reason in found.unseen)
+
+
+def test_records_in_another_order_are_not_taken_for_changed_ones() -> None:
+    def make(dataset: Any) -> Parts:
+        order = random.sample(range(len(dataset)), len(dataset))
+        return {"dataset": Subset(dataset, order)}
+
+    found = dpspec.replay(make, rows(60))
+    assert found.unseen[0] == "records as prepared: make puts them in another order"
+    assert not found.same  # nothing was compared
+
+
+def test_augmentation_is_compared_with_the_same_coins() -> None:
+    class Noisy(Dataset[Any]):
+        def __init__(self, dataset: Any) -> None:
+            self.dataset = dataset
+
+        def __len__(self) -> int:
+            return len(self.dataset)
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = self.dataset[index]
+            return x + torch.randn(5) + float(np.random.standard_normal()) + random.random(), y
+
+    assert dpspec.replay(lambda dataset: {"dataset": Noisy(dataset)}, rows()).same
+
+
+def test_generators_are_left_as_they_were() -> None:
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    dpspec.replay(opacus, rows())
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert (before[2] == np.random.get_state()[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dataset": iter(())}, "map-style"),
+        ({"dataset": [1, 2]}, "three records or more"),
+        ({"record": 210}, "one of 210 records"),
+        ({"record": True}, "one of 210 records"),
+        ({"make": lambda dataset: 3}, "mapping from names to parts"),
+        ({"make": lambda dataset: {"steps": object()}}, "no constant"),
+        ({"make": lambda dataset: {"model": 3}}, "torch.nn.Module"),
+        ({"make": lambda dataset: {"optimizer": 3}}, "optimizer of torch or Opacus"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(given: Parts, message: str) -> None:
+    asked = {"make": lambda dataset: {"steps": 1}, "dataset": rows(), **given}
+    with pytest.raises(UsageError, match=message):
+        dpspec.replay(asked.pop("make"), asked.pop("dataset"), **asked)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3, 40), st.data())
+def test_neighbours_hold_what_they_say(count: int, data: st.DataObject) -> None:
+    record = data.draw(st.integers(0, count - 1))
+    for dataset in (list(range(count)), np.arange(count), torch.arange(count), range(count)):
+        without, even, odd = neighbours_of(dataset, record)
+        assert [int(without.dataset[i]) for i in range(count - 1)] == [i for i in range(count) if i != record]
+        assert sorted([*even.place, *odd.place]) == list(range(count))
+        for one in (without, even, odd):
+            assert all(int(one.dataset[at]) == index for index, at in one.place.items())
+        for one in neighbours_of(dataset, record, replacement=-1):
+            assert len(one.dataset) == count
+            assert [int(one.dataset[i]) for i in range(count)] == [i if i in one.place else -1 for i in range(count)]
+
+
+@given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=5), st.lists(st.floats(allow_nan=False), min_size=1))
+def test_texts_and_digests_are_equal_where_constants_are(one: list[float], other: list[float]) -> None:
+    same = [a.hex() for a in np.abs(one)] == [b.hex() for b in np.abs(other)]
+    assert (digest(np.abs(one)) == digest(np.abs(other))) == same
+    assert (text_of(list(map(abs, one))) == text_of(list(map(abs, other)))) == same
+    assert text_of(torch.tensor(2.0)) == text_of(2) == text_of(np.float64(2.0)) == "2"
