@@ -2,7 +2,8 @@
 
 The phases of the mechanism are what is claimed, and bounds are theirs. The recording is what ran: the checks of
 ``dpspec check`` hold it against its own options, and those here against the spec, so that a run that is not the
-declared one deviates. What the recording leaves open of the assumptions stands in every proof.
+declared one deviates. What the recording leaves open of the assumptions stands in every proof. Canaries that were
+planted and scored are evidence, which the judge holds against the claims and the bounds as that of any audit.
 """
 
 from __future__ import annotations
