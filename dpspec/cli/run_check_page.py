@@ -78,7 +78,9 @@ def _cautions(checked: CheckedRun) -> list[str]:
     found = list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
     if checked.verdict is None and checked.canaries is not None:
         against = told_against(checked.canaries, math.inf, counted=False)
-        found = found if against is None else [f"{against[0].capitalize()} {against[1]}.", *found]
+        if against is not None:
+            words = f"contradicted {against[1]}" if against[0] == "contradicted" else against[1]
+            found.insert(0, f"{words[0].upper()}{words[1:]}.")
     return found
 
 
@@ -156,14 +158,13 @@ def _canaries(checked: CheckedRun) -> str:
     if found is None:
         kept = checked.run.scored is not None
         return f"nothing, {'their scores were kept back' if kept else 'run.score was not called: they were not scored'}"
-    scored = checked.run.scored
-    model = "the final model" if scored is not None and scored.final else "another model than the recorder saw last"
+    model = "the final model" if found.final else "another model than the recorder saw last"
     said = (
         f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a record that is put to nothing, from "
         f"{model}; with every guess right it would be {nearest(found.largest)}"
     )
     if found.contradicts:
-        return f"{said}. CONTRADICTED: the recorded schedule does not allow that, p = {upper(found.p_value)}"
+        return f"{said}. The recorded schedule does not allow that: p = {upper(found.p_value)}"
     if found.above:
         return f"{said}. Above the certified bound, as in one of twenty sound runs: p = {upper(found.p_value)}"
     return said
@@ -290,6 +291,7 @@ def _canary_json(checked: CheckedRun) -> Mapping[str, Any] | None:
         "guesses": list(found.guesses),
         "correct": list(found.correct),
         "p_value": found.p_value,
+        "final_model": found.final,
         "contradicts": found.contradicts,
         "above_certified": found.above,
         "assumptions": [{"name": one.name, "status": one.status, "text": one.text} for one in found.assumptions],

@@ -222,11 +222,16 @@ class Recorder:
             raise UsageError(f"run.score is for after the block: {why}")
         collate = getattr(self._parts.loader, "collate_fn", None) or default_collate
         values = scores_of(model, loss, planted.canaries, collate, batch_size)
-        held = {id(p) for p in model.parameters()}
-        final = float(self._watch.moved()) == 0.0 and all(id(p) in held for p in self._trained)
         content = table(planted.coins, values, planted.source)
         self._scored = True
-        writer.scored(content, canaries=len(planted.canaries), final=final)
+        writer.scored(content, canaries=len(planted.canaries), final=self._is_final(model))
+
+    def _is_final(self, model: nn.Module) -> bool:
+        """Whether a model has the parameters of the recorded one, which are those that its last step left."""
+        given = dict(_named(model))
+        pairs = [(given.get(name), p) for name, p in _named(self._parts.model)]
+        same = all(q is p or (q is not None and q.dtype == p.dtype and torch.equal(q.cpu(), p.cpu())) for q, p in pairs)
+        return same and float(self._watch.moved()) == 0.0
 
     # Who is watched.
 
@@ -365,3 +370,8 @@ class Recorder:
                 stacklevel=3,
             )
             writer.close()
+
+
+def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters by their names in the module that Opacus wraps."""
+    return [(name.removeprefix("_module."), p) for name, p in model.named_parameters()]

@@ -73,24 +73,54 @@ def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed,
     assert capsys.readouterr().out.startswith("REFUTED")
 
 
-def test_a_model_that_was_trained_on_contradicts_the_recording(tmp_path, capsys, monkeypatch):
-    run, model, _ = train(tmp_path / "run", fault="trained-on", canaries=1000)
+def test_a_spec_of_the_run_is_refuted_by_its_canaries_too(tmp_path, monkeypatch):
+    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
     run.score(model, loss)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
+    (verdict,) = json.loads(Path("result.json").read_text())["audits"][0]["verdicts"]
+    assert verdict["verdict"] == "refuted"
+    assert main(["verify", "result.json"]) == 0
+
+
+def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recording(tmp_path, capsys, monkeypatch):
+    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=1000)
+    run.score(copy_of(model), loss)
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.exit_code) == ("contradicted", ExitCode.UNEXPECTED)
     assert found.canaries.p_value <= 1e-6
-    assert found.canaries.assumptions[0].name == "scored-model"
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert "CONTRADICTED" in page
     assert page.index("Note: Contradicted by 1000 canaries") < page.index("What ran")
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
-    conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
+    audit = json.loads(Path("result.json").read_text())["audits"][0]
+    assert audit["verdicts"][0]["verdict"] == "contradicted"
+    conformance = audit["conformance"]
     assert conformance["status"] == "deviates"
     assert "nothing-unseen (lower bound by canaries, above what the recorded schedule allows" in conformance["reason"]
     assert main(["verify", "result.json"]) == 0
+
+
+def copy_of(model):
+    """The same parameters in another module, as a checkpoint gives them."""
+    other = nn.Linear(model.in_features, 1, bias=False)
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(tmp_path, monkeypatch):
+    run, model, _ = train(tmp_path / "run", fault="trained-on", canaries=300)
+    run.score(model, loss)
+    found = checked(tmp_path / "run", epsilon=2.5)
+    assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
+    assert "not the recorded one as its last step left it" in found.reason
+    assert found.canaries.assumptions[0].name == "scored-model"
+    other, fresh, _ = train(tmp_path / "other")
+    other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
+    assert not checked(tmp_path / "other").canaries.final
 
 
 def test_every_coin_and_every_guess_is_accounted_for(scored):
@@ -314,8 +344,14 @@ def test_a_spec_judges_the_recording_of_a_planted_run_and_holds_its_scores_fast(
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 0
     assert main(["verify", "result.json"]) == 0
-    (note,) = [n for n in json.loads(Path("result.json").read_text())["audits"][0]["notes"] if "canaries show" in n]
-    assert note.startswith("Its 400 canaries show epsilon >= ")
+    audit = json.loads(Path("result.json").read_text())["audits"][0]
+    (bound,) = [one for one in audit["findings"] if one["bound"] == "lower"]
+    assert bound["value"] == checked(copy).canaries.lower
+    assert (bound["scope"]["adjacency"], bound["scope"]["access"]) == ("zero-out", "final-model")
+    assert audit["evidence"][0]["statistics"]["canaries"] == 400
+    copy.rename("elsewhere")
+    assert main(["verify", "result.json"]) == 7
+    Path("elsewhere").rename(copy)
     (copy / CANARIES).write_bytes(b"other")
     assert main(["verify", "result.json"]) == 1
     capsys.readouterr()
@@ -389,7 +425,6 @@ SECRET = np.zeros(32, dtype=np.uint8)
         (lambda c: {**c, "score": np.zeros((400, 2))}, "must have 1 axis"),
         (lambda c: {**c, "score": np.zeros(2 * 10**6), "coin": np.zeros(2 * 10**6)}, "at most|more than|larger"),
     ],
-    ids=str,
 )
 def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):
     with np.load(scored[0] / CANARIES) as file:

@@ -2,7 +2,8 @@
 
 The phases of the mechanism are what is claimed, and bounds are theirs. The recording is what ran: the checks of
 ``dpspec check`` hold it against its own options, and those here against the spec, so that a run that is not the
-declared one deviates. What the recording leaves open of the assumptions stands in every proof.
+declared one deviates. What the recording leaves open of the assumptions stands in every proof. Canaries that were
+planted and scored are evidence, which the judge holds against the claims and the bounds as that of any audit.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from dpspec.contract import Assumption, Check, Diagnostic, Facts, Finding, Phase, Spec
+from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Outcome, Phase, Spec
 from dpspec.engine.recorded.assumptions import assumptions
 from dpspec.engine.recorded.cautions import cautions
 from dpspec.engine.recorded.checked_run import Question, canaries_of, cost_of, look_at
-from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound
+from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound, evidence_of
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, ZERO_OUT
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
-from dpspec.engine.results.decimals import lower, upper
+from dpspec.engine.results.decimals import upper
 from dpspec.errors import SpecError, UsageError
+from dpspec.kit.findings import lower_from
 from dpspec.language.reading.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance.measurement import exact
@@ -47,11 +49,20 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredRun:
-    """What a recorded run says of its spec. notes: what it is, with the digest of its files."""
+    """What a recorded run says of its spec. evidence: what its canaries show, None where none were scored. notes: what
+    it is, with the digest of its files."""
 
     checks: tuple[Check, ...]
     assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    evidence: Evidence | None = None
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """What stands beside the bounds of the mechanism: checks, evidence, and the lower bound from it."""
+        yield from self.checks
+        if self.evidence is not None:
+            yield self.evidence
+            yield lower_from(self.evidence, CONFIDENCE)
 
     def under(self, finding: Finding) -> Finding:
         """A bound on the mechanism as declared, with what the recording leaves open."""
@@ -86,8 +97,8 @@ def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
             code="unsupported",
             message="a recorded run is not attacked by a spec: it is not made again",
             path=("audit",),
-            help="leave audit out: the bounds are those of its phases, and its conformance that of the recording; what "
-            "canaries of dpspec.plant show of it, dpspec check says",
+            help="leave audit out: the bounds are those of its phases, its conformance that of the recording, and the "
+            "evidence that of canaries that were planted and scored, if there are any",
         )
     for i, phase in enumerate(spec.phases):
         if phase.sampling.scheme != "poisson":
@@ -129,7 +140,8 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
     return DeclaredRun(
         checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records), *canary_checks(shown)),
         assumptions=tuple(map(_unvouched, rests)),
-        notes=(digest, *canary_notes(shown), *cautions(run, max(deltas, default=None))),
+        evidence=None if shown is None else evidence_of(run, shown),
+        notes=(digest, *cautions(run, max(deltas, default=None))),
     )
 
 
@@ -137,11 +149,16 @@ def _unvouched(one: Assumption) -> Assumption:
     return replace(one, name=f"{one.name}{_UNKNOWN}") if one.status == "unchecked" else one
 
 
-def as_recorded(findings: Sequence[Finding], checks: Sequence[Check], notes: Sequence[str]) -> DeclaredRun:
+def as_recorded(
+    findings: Sequence[Finding], checks: Sequence[Check], evidence: Sequence[Evidence], notes: Sequence[str]
+) -> DeclaredRun:
     """The same from a result, where the folder is not at hand."""
     bound = next((one for one in findings if one.scope.pipeline == "declared" and one.bound == "upper"), None)
     return DeclaredRun(
-        checks=tuple(checks), assumptions=bound.assumptions if bound is not None else (), notes=tuple(notes)
+        checks=tuple(checks),
+        assumptions=bound.assumptions if bound is not None else (),
+        notes=tuple(notes),
+        evidence=next(iter(evidence), None),
     )
 
 
@@ -185,15 +202,6 @@ def canary_checks(shown: CanaryBound | None) -> Iterator[Check]:
         test = "lower bound by canaries, above what the recorded schedule allows"
         note = f"at delta = {shown.delta:g}, p = {upper(shown.p_value)}"
         yield exact("nothing-unseen", test, "measured", False, shown.upper, shown.lower, note, detectable=None)
-
-
-def canary_notes(shown: CanaryBound | None) -> Iterator[str]:
-    """What canaries show, which no claim of a spec is held against."""
-    if shown is not None:
-        yield (
-            f"Its {shown.canaries} canaries show epsilon >= {lower(shown.lower)} at delta = {shown.delta:g}, at "
-            f"{CONFIDENCE:.0%} confidence, for zero-out. No claim here is held against that; dpspec check does it."
-        )
 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:

@@ -166,7 +166,7 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
             yield outcome
         elif outcome.bound != "lower":
             yield bounded.recording.under(outcome)
-    yield from bounded.recording.checks
+    yield from bounded.recording.outcomes()
 
 
 def _flaw(outcome: object, quantities: Container[str]) -> str:

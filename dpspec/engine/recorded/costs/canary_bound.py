@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from dpspec.contract import Assumption
+from dpspec.contract import Assumption, Evidence, FrozenMap, Scope
 from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canaries
-from dpspec.engine.recorded.costs.epsilons import Cost
+from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.stats.attacks import guess_counts
@@ -40,6 +40,7 @@ class CanaryBound:
     lower: epsilon is at least this, at :data:`CONFIDENCE`. largest: what would have been shown, had all guesses been
     right. upper: the certified epsilon of the schedule; None where it has none, and infinite where it is. p_value: of
     what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
+    final: whether the model that was scored is the recorded one as its last step left it.
     """
 
     delta: float
@@ -51,6 +52,7 @@ class CanaryBound:
     largest: float
     upper: float | None
     p_value: float
+    final: bool
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -94,7 +96,33 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         largest=guess_counts.largest(number, guesses, delta, CONFIDENCE),
         upper=upper_end,
         p_value=guess_counts.p_value(number, guesses, correct, points),
+        final=run.scored is not None and run.scored.final,
         assumptions=_assumptions(run),
+    )
+
+
+def evidence_of(run: RecordedRun, found: CanaryBound) -> Evidence:
+    """The same for the judge of a spec: of the pipeline that ran, for zero-out, to who sees the final model."""
+    header = run.header
+    return Evidence(
+        id="canaries",
+        kind="one-run-ladder",
+        statistics=FrozenMap(
+            {"canaries": found.canaries, "guesses": list(found.guesses), "correct": list(found.correct)}
+        ),
+        scope=Scope(
+            adjacency=ZERO_OUT,
+            access="final-model",
+            adversary="record",
+            data="planted",
+            pipeline="executed",
+            min_records=max(0, (header.records or 0) - header.canaries),
+        ),
+        at=FrozenMap({"delta": found.delta, "group_size": 1}),
+        method=f"one run, final model, {found.canaries} canaries of a recorded script",
+        source=guess_counts.SOURCE,
+        power=found.largest,
+        assumptions=found.assumptions,
     )
 
 
@@ -103,23 +131,31 @@ def told_against(
 ) -> tuple[Literal["refuted", "contradicted", "open"], str] | None:
     """The verdict on a claim of ``epsilon`` where canaries say more than the schedule does, and why; None otherwise.
 
+    Where the model that was scored is not the recorded one, nothing is refuted, and nothing is proved either.
+
     counted: whether the claim is about neighbours of which one has a record more while constants follow from the number
     of records. Canaries are no such neighbours, and refute no such claim.
     """
     shown = f"by {found.canaries} canaries epsilon is at least {lower(found.lower)}, at {CONFIDENCE:.0%} confidence"
+    beyond = found.lower > epsilon and not counted
+    if not (found.contradicts or found.above or beyond):
+        return None
+    if not found.final:
+        return "open", (
+            f"{shown}, of the model that was scored, which is not the recorded one as its last step left it: what else "
+            "was done to it is not known"
+        )
     if found.contradicts:
         return "contradicted", (
             f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}): what made "
-            "the scored model is not what was recorded, or coins and scores are not what they are taken for"
+            "the model is not what was recorded, or coins and scores are not what they are taken for"
         )
-    if found.lower > epsilon and not counted:
+    if beyond:
         return "refuted", shown
-    if found.above:
-        return "open", (
-            f"{shown}, above the certified bound of the schedule; by chance that is so in one of twenty sound runs: "
-            "train again, with other coins and more canaries"
-        )
-    return None
+    return "open", (
+        f"{shown}, above the certified bound of the schedule; by chance that is so in one of twenty sound runs: train "
+        "again, with other coins and more canaries"
+    )
 
 
 def outcomes(read: CanaryScores) -> str:
