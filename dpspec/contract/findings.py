@@ -201,7 +201,9 @@ class Facts:
     trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
     that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
     backend that the spec names. ``initial_weights`` is the SHA-256 of the file that the model starts from, None where
-    its weights are drawn. Core fills in ``parameters``, ``capabilities`` and ``initial_weights``.
+    its weights are drawn. ``vocabulary`` is None for features that are quantities; where records are texts it says how
+    many tokens there are: features are then whole numbers below it, and 0 is padding. Core fills in ``parameters``,
+    ``capabilities`` and ``initial_weights``.
     """
 
     records: int
@@ -213,3 +215,4 @@ class Facts:
     digest: str | None = None
     capabilities: tuple[str, ...] = ()
     initial_weights: str | None = None
+    vocabulary: int | None = None

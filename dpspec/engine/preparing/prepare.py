@@ -161,6 +161,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offered = _find(catalog.models, spec.model.kind, "model")
         offers["model"] = (spec.model.kind, offered)
         try:
+            _require_takes_texts(offered, facts)
             model = factory_of(offered, options_of(spec), facts)
             facts = dataclasses.replace(facts, parameters=model.parameters())
         except ValueError as error:
@@ -174,7 +175,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
-    problems += _unrecorded(spec)
+    problems += [*_texts(spec, facts, mechanism), *_unrecorded(spec)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
     return Prepared(
@@ -277,6 +278,25 @@ def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             path=("data", "missing"),
             help="leave missing out and write a public constant into the empty cells beforehand, which costs nothing, "
             "or take a mechanism that imputes and accounts for it",
+        )
+
+
+def _texts(spec: Spec, facts: Facts, mechanism: Offered) -> Iterator[Diagnostic]:
+    """Ids of tokens are no quantities: only mechanisms that compute with none are given them."""
+    if facts.vocabulary is not None and not mechanism.provider.tokens:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"{spec.mechanism.kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
+            path=("data", "kind"),
+            help="take a mechanism for which features are no quantities, such as group",
+        )
+
+
+def _require_takes_texts(model: Offered, facts: Facts) -> None:
+    if facts.vocabulary is not None and not model.provider.tokens:
+        raise ValueError(
+            f"{model.provider.kind} computes with features, and the records are ids of {facts.vocabulary} tokens; "
+            "transformer takes them"
         )
 
 

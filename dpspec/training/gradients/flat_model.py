@@ -155,7 +155,7 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
         *(nn.GroupNorm, nn.LayerNorm, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
         *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-        *(modules.Sum, modules.Subsample, modules.ZeroFirst),
+        *(nn.ModuleList, modules.Sum, modules.Subsample, modules.ZeroFirst, modules.Encoder, modules.EncoderLayer),
     }
 )
 

@@ -43,13 +43,14 @@ def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 @contextmanager
 def written_out(model: nn.Module) -> Iterator[None]:
     """Within it the recurrent layers of a model run step by step; afterwards they are what they were."""
-    layers = [module for module in model.modules() if type(module) in _CELLS and "forward" not in vars(module)]
-    for layer in layers:
-        layer.forward = partial(_forward, layer)  # type: ignore[method-assign]
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in _CELLS]
+    replaced = [layer for layer in layers if "forward" not in vars(layer)]
+    for layer in replaced:
+        layer.forward = partial(_forward, layer)
     try:
         yield
     finally:
-        for layer in layers:
+        for layer in replaced:
             del layer.forward
 
 
