@@ -108,12 +108,11 @@ class _Texts(Source):
         """The facts of so many texts; ``key`` identifies them."""
         length, vocabulary = self.number("length"), self.number("vocabulary")
         check_count(self.what(), (records + test_records, length))
-        classes = self.number("classes")
         decided: dict[str, Json] = {"length": length, "vocabulary": vocabulary, **key}
         return Facts(
             records=records,
             features=length,
-            classes=classes,
+            classes=self.number("classes"),
             shape=(length,),
             test_records=test_records,
             digest=digest(decided),
@@ -131,9 +130,8 @@ class Tokens(_Texts):
 
     def describe(self) -> Facts:
         """Counts lines, or reads the headers of arrays."""
-        file = self._file()
+        file, truncate = self._file(), bool(self.options.get("truncate", False))
         count = self._counts_of_arrays if self._is_archive(file) else self._count_of_lines
-        truncate = bool(self.options.get("truncate", False))
         return self.facts_of(*count(file), {"kind": "tokens", "file": sha256(file), "truncate": truncate})
 
     def read(self) -> LoadedData:

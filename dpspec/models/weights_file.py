@@ -33,15 +33,20 @@ PLACE = "model.initial.path"
 #: Names that a message lists at most, of each sort.
 _SHOWN = 3
 
-#: What safetensors calls torch's types.
-_TYPES = dict(
-    pair.split()
-    for pair in (
-        *("torch.float64 F64", "torch.float32 F32", "torch.float16 F16", "torch.bfloat16 BF16"),
-        *("torch.int64 I64", "torch.int32 I32", "torch.int16 I16", "torch.int8 I8", "torch.uint8 U8"),
-        "torch.bool BOOL",
-    )
-)
+#: The types that models have: as safetensors calls them, and the bytes that one value takes.
+_TYPES = {
+    "torch.float64": ("F64", 8),
+    "torch.float32": ("F32", 4),
+    "torch.float16": ("F16", 2),
+    "torch.bfloat16": ("BF16", 2),
+    "torch.int64": ("I64", 8),
+    "torch.int32": ("I32", 4),
+    "torch.int16": ("I16", 2),
+    "torch.int8": ("I8", 1),
+    "torch.uint8": ("U8", 1),
+    "torch.bool": ("BOOL", 1),
+}
+_SIZES = dict(_TYPES.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,11 @@ class FromFile:
     def __init__(self, factory: ModelFactory, path: Path) -> None:
         """Raises ``DataError`` where the file cannot be read, ``ValueError`` where it holds another model's weights."""
         self._factory = factory
-        module, header = factory.build(0), header_of(path)
+        header = header_of(path)
+        if factory.parameters() > MOST_BYTES // 4:  # before it is built, which takes as much
+            most = f"at most {MOST_BYTES // 4} can be read from a file"
+            raise ValueError(f"the model has {factory.parameters()} parameters; {most}")
+        module = factory.build(0)
         require_alike(path, header, module)
         self._weights = _read(path)
         if {name: _entry(tensor) for name, tensor in self._weights.tensors.items()} != header:
@@ -155,8 +164,11 @@ def _entries(parsed: object, rest: int) -> Iterator[tuple[str, Entry]]:
         shape, places = about["shape"], about["data_offsets"]
         if not isinstance(about["dtype"], str) or not (_counts(shape) and _counts(places) and len(places) == 2):
             raise _BrokenError(f"{quoted(name)} has a type, a shape or a place that is none")
-        if not places[0] <= places[1] <= rest or prod(shape) > 8 * rest:
-            raise _BrokenError(f"{quoted(name)} is not within the file")
+        size = _SIZES.get(about["dtype"])
+        if size is None:
+            raise _BrokenError(f"{quoted(name)} is of type {quoted(about['dtype'])}, which no model here has")
+        if places[1] > rest or places[1] - places[0] != size * prod(shape):
+            raise _BrokenError(f"{quoted(name)} is not within the file, or not of its own size")
         end = max(end, places[1])
         yield name, Entry(type=about["dtype"], shape=tuple(shape))
     if end < rest:
@@ -239,7 +251,8 @@ def _tied(module: torch.nn.Module) -> list[list[str]]:
 
 
 def _entry(tensor: torch.Tensor) -> Entry:
-    return Entry(type=_TYPES.get(str(tensor.dtype), str(tensor.dtype)), shape=tuple(tensor.shape))
+    name, _ = _TYPES.get(str(tensor.dtype), (str(tensor.dtype), 0))
+    return Entry(type=name, shape=tuple(tensor.shape))
 
 
 def _some(told: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dpspec.contract import Facts, FrozenMap
+from dpspec.contract import Facts, FrozenMap, LoadedData
+from dpspec.engine.preparing.checked_providers import _CheckedSource
 from dpspec.engine.preparing.prepare import check, prepare
+from dpspec.errors import PluginError
 from dpspec.language.load import from_document, load_specs
 from dpspec.models.transformer import Transformer
 from dpspec.registry.loader import load_catalog
@@ -134,3 +137,36 @@ def test_random_texts_use_every_token_alike() -> None:
 def test_the_shipped_spec_is_valid() -> None:
     (spec,) = load_specs([Path(__file__).parents[2] / "specs" / "text" / "transformer.yaml"], CATALOG).specs
     assert check(spec, CATALOG) == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "flaw"),
+    [
+        ([[0, 3], [10, 1]], False),
+        ([[0, 3], [11, 1]], True),
+        ([[0, -1]], True),
+        ([[0.5, 1]], True),
+    ],
+)
+def test_a_plugins_texts_are_ids(rows: list[list[float]], flaw: bool) -> None:
+    """A source of somebody else, which says that its records are texts, is held to that before training."""
+    x = np.array(rows, dtype=np.float32)
+    data = LoadedData(train_x=x, train_y=np.zeros(len(x), dtype=np.int64), test_x=x[:0], test_y=np.zeros(0, np.int64))
+    facts = Facts(records=len(x), features=2, classes=2, shape=(2,), vocabulary=11)
+
+    class Theirs:
+        def __init__(self, options: FrozenMap, directory: Path) -> None: ...
+
+        def facts(self) -> Facts:
+            return facts
+
+        def load(self) -> LoadedData:
+            return data
+
+    offered = dataclasses.replace(CATALOG.datasets["tokens"], distribution="somebody's", plugin="theirs")
+    source = _CheckedSource(offered, Theirs(FrozenMap({}), Path()), FrozenMap({}))
+    if flaw:
+        with pytest.raises(PluginError, match=r"train_x holds values that are no ids in 0\.\.10"):
+            source.load()
+    else:
+        assert source.load() is data

@@ -121,6 +121,16 @@ def test_another_models_weights_are_refused_before_they_are_read(change, said, t
         FromFile(Factory(dense), tmp_path / "w.safetensors")
 
 
+def test_a_model_that_no_file_can_hold_is_not_built(tmp_path: Path) -> None:
+    class Huge(Factory):
+        def parameters(self) -> int:
+            return 10**12
+
+    save_file(Factory(dense).build(1).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match="the model has 1000000000000 parameters; at most 268435456"):
+        FromFile(Huge(lambda: pytest.fail("the model was built")), tmp_path / "w.safetensors")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite(value: float, tmp_path: Path) -> None:
     state = {name: t.clone() for name, t in Factory(dense).build(1).state_dict().items()}
@@ -149,6 +159,8 @@ FITS = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         ({"w": {**FITS, "shape": [2**30] * 16}}, b"0000", "'w' is not within the file"),
         ({"w": {**FITS, "data_offsets": [0, 8]}}, b"0000", "'w' is not within the file"),
         ({"w": {**FITS, "data_offsets": [4, 0]}}, b"0000", "'w' is not within the file"),
+        ({"w": {**FITS, "shape": [2]}}, b"0000", "'w' is not within the file, or not of its own size"),
+        ({"w": {**FITS, "dtype": "F8_E4M3"}}, b"0000", "'w' is of type 'F8_E4M3', which no model here has"),
         ({"w": FITS}, b"00000000", "4 bytes at its end belong to no tensor"),
         (b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "shape": [2]}}', b"0000", "stands twice"),
     ],

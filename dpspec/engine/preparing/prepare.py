@@ -36,6 +36,7 @@ from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
 from dpspec.engine.preparing.initial_weights import options_of, started
+from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
@@ -161,7 +162,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offered = _find(catalog.models, spec.model.kind, "model")
         offers["model"] = (spec.model.kind, offered)
         try:
-            _require_takes_texts(offered, facts)
+            require_takes_texts(offered, facts)
             model = factory_of(offered, options_of(spec), facts)
             facts = dataclasses.replace(facts, parameters=model.parameters())
         except ValueError as error:
@@ -175,7 +176,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
-    problems += [*_texts(spec, facts, mechanism), *_unrecorded(spec)]
+    problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
     return Prepared(
@@ -278,25 +279,6 @@ def _missing(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             path=("data", "missing"),
             help="leave missing out and write a public constant into the empty cells beforehand, which costs nothing, "
             "or take a mechanism that imputes and accounts for it",
-        )
-
-
-def _texts(spec: Spec, facts: Facts, mechanism: Offered) -> Iterator[Diagnostic]:
-    """Ids of tokens are no quantities: only mechanisms that compute with none are given them."""
-    if facts.vocabulary is not None and not mechanism.provider.tokens:
-        yield Diagnostic(
-            code="unsupported",
-            message=f"{spec.mechanism.kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
-            path=("data", "kind"),
-            help="take a mechanism for which features are no quantities, such as group",
-        )
-
-
-def _require_takes_texts(model: Offered, facts: Facts) -> None:
-    if facts.vocabulary is not None and not model.provider.tokens:
-        raise ValueError(
-            f"{model.provider.kind} computes with features, and the records are ids of {facts.vocabulary} tokens; "
-            "transformer takes them"
         )
 
 
