@@ -203,7 +203,10 @@ class Facts:
     ``records`` counts the training records, ``shape`` is that of one record, ``parameters`` the number of
     trainable parameters (None where the spec has no model). ``digest`` identifies the rows; it is None for data
     that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
-    backend that the spec names.
+    backend that the spec names. ``initial_weights`` is the SHA-256 of the file that the model starts from, None where
+    its weights are drawn. ``vocabulary`` is None for features that are quantities; where records are texts it says how
+    many tokens there are: features are then whole numbers below it, and 0 is padding. Core fills in ``parameters``,
+    ``capabilities`` and ``initial_weights``.
     """
 
     records: int
@@ -214,3 +217,5 @@ class Facts:
     parameters: int | None = None
     digest: str | None = None
     capabilities: tuple[str, ...] = ()
+    initial_weights: str | None = None
+    vocabulary: int | None = None

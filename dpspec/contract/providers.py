@@ -53,6 +53,8 @@ class Mechanism:
         installed; the same holds of data sets, models and backends. dpspec's own go by their revisions.
     steps: whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism) or not.
     missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
+    tokens: whether records may be texts (``Facts.vocabulary``): whether nothing it does takes features for quantities;
+        other mechanisms are refused such data.
     units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
     """
 
@@ -67,6 +69,7 @@ class Mechanism:
     missing: bool = False
     units: frozenset[str] = frozenset({"record"})
     revision_only: bool = False
+    tokens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,10 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model kind. ``factory`` names a class with the methods of :class:`ModelFactory`'s constructor."""
+    """A model kind. ``factory`` names a class with the methods of :class:`ModelFactory`'s constructor.
+
+    tokens: whether it takes texts (``Facts.vocabulary``); core refuses them for other kinds.
+    """
 
     kind: str
     summary: str
@@ -91,6 +97,7 @@ class Model:
     factory: str
     trial_revision: int = 1
     revision_only: bool = False
+    tokens: bool = False
 
 
 #: What a backend can show to observers, and what it can plant.

@@ -68,11 +68,21 @@ COMMON: dict[str, Json] = {
 }
 
 
-def schema(own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False) -> dict[str, Json]:
-    """The JSON Schema of a data block: a kind's own keys and the common ones; ``public`` is that key's default."""
+#: The common keys that scale features.
+_SCALING = ("standardise", "radius")
+
+
+def schema(
+    own: Mapping[str, Json], required: Sequence[str] = (), *, public: bool = False, scaled: bool = True
+) -> dict[str, Json]:
+    """The JSON Schema of a data block: a kind's own keys and the common ones.
+
+    public: that key's default. scaled: whether the features are quantities, which the common keys can scale.
+    """
+    common = {key: value for key, value in COMMON.items() if scaled or key not in _SCALING}
     return {
         "type": "object",
-        "properties": {**own, **COMMON, "public": {**_PUBLIC, "default": public}},
+        "properties": {**own, **common, "public": {**_PUBLIC, "default": public}},
         "required": list(required),
         "additionalProperties": False,
     }

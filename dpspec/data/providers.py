@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import arrays, bundled, huggingface, images, remote, synthetic, table_files
+from dpspec.data import arrays, bundled, huggingface, images, remote, synthetic, table_files, tokens
 
 DATASETS: tuple[Dataset, ...] = (
     bundled.BREAST_CANCER,
@@ -17,4 +17,6 @@ DATASETS: tuple[Dataset, ...] = (
     remote.OPENML,
     table_files.PARQUET,
     synthetic.DATASET,
+    tokens.SYNTHETIC,
+    tokens.TOKENS,
 )

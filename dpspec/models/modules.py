@@ -1,4 +1,5 @@
-"""Torch modules that torch itself has no name for. None holds parameters of its own, changes its input or branches."""
+"""Torch modules that torch itself has no name for. None holds parameters but in torch's own layers, changes its input,
+or branches on values."""
 
 from __future__ import annotations
 
@@ -39,3 +40,70 @@ class ZeroFirst(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, k) to (n, k + 1)."""
         return torch.nn.functional.pad(x, (1, 0))
+
+
+#: What stands in place of attention to padding: its exponential is 0 beside any other.
+_NEVER = -1e9
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, device="meta", dtype=torch.float32)
+
+
+def _norm(width: int) -> nn.LayerNorm:
+    return nn.LayerNorm(width, device="meta", dtype=torch.float32)
+
+
+def _table(count: int, width: int) -> nn.Embedding:
+    return nn.Embedding(count, width, device="meta", dtype=torch.float32)
+
+
+class Encoder(nn.Module):
+    """Ids (n, length) to (n, width): attention and dense layers, then the mean over what is no padding (id 0).
+
+    Weights are not initialised: whoever makes it fills them in.
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int, heads: int, depth: int, hidden: int) -> None:
+        super().__init__()
+        self.tokens = _table(vocabulary, width)
+        self.positions = _table(length, width)
+        self.layers = nn.ModuleList(EncoderLayer(width, heads, hidden) for _ in range(depth))
+        self.norm = _norm(width)
+        self.to_empty(device="cpu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Records (n, length), whole numbers of any type."""
+        ids = x.long()
+        real = (ids != 0).to(self.norm.weight.dtype)
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        h = self.tokens(ids) + self.positions(places)
+        for layer in self.layers:
+            h = layer(h, real)
+        weights = real.unsqueeze(-1)
+        mean: Tensor = (self.norm(h) * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+        return mean
+
+
+class EncoderLayer(nn.Module):
+    """x + attention(norm(x)), then x + dense(norm(x)); every parameter in a layer that has a rule for its gradients."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention = _norm(width)
+        self.packed = _linear(width, 3 * width)
+        self.attended = _linear(width, width)
+        self.before_dense = _norm(width)
+        self.inner = _linear(width, hidden)
+        self.outer = _linear(hidden, width)
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        """Vectors (n, length, width); ``real`` (n, length) is 1 where there is a token and 0 where there is padding."""
+        split = (*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
+        q, k, v = self.packed(self.before_attention(x)).view(split).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (1.0 - real)[:, None, None, :] * _NEVER
+        heard = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        x = x + self.attended(heard)
+        found: Tensor = x + self.outer(nn.functional.gelu(self.inner(self.before_dense(x))))
+        return found

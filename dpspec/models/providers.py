@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpspec.contract import Model
-from dpspec.models import convolutional, dense, residual
+from dpspec.models import convolutional, dense, residual, transformer
 
 MODELS: tuple[Model, ...] = (
     convolutional.CNN_SMALL,
@@ -13,5 +13,6 @@ MODELS: tuple[Model, ...] = (
     dense.MLP,
     residual.RESNET20,
     dense.TABULAR_MLP,
+    transformer.TRANSFORMER,
     residual.WIDE_RESNET_16_4,
 )

@@ -87,7 +87,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
     "audit": frozenset(),
     "claims": frozenset({"id", "kind"}),
     "data": frozenset({"kind"}),
-    "model": frozenset({"kind"}),
+    "model": frozenset({"kind", "initial"}),
     "training": frozenset({"backend"}),
 }
 

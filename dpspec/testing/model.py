@@ -119,6 +119,9 @@ class ModelSuite(ProviderSuite):
         import torch
 
         shape = self.facts.shape or (self.facts.features,)
+        if self.facts.vocabulary is not None:
+            source = torch.Generator().manual_seed(seed)
+            return torch.randint(0, self.facts.vocabulary, (_BATCH, *shape), generator=source).float()
         return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(seed))
 
     def _first_output(self, module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:

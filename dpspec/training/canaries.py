@@ -149,19 +149,26 @@ class Rows(NamedTuple):
     owner: Array
 
 
-def make(kind: str, count: int, x: Array, y: Array, classes: int, seed: int) -> Records:
+def make(
+    kind: str, count: int, x: Array, y: Array, classes: int, seed: int, *, vocabulary: int | None = None
+) -> Records:
     """``count`` canary records after the training records ``x`` (n, ...), ``y`` (n,).
 
     mislabelled: training records with a wrong label. blank: all features at their smallest value, each with another
     label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
-    value in ``x``, a random label. duplicate: training records as they are. Training records are taken without
+    value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
+    duplicate: training records as they are. Training records are taken without
     repetition as long as there are enough of them. Raises ``ValueError`` where the kind cannot be made.
     """
     if kind not in KINDS:
         raise ValueError(f"the kind of input canaries must be one of {', '.join(KINDS)}, got {kind!r}")
     if len(x) == 0:
         raise ValueError("canaries are made after training records, and there are none")
-    return KINDS[kind](count, x, y, classes, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    if kind == "noise" and vocabulary is not None:
+        ids = rng.integers(1, vocabulary, size=(count, *x.shape[1:])).astype(x.dtype)
+        return Records(ids, rng.integers(0, classes, size=count).astype(y.dtype))
+    return KINDS[kind](count, x, y, classes, rng)
 
 
 def plant(x: Array, y: Array, canaries: Records, copies: Array, coins: Array) -> Rows:

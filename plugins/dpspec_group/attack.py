@@ -192,7 +192,8 @@ def _records(
     # Many runs look for the same records in each; one run draws its own.
     which = 0 if attack.method == "many-run" else index
     canaries = input_canaries.make(
-        attack.kind, len(sizes), job.x, job.y, context.facts.classes, context.seed(which, "records")
+        *(attack.kind, len(sizes), job.x, job.y, context.facts.classes, context.seed(which, "records")),
+        vocabulary=context.facts.vocabulary,
     )
     initial, expected = flat_model.flatten(job.model), attack.records_on_average
     watcher: Residuals | None = None

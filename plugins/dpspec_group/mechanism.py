@@ -148,4 +148,5 @@ GROUP = dps.Mechanism(
     audit="dpspec_group.mechanism:GroupAudit",
     example=EXAMPLE,
     trial_revision=6,
+    tokens=True,
 )

@@ -205,6 +205,7 @@ def test_schema_accepts_what_the_sources_understand(case: str) -> None:
 
 
 def test_facts_load_nothing_heavy(files: Path) -> None:
+    (files / "texts.jsonl").write_text('{"tokens": [1, 2], "label": 1}\n')
     program = f"""
 import sys
 from importlib import import_module
@@ -212,7 +213,9 @@ from pathlib import Path
 from dpspec.contract import FrozenMap
 from dpspec.data.providers import DATASETS
 assert "numpy" not in sys.modules
-cases = {[*CASES.values(), *REMOTE.values()]!r} + [("declared", {{"records": 3}})]
+texts = {{"path": "texts.jsonl", "vocabulary": 9, "length": 4, "classes": 2}}
+cases = {[*CASES.values(), *REMOTE.values()]!r} + [("declared", {{"records": 3}}), ("tokens", texts)]
+cases.append(("synthetic-tokens", {{}}))
 for kind, options in cases:
     module, name = next(d.source for d in DATASETS if d.kind == kind).split(":")
     assert getattr(import_module(module), name)(FrozenMap(options), Path({str(files)!r})).facts().records

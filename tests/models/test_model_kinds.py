@@ -34,12 +34,25 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("resnet20", {}, (3, 8, 8)),
     ("resnet20", {"groups": 4, "activation": "tanh"}, (1, 9, 11)),
     ("wide-resnet-16-4", {"groups": 8}, (1, 8, 9)),
+    ("transformer", {}, (9,)),
+    ("transformer", {"width": 6, "heads": 3, "layers": 2, "hidden": 5}, (1,)),
 ]
+
+#: Kinds that take texts are given ids below this.
+VOCABULARY = 11
+
+
+def _records(kind: str, count: int, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(seed)
+    if kind == "transformer":
+        return torch.randint(0, VOCABULARY, (count, *shape), generator=source)
+    return torch.rand(count, *shape, generator=source, dtype=torch.float64)
 
 
 def _factory(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int = 10) -> ModelFactory:
     module, name = next(m.factory for m in MODELS if m.kind == kind).split(":")
-    facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape)
+    vocabulary = VOCABULARY if kind == "transformer" else None
+    facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape, vocabulary=vocabulary)
     made: ModelFactory = getattr(import_module(module), name)(FrozenMap(options), facts)
     return made
 
@@ -186,7 +199,7 @@ def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int
     In float64: the float32 sums of a deep network differ by more than rounding of the last bit.
     """
     module = _factory(kind, options, shape).build(2).double()
-    x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = _records(kind, 3, shape, 0)
     parameters = dict(module.named_parameters())
 
     def score(weights: dict[str, torch.Tensor], record: torch.Tensor) -> torch.Tensor:
@@ -233,7 +246,7 @@ def test_schema_is_valid_described_and_understood(model: Any) -> None:
         assert inner["description"].endswith("."), name
         jsonschema.validate(inner["default"], inner)
     defaults = {name: inner["default"] for name, inner in _properties(model.schema)}
-    shape = (784,) if model.kind == "tabular-mlp" else (1, 28, 28)
+    shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
     assert _factory(model.kind, defaults, shape).parameters() == _factory(model.kind, {}, shape).parameters()
     for kind, options, _ in CASES:
         if kind == model.kind:
@@ -247,8 +260,9 @@ from importlib import import_module
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.providers import MODELS
 for model in MODELS:
-    shape = (784,) if model.kind == "tabular-mlp" else (1, 28, 28)
-    facts = Facts(records=5, features=784, classes=10, shape=shape)
+    shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
+    vocabulary = 9 if model.kind == "transformer" else None
+    facts = Facts(records=5, features=784, classes=10, shape=shape, vocabulary=vocabulary)
     module, name = model.factory.split(":")
     assert getattr(import_module(module), name)(FrozenMap({}), facts).parameters() > 0
 print(sorted({"torch", "scipy", "sklearn", "numpy"} & set(sys.modules)))

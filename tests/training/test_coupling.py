@@ -17,7 +17,7 @@ from dpspec.training.gradients.persample import FlatModel
         (nn.SyncBatchNorm(4), ("SyncBatchNorm", "GroupNorm")),
         (nn.InstanceNorm1d(4, track_running_stats=True), ("InstanceNorm1d", "track_running_stats=False")),
         (nn.Dropout(0.5), ("Dropout", "generator")),
-        (nn.LSTM(4, 4), ("LSTM", "LSTMCell")),
+        (nn.LSTM(4, 4, 2, dropout=0.5), ("LSTM", "dropout=0")),
     ],
 )
 def test_named_with_a_replacement(layer, words):

@@ -14,6 +14,9 @@ from dpspec.models.providers import MODELS
 from dpspec.training.gradients.flat_model import record_by_record
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 
+#: Texts have ids below this.
+VOCABULARY = 7
+
 #: Tried in this order: kinds say themselves which data they take.
 _FACTS = [(shape, classes) for shape in ((3, 8, 9), (1, 28, 28), (12,)) for classes in (3, 2)]
 
@@ -22,7 +25,8 @@ def built(kind):
     """A small module of a kind, the shape of its records, and its classes."""
     module, name = next(model.factory for model in MODELS if model.kind == kind).split(":")
     for shape, classes in _FACTS:
-        facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape)
+        vocabulary = VOCABULARY if kind == "transformer" else None
+        facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape, vocabulary=vocabulary)
         try:
             return getattr(import_module(module), name)(FrozenMap({}), facts).build(1), shape, classes
         except ValueError:
@@ -30,8 +34,11 @@ def built(kind):
     raise AssertionError(f"no data for {kind}")
 
 
-def records(shape, classes, dtype):
+def records(kind, shape, classes, dtype):
     source = torch.Generator().manual_seed(2)
+    if kind == "transformer":
+        x = torch.randint(0, VOCABULARY, (4, *shape), generator=source).to(dtype)
+        return x, torch.randint(0, classes, (4,), generator=source)
     x = torch.randn(4, *shape, generator=source, dtype=torch.float64).to(dtype)
     return x, torch.randint(0, classes, (4,), generator=source)
 
@@ -49,7 +56,7 @@ def test_exactly_the_gradients_of_each_record(kind):
     """In float64, where they agree to ten digits."""
     model, shape, classes = built(kind)
     model = model.double()
-    x, y = records(shape, classes, torch.float64)
+    x, y = records(kind, shape, classes, torch.float64)
     expected = one_by_one(model, x, y)
     flat = FlatModel(model)
     assert torch.allclose(flat.rows(flat.initial(), x, y), expected, rtol=1e-9, atol=1e-10)
@@ -60,7 +67,7 @@ def test_exactly_the_gradients_of_each_record(kind):
 def test_to_the_accuracy_of_float32(kind):
     """Relative to each record's norm. Rounding may take a ReLU of a single record across its kink, of two hardly."""
     model, shape, classes = built(kind)
-    x, y = records(shape, classes, torch.float32)
+    x, y = records(kind, shape, classes, torch.float32)
     expected = one_by_one(model, x, y)
     norms = expected.double().norm(dim=1)
     flat = FlatModel(model)
@@ -84,5 +91,5 @@ def test_all_parameters_have_rules_and_need_no_vmap(kind):
     model, shape, classes = built(kind)
     assert record_by_record(model)
     flat = FlatModel(model)
-    flat.norms(flat.initial(), *records(shape, classes, torch.float32))
+    flat.norms(flat.initial(), *records(kind, shape, classes, torch.float32))
     assert flat._examples.covered == set(flat.layout.names)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from dpspec.contract import Facts, FrozenMap
+from dpspec.models.transformer import Transformer
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated, clipper
 from dpspec.training.gradients.persample import per_example_gradients
@@ -52,7 +54,33 @@ class Frozen(nn.Module):
         return self.last(torch.relu(self.fixed(self.first(x)) + self.shift))
 
 
+class Recurrent(nn.Module):
+    """Three steps of two features, in both directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.recur, self.head = nn.GRU(2, 3, batch_first=True, bidirectional=True), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.recur(x.view(len(x), 3, 2))[0].mean(1))
+
+
+class Texts(nn.Module):
+    """Ids made of features, some of them padding."""
+
+    def __init__(self):
+        super().__init__()
+        facts = Facts(records=1, features=FEATURES, classes=CLASSES, shape=(FEATURES,), vocabulary=5)
+        options = FrozenMap({"width": 4, "hidden": 3})
+        self.scores = Transformer(options, facts).build(int(torch.randint(0, 99, ())))
+
+    def forward(self, x):
+        return self.scores((3.0 * x.abs()).clamp(max=4.0).long())
+
+
 KINDS = {
+    "recurrent": (Recurrent, 1),
+    "texts": (Texts, 1),
     "linear": (lambda: nn.Linear(FEATURES, CLASSES), 1),
     "mlp": (lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU(), nn.LayerNorm(5), nn.Linear(5, CLASSES)), 2),
     "tied": (Tied, 1),

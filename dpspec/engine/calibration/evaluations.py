@@ -16,6 +16,7 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.checked_providers import audit_of
 from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare, resting_on
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
@@ -138,7 +139,7 @@ class Evaluations:
         context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
         try:
             bounds = resting_on(prepared.constants, prepared.audit.bound(prepared.spec, context), prepared.spec)
-            return tuple(o for o in bounds if isinstance(o, Finding))
+            return tuple(o for o in assumed_public(bounds, prepared.spec) if isinstance(o, Finding))
         except DataError as error:
             raise SpecError([data_unreadable(error, self.spec)]) from error
         finally:

@@ -34,6 +34,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Offered
+from dpspec.engine.preparing.texts import texts_flaw
 from dpspec.registry.foreign_calls import called, is_foreign, listed, made, misbehaved
 
 
@@ -91,7 +92,7 @@ class _CheckedSource(_Named):
         """The public facts."""
         facts = called(self._offered, "facts()", lambda: self._thing.facts())
         _require(self._offered, "facts()", facts, Facts)
-        counts = (facts.records, facts.features, facts.classes, facts.test_records, *facts.shape)
+        counts = (facts.records, facts.features, facts.classes, facts.test_records, facts.vocabulary or 0, *facts.shape)
         if min(counts) < 0:
             raise misbehaved(self._offered, f"facts() holds a negative count: {min(counts)}")
         return cast(Facts, facts)
@@ -103,7 +104,8 @@ class _CheckedSource(_Named):
             raise misbehaved(self._offered, f"load() returns a {type(rows).__name__}, not LoadedData")
         facts = self.facts()
         for part, number in (("train", facts.records), ("test", facts.test_records or None)):
-            if wrong := _rows_flaw(rows, part, number, tuple(facts.shape), bool(self._options.get("missing"))):
+            wrong = _rows_flaw(rows, part, number, tuple(facts.shape), bool(self._options.get("missing")))
+            if wrong := wrong or texts_flaw(getattr(rows, f"{part}_x"), part, facts.vocabulary):
                 raise misbehaved(self._offered, f"load(): {wrong}")
         return rows
 

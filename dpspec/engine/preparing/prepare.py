@@ -1,6 +1,7 @@
 """From a spec to what can run it: its data source, model, backend and audit, and what is wrong with them together.
 
-Nothing here reads rows or imports torch, so that ``validate`` and ``plan`` answer at once.
+Nothing here reads rows or imports torch, so that ``validate`` and ``plan`` answer at once; but for a spec that names
+initial weights, which are held against the model.
 
 Where a pipeline's constants (divisor, rate, clip norm, schedule) come from, its backend says. A divisor that counts the
 records tells who is among them, however much noise there is, and no bound holds then. So what the backend says stands
@@ -30,9 +31,12 @@ from dpspec.contract import (
     Spec,
     Trainer,
 )
+from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
+from dpspec.engine.preparing.initial_weights import options_of, started
+from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
@@ -151,20 +155,28 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         facts = _facts(source, recorded)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from None
-    facts = dataclasses.replace(facts, capabilities=tuple(sorted(backend.provider.capabilities)))
+    capabilities = tuple(sorted(backend.provider.capabilities))
+    facts = dataclasses.replace(facts, capabilities=capabilities, initial_weights=None)
     model: ModelFactory | None = None
     if spec.model is not None:
         offered = _find(catalog.models, spec.model.kind, "model")
         offers["model"] = (spec.model.kind, offered)
         try:
-            model = factory_of(offered, spec.model.options, facts)
+            require_takes_texts(offered, facts)
+            model = factory_of(offered, options_of(spec), facts)
             facts = dataclasses.replace(facts, parameters=model.parameters())
         except ValueError as error:
-            diagnostic = Diagnostic(code="model-mismatch", message=str(error), path=("model",))
-            raise SpecError([locate(diagnostic, spec.origin)]) from None
+            raise SpecError([_mismatch(error, ("model",), spec)]) from None
+        try:
+            model, digest = started(spec, model, recorded)
+            facts = dataclasses.replace(facts, initial_weights=digest)
+        except DataError as error:
+            raise SpecError([data_unreadable(error, spec)]) from None
+        except ValueError as error:
+            raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
-    problems += _unrecorded(spec)
+    problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
     return Prepared(
@@ -199,6 +211,10 @@ def require_auditable(prepared: Prepared) -> Prepared:
     if errors:
         raise SpecError(errors)
     return prepared
+
+
+def _mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
+    return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
 
 
 def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:

@@ -30,9 +30,9 @@ def trial_key(
 ) -> str:
     """The content address of one trial.
 
-    It covers the inputs that trials may read, the rows' digest, the revisions of mechanism, backend, dataset and
-    model, and the place of the trial in its chunk (trials of one chunk may be computed together). Claims,
-    confidence and the number of runs are in none of these, so changing them never trains again.
+    It covers the inputs that trials may read, the digests of the rows and of initial weights, the revisions of
+    mechanism, backend, dataset and model, and the place of the trial in its chunk (trials of one chunk may be computed
+    together). Claims, confidence and the number of runs are in none of these, so changing them never trains again.
 
     code: the versions and the code of those that are not dpspec's own (``dpspec.engine.preparing.trial_keys``).
     """
@@ -43,6 +43,8 @@ def trial_key(
         "chunk": list(chunk),
         "index": index,
     }
+    if facts.initial_weights is not None:
+        identity["initial_weights"] = facts.initial_weights
     return digest({**identity, "code": code} if code else identity)
 
 

@@ -36,6 +36,7 @@ from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
+from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, resting_on
 from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result_validation import flaws_of
@@ -131,7 +132,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(bounded.bounds, (with_extent(outcome, prepared) for outcome in from_trials))
     outcomes: list[Outcome] = []
-    for outcome in _assumed(bounded, yielded, spec):
+    for outcome in assumed_public(_assumed(bounded, yielded, spec), spec):
         if flaw := _flaw(outcome, quantities):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")

@@ -17,6 +17,7 @@ from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge_input import Concluded, OtherTests
 from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.initial_weights import from_file, path_of
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.codec import encode
@@ -241,11 +242,14 @@ def _made_otherwise(audit: str, origins: OtherOrigins, installed: FrozenMap) -> 
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
-    """Facts of data that is not at hand are taken from the result as they stand."""
+    """Facts of data, or of weights, that are not at hand are taken from the result as they stand."""
     try:
         prepared.source.facts()
     except DataError as error:
         yield _taken_as_recorded(audit, "facts", f"{audit.facts.records} records", f", without the data: {error}")
+    if prepared.facts.initial_weights is not None and not from_file(prepared.model):
+        recorded = f"digest {prepared.facts.initial_weights[:12]}"
+        yield _taken_as_recorded(audit, "initial weights", recorded, f", without the file {path_of(prepared.spec)}")
 
 
 def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:

@@ -134,6 +134,8 @@ def _recipe(audit: AuditResult) -> Iterator[tuple[str, str]]:
         parts.insert(0, audit.source)
     if audit.facts.digest:
         parts.append(f"data digest {audit.facts.digest[:_DIGEST]}")
+    if audit.facts.initial_weights:
+        parts.append(f"initial weights digest {audit.facts.initial_weights[:_DIGEST]}")
     seed = _seed(audit.document)
     if seed is not None:
         parts.append(f"seed {words.value(seed)}")

@@ -5,9 +5,11 @@ Layers that no per-example gradient exists for are named here: they let one reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from types import UnionType
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from dpspec.models import modules
 
@@ -97,7 +100,7 @@ def load(model: nn.Module, flat: Tensor) -> None:
                 parameter.copy_(views[name])
 
 
-_Rule = tuple[type[nn.Module], Callable[[Any], bool], str, str]
+_Rule = tuple[type[nn.Module] | UnionType, Callable[[Any], bool], str, str]
 
 _RULES: tuple[_Rule, ...] = (
     # InstanceNorm derives from BatchNorm in torch but couples nothing unless it tracks running statistics.
@@ -121,9 +124,27 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         nn.RNNBase,
-        lambda m: True,
-        "has no rule in torch.func.vmap",
-        "write the recurrence with torch.nn.RNNCell, LSTMCell or GRUCell",
+        lambda m: bool(m.dropout > 0),
+        "drops values between its layers by torch's global generator, so that a seed would not decide the run",
+        "set dropout=0: the noise of DP-SGD already regularises",
+    ),
+    (
+        nn.RNNBase,
+        lambda m: type(m) not in (nn.RNN, nn.LSTM, nn.GRU),
+        "is a recurrent layer that is not known step by step",
+        "use torch.nn.RNN, LSTM or GRU, or write the recurrence with a cell",
+    ),
+    (
+        nn.MultiheadAttention,
+        lambda m: bool(m.dropout > 0),
+        "drops attention by torch's global generator, so that a seed would not decide the run",
+        "set dropout=0: the noise of DP-SGD already regularises",
+    ),
+    (
+        nn.Embedding | nn.EmbeddingBag,
+        lambda m: m.max_norm is not None or m.scale_grad_by_freq or m.sparse,
+        "changes its table when it looks into it, or counts what a batch looks up",
+        "leave max_norm, scale_grad_by_freq and sparse out",
     ),
 )
 
@@ -134,7 +155,7 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
         *(nn.GroupNorm, nn.LayerNorm, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
         *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-        *(modules.Sum, modules.Subsample, modules.ZeroFirst),
+        *(nn.ModuleList, modules.Sum, modules.Subsample, modules.ZeroFirst, modules.Encoder, modules.EncoderLayer),
     }
 )
 
@@ -161,8 +182,7 @@ def problems(model: nn.Module) -> tuple[str, ...]:
     for name, module in model.named_modules():
         for kind, applies, why, instead in _RULES:
             if isinstance(module, kind) and applies(module):
-                where = f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
-                found.append(f"{where} {why}; {instead}")
+                found.append(f"{_place(name, module)} {why}; {instead}")
                 break
     return tuple(found)
 
@@ -172,3 +192,38 @@ def require_uncoupled(model: nn.Module) -> None:
     found = problems(model)
     if found:
         raise ValueError("the model has no per-example gradients: " + "; ".join(found))
+
+
+@contextmanager
+def naming_layers(model: nn.Module) -> Iterator[None]:
+    """Within it, what ``torch.func.vmap`` refuses is a ``ValueError`` that names the layer which asked for it."""
+    names = {module: name for name, module in model.named_modules()}
+    inside: list[nn.Module] = []
+
+    def entered(module: nn.Module, inputs: Any) -> None:
+        if module in names:
+            inside.append(module)
+
+    def left(module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if module in names:
+            inside.pop()
+
+    hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
+    try:
+        yield
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        layer = inside[-1] if inside else model
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the model has no per-example gradients: {_place(names[layer], layer)} does what torch.func.vmap cannot "
+            f"do for each record by itself: {why}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _place(name: str, module: nn.Module) -> str:
+    return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__

@@ -15,7 +15,6 @@ from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
@@ -23,6 +22,7 @@ from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, layer
 from dpspec.training.gradients.flat_model import record_by_record, require_uncoupled
 from dpspec.training.gradients.ghost import Loss, PerExample
 from dpspec.training.gradients.ghost_parameters import Gradients
+from dpspec.training.gradients.recurrent import call, written_out
 
 #: Gradients by parameter name, each (b, *shape).
 Named: TypeAlias = Mapping[str, Tensor]
@@ -158,7 +158,7 @@ class FlatModel:
         """How many records to take at once, by what one of them needs; asked once."""
         if written not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
-            with torch.no_grad():
+            with torch.no_grad(), written_out(self._model):
                 kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
             rows = 2 * state.nbytes if written else examples.written
             self._sizes[written] = memory.chunk_size(kept + rows, self.device, self._budget)
@@ -169,17 +169,17 @@ class FlatModel:
         together = record_by_record(self._model)
         if self._examples is None or self._examples.together != together:
             memory.keep_freed()
-            self._examples = PerExample(
-                *(self._forward, self._loss, parameters, x[:1], y[:1]),
-                together=together,
-                constants=self._constants.values(),
-            )
+            with flat_model.naming_layers(self._model):
+                self._examples = PerExample(
+                    *(self._forward, self._loss, parameters, x[:1], y[:1]),
+                    together=together,
+                    constants=self._constants.values(),
+                )
         return self._examples
 
     def _forward(self, parameters: Named, x: Tensor) -> Tensor:
         trained = {place: parameters[name] for place, name in self._trained.items()}
-        outputs: Tensor = functional_call(self._model, {**self._constants, **trained}, (x,), tie_weights=False)
-        return outputs
+        return call(self._model, {**self._constants, **trained}, x)
 
 
 def per_example_gradients(model: nn.Module | FlatModel, x: Tensor, y: Tensor, *, state: Tensor | None = None) -> Tensor:

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
 from dpspec.training.gradients.flat_model import require_uncoupled
+from dpspec.training.gradients.recurrent import call, written_out
 
 #: Tensors by parameter name.
 Named = Mapping[str, Tensor]
@@ -55,7 +56,7 @@ class StackedModel:
         self._others = [name for name in self.layout.names if name not in covered]
         gradients = grad(self._tapped_loss, argnums=(0, 1), has_aux=True)
         self._gradients = vmap(vmap(gradients, in_dims=(0, None, None, 0, 0)), in_dims=(0, 0, 0, 0, 0))
-        with torch.no_grad():
+        with torch.no_grad(), written_out(module):
             example = x[:1].to(next(module.parameters()).device)
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
@@ -141,7 +142,7 @@ class StackedModel:
 
     def _loss(self, parameters: Named, x: Tensor, y: Tensor) -> Tensor:
         trained = {place: parameters[name] for place, name in self._trained.items()}
-        outputs = functional_call(self._module, {**self._constants, **trained}, (x.unsqueeze(0),), tie_weights=False)
+        outputs = call(self._module, {**self._constants, **trained}, x.unsqueeze(0))
         return nn.functional.cross_entropy(outputs, y.unsqueeze(0))
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:

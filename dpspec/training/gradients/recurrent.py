@@ -1,0 +1,144 @@
+"""LSTM, GRU and RNN written out step by step, of operations that have rules for per-example gradients.
+
+Torch's own run all steps in one operation that hides its weights and that ``torch.func.vmap`` cannot take. Here every
+step is two dense layers and the gates of torch's documentation, in its order:
+
+* RNN: h' = f(W x + b + U h + c), with f tanh or relu;
+* LSTM: gates i, f, g, o of W x + b + U h + c; c' = s(f) c + s(i) tanh(g), h' = s(o) tanh(c'), projected where asked;
+* GRU: gates r, z, n of W x + b and U h + c; n = tanh(n_x + s(r) n_h), h' = (1 - s(z)) n + s(z) h.
+
+The numbers are torch's up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import linear
+
+#: What is handed from step to step: h of an RNN or GRU, h and c of an LSTM; each (b, ...).
+State: TypeAlias = tuple[Tensor, ...]
+
+#: From W x + b, the state, and U and c, to the next state.
+Cell: TypeAlias = Callable[[Tensor, State, Tensor, Tensor | None], State]
+
+
+def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The outputs of a model for ``x`` with ``tensors`` in the places of its own (``flat_model.places``).
+
+    Recurrent layers run step by step, attention by products of matrices, both of which vmap knows.
+    """
+    with written_out(model), sdpa_kernel(SDPBackend.MATH):
+        outputs: Tensor = functional_call(model, dict(tensors), (x,), tie_weights=False)
+    return outputs
+
+
+@contextmanager
+def written_out(model: nn.Module) -> Iterator[None]:
+    """Within it the recurrent layers of a model run step by step; afterwards they are what they were."""
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in _CELLS]
+    replaced = [layer for layer in layers if "forward" not in vars(layer)]
+    for layer in replaced:
+        layer.forward = partial(_forward, layer)
+    try:
+        yield
+    finally:
+        for layer in replaced:
+            del layer.forward
+
+
+def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
+    """What the layer's own ``forward`` returns: outputs, and the last state of every layer and direction."""
+    if not isinstance(input, Tensor):
+        raise ValueError(f"{type(layer).__name__}: packed sequences have no per-example gradients; pad the records")
+    single = input.ndim == 2
+    x = input.unsqueeze(1) if single else input.transpose(0, 1) if layer.batch_first else input  # (T, b, d)
+    given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
+    if given is not None and single:
+        given = tuple(part.unsqueeze(1) for part in given)
+    last: list[State] = []
+    for depth in range(layer.num_layers):
+        outputs = []
+        for suffix in ("", "_reverse")[: 1 + layer.bidirectional]:
+            start = None if given is None else tuple(part[len(last)] for part in given)
+            steps, state = _direction(layer, x, f"_l{depth}{suffix}", start)
+            outputs.append(steps)
+            last.append(state)
+        x = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
+    states = tuple(torch.stack(parts) for parts in zip(*last, strict=True))
+    if single:
+        x, states = x.squeeze(1), tuple(part.squeeze(1) for part in states)
+    elif layer.batch_first:
+        x = x.transpose(0, 1)
+    return x, states if isinstance(layer, nn.LSTM) else states[0]
+
+
+def _direction(layer: nn.RNNBase, x: Tensor, name: str, state: State | None) -> tuple[Tensor, State]:
+    """One direction of one layer over x (T, b, d): its outputs (T, b, ...) in the order of x, and its last state."""
+    weights = {part: getattr(layer, f"{part}{name}", None) for part in ("weight_ih", "weight_hh", "weight_hr")}
+    before, within = (getattr(layer, f"bias_{part}{name}") if layer.bias else None for part in ("ih", "hh"))
+    assert weights["weight_ih"] is not None
+    assert weights["weight_hh"] is not None
+    inputs = linear(x.transpose(0, 1), weights["weight_ih"], before).transpose(0, 1)
+    if state is None:
+        widths = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 1 + isinstance(layer, nn.LSTM)]
+        state = tuple(x.new_zeros(x.shape[1], width) for width in widths)
+    cell = _cell(layer, weights["weight_hr"])
+    found: list[Tensor] = []
+    for step in inputs.flip(0).unbind() if name.endswith("_reverse") else inputs.unbind():
+        state = cell(step, state, weights["weight_hh"], within)
+        found.append(state[0])
+    if name.endswith("_reverse"):
+        found.reverse()
+    return torch.stack(found), state
+
+
+def _cell(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
+    return _CELLS[type(layer)](layer, projection)
+
+
+def _rnn(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
+    function = torch.tanh if getattr(layer, "nonlinearity", "tanh") == "tanh" else torch.relu
+
+    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+        return (function(x + linear(state[0], weight, bias)),)
+
+    return step
+
+
+def _lstm(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
+    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+        h, c = state
+        i, f, g, o = (x + linear(h, weight, bias)).chunk(4, dim=-1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return (h if projection is None else linear(h, projection)), c
+
+    return step
+
+
+def _gru(layer: nn.RNNBase, projection: Tensor | None) -> Cell:
+    def step(x: Tensor, state: State, weight: Tensor, bias: Tensor | None) -> State:
+        (h,) = state
+        r_x, z_x, n_x = x.chunk(3, dim=-1)
+        r_h, z_h, n_h = linear(h, weight, bias).chunk(3, dim=-1)
+        z = (z_x + z_h).sigmoid()
+        n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+        return ((1 - z) * n + z * h,)
+
+    return step
+
+
+#: How a step of each layer is made, of exactly these types.
+_CELLS: dict[type[nn.Module], Callable[[nn.RNNBase, Tensor | None], Cell]] = {
+    nn.RNN: _rnn,
+    nn.LSTM: _lstm,
+    nn.GRU: _gru,
+}

@@ -1,0 +1,219 @@
+"""Weights from safetensors files: what fits is loaded bit by bit, and nothing else gets past the header."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save, save_file
+from torch import nn
+
+from dpspec.contract import DataError
+from dpspec.models import weights_file
+from dpspec.models.weights_file import MOST_HEADER, Entry, FromFile, header_of
+
+
+class Factory:
+    """Builds what it is given a function for; seeds differ."""
+
+    def __init__(self, make):
+        self._make = make
+
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.build(0).parameters() if p.requires_grad)
+
+    def build(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return self._make()
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    model[2].weight = model[0].weight
+    return model
+
+
+def buffered() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 2))
+    model.register_buffer("seen", torch.tensor([3, 4]))
+    return model
+
+
+def written(path: Path, header: Any, body: bytes = b"", length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + body)
+    return path
+
+
+@pytest.mark.parametrize("make", [dense, tied, buffered])
+def test_every_model_starts_from_the_file(make, tmp_path: Path) -> None:
+    factory, path = Factory(make), tmp_path / "w.safetensors"
+    other = factory.build(9)
+    state = {name: t.clone() for name, t in other.state_dict().items()}
+    if "seen" in state:
+        state["seen"] += 7
+    save_file(state, path)
+    started = FromFile(factory, path)
+    assert started.parameters() == factory.parameters()
+    for seed in (0, 1):
+        module = started.build(seed)
+        assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
+    changed = started.build(0)
+    with torch.no_grad():
+        next(changed.parameters()).zero_()  # training writes into its own copy
+    assert all(torch.equal(t, state[name]) for name, t in started.build(0).state_dict().items())
+
+
+def test_one_name_of_a_tied_parameter_is_enough_and_two_must_agree(tmp_path: Path) -> None:
+    state = {name: t.clone() for name, t in Factory(tied).build(1).state_dict().items()}
+    alone = {name: t for name, t in state.items() if name != "0.weight"}
+    save_file(alone, tmp_path / "one.safetensors")
+    module = FromFile(Factory(tied), tmp_path / "one.safetensors").build(0)
+    assert module[0].weight is module[2].weight
+    assert torch.equal(module[0].weight, state["2.weight"])
+    save_file(state | {"2.weight": state["2.weight"] + 1}, tmp_path / "two.safetensors")
+    with pytest.raises(ValueError, match=r"'0\.weight' and '2\.weight' are one tensor here, and differ"):
+        FromFile(Factory(tied), tmp_path / "two.safetensors")
+
+
+def test_equal_bytes_are_read_into_one_copy_and_later_changes_change_nothing(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    state = Factory(dense).build(1).state_dict()
+    for path in (one, two):
+        save_file(state, path)
+    first, second = FromFile(Factory(dense), one), FromFile(Factory(dense), two)
+    assert first.digest == second.digest
+    assert first._weights is second._weights
+    save_file(Factory(dense).build(2).state_dict(), one)
+    assert torch.equal(first.build(0)[0].weight, state["0.weight"])
+    assert FromFile(Factory(dense), one).digest != first.digest
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s.pop("2.bias"), "it has no '2.bias'"),
+        (lambda s: s.update({"2.bais": s.pop("2.bias")}), "the model has no '2.bais'; did you mean '2.bias'?"),
+        (lambda s: s.update({"more": torch.zeros(1)}), "the model has no 'more'"),
+        (lambda s: s.update({"0.weight": torch.zeros(4, 4)}), "'0.weight' is F32 [4, 4] and has to be F32 [4, 3]"),
+        (lambda s: s.update({"0.bias": torch.zeros(4).double()}), "'0.bias' is F64 [4] and has to be F32 [4]"),
+        (lambda s: s.update({f"x{i}": torch.zeros(1) for i in range(9)}), "'x0', 'x1', 'x2' and 6 more"),
+    ],
+)
+def test_another_models_weights_are_refused_before_they_are_read(change, said, tmp_path, monkeypatch) -> None:
+    state = dict(Factory(dense).build(1).state_dict())
+    change(state)
+    save_file(state, tmp_path / "w.safetensors")
+    monkeypatch.setattr(weights_file, "_read", lambda path: pytest.fail("the tensors were read"))
+    with pytest.raises(ValueError, match=re.escape(said)):
+        FromFile(Factory(dense), tmp_path / "w.safetensors")
+
+
+def test_a_model_that_no_file_can_hold_is_not_built(tmp_path: Path) -> None:
+    class Huge(Factory):
+        def parameters(self) -> int:
+            return 10**12
+
+    save_file(Factory(dense).build(1).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(ValueError, match="the model has 1000000000000 parameters; at most 268435456"):
+        FromFile(Huge(lambda: pytest.fail("the model was built")), tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite(value: float, tmp_path: Path) -> None:
+    state = {name: t.clone() for name, t in Factory(dense).build(1).state_dict().items()}
+    state["2.bias"][1] = value
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(DataError, match=r"'2\.bias' holds values that are not finite"):
+        FromFile(Factory(dense), tmp_path / "w.safetensors")
+
+
+FITS = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "said"),
+    [
+        (b"", b"", "said to have 0 bytes"),
+        (b"{}", b"", "it holds no tensors"),
+        (b"\x80\x04pickle", b"", "its header is not JSON"),
+        (b"[" * 10**5, b"", "its header is not JSON"),
+        ([1], b"", "its header is no mapping"),
+        ({"w": 3}, b"", "'w' is not described by"),
+        ({"w": {**FITS, "more": 1}}, b"0000", "'w' is not described by"),
+        ({"w": {**FITS, "shape": [-1]}}, b"0000", "a place that is none"),
+        ({"w": {**FITS, "shape": [True]}}, b"0000", "a place that is none"),
+        ({"w": {**FITS, "shape": [10**30]}}, b"0000", "a place that is none"),
+        ({"w": {**FITS, "shape": [2**30] * 16}}, b"0000", "'w' is not within the file"),
+        ({"w": {**FITS, "data_offsets": [0, 8]}}, b"0000", "'w' is not within the file"),
+        ({"w": {**FITS, "data_offsets": [4, 0]}}, b"0000", "'w' is not within the file"),
+        ({"w": {**FITS, "shape": [2]}}, b"0000", "'w' is not within the file, or not of its own size"),
+        ({"w": {**FITS, "dtype": "F8_E4M3"}}, b"0000", "'w' is of type 'F8_E4M3', which no model here has"),
+        ({"w": FITS}, b"00000000", "4 bytes at its end belong to no tensor"),
+        (b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "shape": [2]}}', b"0000", "stands twice"),
+    ],
+)
+def test_hostile_headers(header: Any, body: bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(said)) as caught:
+        header_of(written(tmp_path / "w.safetensors", header, body))
+    assert caught.value.key == weights_file.PLACE
+
+
+@pytest.mark.parametrize("length", [MOST_HEADER + 1, 2**63, 2**64 - 1, 1000])
+def test_a_header_that_is_said_to_be_longer(length: int, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its header is said to have"):
+        header_of(written(tmp_path / "w.safetensors", {"w": FITS}, b"0000", length))
+
+
+def test_what_only_the_package_sees_is_told_too(tmp_path: Path) -> None:
+    """Tensors that share bytes, and a type that is none of a model's."""
+    shared = {"a": FITS, "b": FITS}
+    path = written(tmp_path / "w.safetensors", shared, b"0000")
+    assert header_of(path) == {name: Entry(type="F32", shape=(1,)) for name in "ab"}
+    with pytest.raises(DataError, match="not a readable safetensors file"):
+        weights_file._read(path)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for path, said in ((tmp_path / "absent", "no such file"), (tmp_path, "not a regular file but a folder")):
+        with pytest.raises(DataError, match=said):
+            header_of(path)
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(weights_file.MOST_BYTES + 1)
+    with pytest.raises(DataError, match="larger than 1024 MiB"):
+        header_of(large)
+
+
+WHOLE = save({name: t.detach() for name, t in dense().state_dict().items()})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.data())
+def test_damaged_files_are_refused_or_hold_a_model(tmp_path_factory, edits, data) -> None:
+    """Whatever single bytes say: an error that is told, or weights of the right names, shapes and types."""
+    content = bytearray(WHOLE)
+    for place, value in edits:
+        content[place] = value
+    path = tmp_path_factory.mktemp("fuzzed") / "w.safetensors"
+    path.write_bytes(content[: data.draw(st.sampled_from([len(WHOLE), len(WHOLE) - 1, len(WHOLE) // 2]))])
+    try:
+        module = FromFile(Factory(dense), path).build(0)
+    except (DataError, ValueError):
+        return
+    assert {n: (t.shape, t.dtype) for n, t in module.state_dict().items()} == {
+        n: (t.shape, t.dtype) for n, t in dense().state_dict().items()
+    }
+    assert all(bool(t.isfinite().all()) for t in module.parameters())
