@@ -258,8 +258,10 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
     parquet = need("pyarrow.parquet", "pyarrow", "parquet")
     try:
         with _bytes(path, content) as stream:
-            limits = room.footer_limits(path, stream)
-        with parquet.ParquetFile(content or path, read_dictionary=list(texts), **limits) as file:
+            most = room.require_footer(path, stream)
+        with parquet.ParquetFile(
+            content or path, read_dictionary=list(texts), thrift_container_size_limit=most
+        ) as file:
             yield file
     except DataError:
         raise

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of every mechanism's run, and of the recorder: ``python tests/campaigns/kills.py --times 30``.
+"""SIGKILL at random moments of every mechanism's run, and of the recorder: ``python tests/campaigns/kills.py``.
 
 A run is killed at a random amount of processor time, so that a busy machine shifts no moment, and the same command is
 run again until it ends: its result must be that of a run that nothing happened to, byte for byte but for times and
@@ -51,7 +51,7 @@ STEPS = 3000
 RECORDER = "recorder"
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """What came out is not what should have."""
 
 
@@ -115,7 +115,7 @@ class Run:
         whole = root / "whole"
         self.code, self.seconds = waited(self.start(whole))
         if self.code not in (0, 1):
-            raise Fault(f"undisturbed, it ends with {self.code}: {said(whole)}")
+            raise FaultError(f"undisturbed, it ends with {self.code}: {said(whole)}")
         self.whole = self.found(whole)
 
     def start(self, place: Path) -> int:
@@ -149,11 +149,11 @@ class Run:
         unfinished = any(path.is_file() for path in (store / "unfinished").rglob("*"))
         code, _ = waited(self.start(place))
         if code != self.code:
-            raise Fault(f"killed after {after:.2f} s, it ends with {code}: {said(place)}")
+            raise FaultError(f"killed after {after:.2f} s, it ends with {code}: {said(place)}")
         if self.found(place) != self.whole:
-            raise Fault(f"killed after {after:.2f} s, it comes to something else")
+            raise FaultError(f"killed after {after:.2f} s, it comes to something else")
         if any(path.is_file() for path in (store / "unfinished").rglob("*")):
-            raise Fault(f"killed after {after:.2f} s, it leaves unfinished states behind")
+            raise FaultError(f"killed after {after:.2f} s, it leaves unfinished states behind")
         return "between trials" if trials and not unfinished else "in a trial" if unfinished else "before any was kept"
 
 
@@ -175,7 +175,7 @@ class Recording:
         root.mkdir()
         code, self.seconds = waited(self.start(root / "whole"))
         if code:
-            raise Fault(f"undisturbed, it ends with {code}: {said(root / 'whole')}")
+            raise FaultError(f"undisturbed, it ends with {code}: {said(root / 'whole')}")
         self.whole = self.found(root / "whole")
 
     def start(self, place: Path, name: str = "run") -> int:
@@ -195,13 +195,13 @@ class Recording:
             return None
         left = self.found(place)
         if not all(self.whole[name].startswith(content) for name, content in left.items()):
-            raise Fault(f"killed after {after:.2f} s, what is left is no beginning of the whole")
+            raise FaultError(f"killed after {after:.2f} s, what is left is no beginning of the whole")
         steps = 0
         if left.get(MARK) == self.whole[MARK]:
             steps = sum(1 for _ in RunFolder.open(place / "run").steps())
         code, _ = waited(self.start(place, "again"))
         if code or self.found(place, "again") != self.whole:
-            raise Fault(f"killed after {after:.2f} s and recorded again, it leaves other bytes (exit {code})")
+            raise FaultError(f"killed after {after:.2f} s and recorded again, it leaves other bytes (exit {code})")
         return "with steps" if steps else "without a step"
 
 
@@ -244,7 +244,7 @@ def campaign(target: Run | Recording, times: int, chance: random.Random) -> tupl
         place = target.root / f"killed-{number}"
         try:
             state = target.try_kill(place, chance.uniform(0.0, target.seconds))
-        except Fault as fault:
+        except FaultError as fault:
             wrong.append(str(fault))
             continue
         shutil.rmtree(place)

@@ -66,7 +66,7 @@ class Bench:
         self._env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(root), "OMP_NUM_THREADS": "1"}
 
     def command(self, *arguments: str, interrupted_after: float | None = None) -> Ended:
-        """Run dpspec, in a fork of a warm interpreter; in a fresh one, Ctrl-C after some seconds where they are given."""
+        """Run dpspec in a fork of a warm interpreter; with seconds, in a fresh one, and Ctrl-C after them."""
         parts = [part.format(place=self.place) for part in arguments]
         if interrupted_after is None:
             try:

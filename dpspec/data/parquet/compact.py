@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as the headers of Parquet's pages need it: structures of numbers and structures.
+"""Thrift's compact protocol, as far as Parquet needs it: structures of numbers, of lists and of structures.
 
 The protocol is described in thrift's repository, doc/specs/thrift-compact-protocol.md.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-#: A structure by the numbers of its fields; what is neither a whole number nor a structure is left out.
-Struct: TypeAlias = "dict[int, int | Struct]"
+#: A whole number, a structure, a list, or None for what is none of them: texts, truth values, other numbers.
+Value: TypeAlias = "int | Struct | list[Value] | None"
 
-#: Structures within structures; pages have three.
-_DEEPEST = 8
+#: A structure by the numbers of its fields.
+Struct: TypeAlias = "dict[int, Value]"
 
-#: Fields of a structure and of all within it; pages have thirty.
-_MOST_FIELDS = 100
+#: Structures and lists within each other; footers have nine.
+_DEEPEST = 16
 
 #: The protocol's types.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -31,42 +31,57 @@ class CutShortError(CompactError):
 class Compact:
     """Reads a structure from bytes; ``at`` is where it stands."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, most: int) -> None:
+        """``most``: how many fields and elements there may be, in all that is within the structure, too."""
         self._data = data
-        self._fields = 0
+        self._left = most
         self.at = 0
 
     def struct(self, depth: int = 0) -> Struct:
         """The structure that begins here; raises ``CompactError``."""
         if depth == _DEEPEST:
-            raise CompactError(f"structures are nested more than {_DEEPEST} levels deep")
+            raise CompactError(f"it is nested more than {_DEEPEST} levels deep")
         fields: Struct = {}
         number = 0
         while head := self._byte():
-            self._fields += 1
-            if self._fields > _MOST_FIELDS:
-                raise CompactError(f"it has more than {_MOST_FIELDS} fields")
+            self._count(1)
             kind = head & 15
             number = number + (head >> 4) if head >> 4 else self._whole()
-            value = self._value(kind, depth)
-            if value is not None:
-                fields[number] = value
+            if kind not in (_TRUE, _FALSE):  # the type is the value
+                fields[number] = self._value(kind, depth)
         return fields
 
-    def _value(self, kind: int, depth: int) -> int | Struct | None:
+    def _value(self, kind: int, depth: int) -> Value:
         if kind in (_I16, _I32, _I64):
             return self._whole()
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        if kind == _BYTE:
+        if kind in (_LIST, _SET):
+            return self._list(depth + 1)
+        if kind in (_TRUE, _FALSE, _BYTE):
             self._skip(1)
         elif kind == _DOUBLE:
             self._skip(8)
         elif kind == _BINARY:
             self._skip(self._natural())
-        elif kind not in (_TRUE, _FALSE):
-            raise CompactError(f"a field is of type {kind}, which no page has")
+        else:
+            raise CompactError(f"it has a value of type {kind}, which nothing in Parquet is of")
         return None
+
+    def _list(self, depth: int) -> list[Value]:
+        if depth == _DEEPEST:
+            raise CompactError(f"it is nested more than {_DEEPEST} levels deep")
+        head = self._byte()
+        size = self._natural() if head >> 4 == 15 else head >> 4
+        if size > len(self._data) - self.at:  # each takes a byte
+            raise CutShortError("it is cut short")
+        self._count(size)
+        return [self._value(head & 15, depth) for _ in range(size)]
+
+    def _count(self, more: int) -> None:
+        self._left -= more
+        if self._left < 0:
+            raise CompactError("it has too many parts")
 
     def _byte(self) -> int:
         if self.at >= len(self._data):
