@@ -16,6 +16,7 @@ from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.files import MAX_BYTES, check_count, locate, need, sha256
 from dpspec.data.options import path, schema
+from dpspec.data.parquet import room
 from dpspec.data.table import KEYS, Columns, Table, arrow_column, is_text, no_category, rows
 from dpspec.text import shortened
 
@@ -241,19 +242,10 @@ class Parquet(Table):
     def _rows(self, path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         with open_parquet(path) as file:
             columns = self.columns(file.schema_arrow.names, path)
+            require_room(file, path, MAX_BYTES)
             texts = [field.name for field in file.schema_arrow if is_text(field.type)]
         with open_parquet(path, texts) as file:
-            return rows(lambda name: arrow_column(file.read(columns=[name])[name], name, path), self, columns, path)
-
-
-def require_room(file: Any, path: Path, most: int) -> int:
-    """The number of rows of an open Parquet file; ``DataError`` where all of it takes more than ``most`` bytes."""
-    footer = file.metadata
-    # Of all columns: asked for a single one, pyarrow ends the process where a footer is damaged.
-    size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
-    if size > most:
-        raise DataError(f"{path}: {size} bytes once decompressed; at most {most} are read")
-    return int(footer.num_rows)
+            return rows(lambda name: parquet_column(file, name, path), self, columns, path)
 
 
 @contextmanager
@@ -265,9 +257,37 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
     """
     parquet = need("pyarrow.parquet", "pyarrow", "parquet")
     try:
-        with parquet.ParquetFile(content or path, read_dictionary=list(texts)) as file:
+        with _bytes(path, content) as stream:
+            most = room.require_footer(path, stream)
+        with parquet.ParquetFile(
+            content or path, read_dictionary=list(texts), thrift_container_size_limit=most
+        ) as file:
             yield file
     except DataError:
         raise
     except Exception as error:
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+
+
+def require_room(file: Any, path: Path, most: int, content: IO[bytes] | None = None) -> int:
+    """The number of rows of an open file; ``DataError`` where all of it takes more than ``most`` bytes.
+
+    content: as for :func:`open_parquet`.
+    """
+    with _bytes(path, content) as stream:
+        return room.require_room(file, path, stream, most)
+
+
+def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
+    """A column of an open file, as :func:`~dpspec.data.table.arrow_column` makes it."""
+    room.require_flat(file, name, path)
+    return arrow_column(file.read(columns=[name])[name], name, path)
+
+
+@contextmanager
+def _bytes(path: Path, content: IO[bytes] | None) -> Iterator[IO[bytes]]:
+    if content is not None:
+        yield content
+        return
+    with path.open("rb") as stream:
+        yield stream

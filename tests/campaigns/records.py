@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import json
+import os
 import random
 import resource
 import shutil
@@ -24,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +37,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.specs import KINDS, spec_of
 from support.leaves import VALUES, leaves, replaced
+from support.remembering import remembering
 
 from dpspec.contract.canonical import digest
 from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
 from dpspec.engine.running.conclude import Trained
@@ -45,7 +49,7 @@ from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.storage.stored_trials import StoredTrials
 from dpspec.engine.storage.trial_arrays import file_digest
-from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.formats.terminal import render
@@ -56,12 +60,22 @@ SECONDS, BYTES = 2.0, 1 << 30
 #: Where records may be edited: in what a trial said, in what it says of its arrays, and in who made it.
 PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
 
+#: What takes most of the time, and follows from the spec: asked once for each spec.
+PURE = (
+    "dpspec.accounting.gaussian:log_epsilon",
+    "dpspec.accounting.rdp.moments:log_gaussian_excess",
+    "dpspec.engine.running.conclude:_flaw",
+    "dpspec_group.scores:score_law",
+    "dpspec_per_instance.bounds:tight_epsilons",
+    "dpspec_per_instance.theory:step_divergence",
+    "dpspec_per_instance.theory:step_table",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One edit of one record: of the JSON at a path, or of an array, which is then the path's only name."""
+class Edit:
+    """One edit of a record: of the JSON at a path, or of an array, which is then the path's only name."""
 
-    key: str
     path: tuple[str | int, ...]
     value: Any
     array: bool = False
@@ -73,6 +87,22 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.place} = {ascii(self.value)[:40]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Edits of one record, made one after the other."""
+
+    key: str
+    edits: tuple[Edit, ...]
+
+    @property
+    def place(self) -> str:
+        """Where the record was edited."""
+        return " and ".join(edit.place for edit in self.edits)
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.edits))
 
 
 def edits_of(array: np.ndarray) -> dict[str, Any]:
@@ -118,69 +148,101 @@ class Bench:
         self._kept = {
             key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()
         }
+        self._bodies = {key: json.loads(files["record.json"]) for key, files in self._kept.items()}
+        stored = StoredTrials(prepared, self._bounded.plan, self.store, lambda event: None)
+        stored.look()
+        self._stored = {trial.record.key: trial for trial in stored.in_order()}
+        self._honest = _said(conclude_trained(self._trained(self._stored)))
+
+    def edits(self, key: str) -> list[Edit]:
+        """Every edit of a record."""
+        body = self._bodies[key]
+        paths = [path for path in leaves(body) if path[0] in PARTS]
+        found = [Edit(path=path, value=value) for path in paths for value in VALUES]
+        for name in body["arrays"]:
+            names = edits_of(np.load(self._folders[key] / f"{name}.npy", allow_pickle=False))
+            found += [Edit(path=(name,), value=edit, array=True) for edit in names]
+        return found
 
     def cases(self) -> list[Case]:
-        """Every edit of every record; trials beyond the second are like the second."""
-        found = []
-        for key, files in sorted(self._kept.items())[:2]:
-            body = json.loads(files["record.json"])
-            paths = [path for path in leaves(body) if path[0] in PARTS]
-            found += [Case(key=key, path=path, value=value) for path in paths for value in VALUES]
-            for name in body["arrays"]:
-                edits = edits_of(np.load(self._folders[key] / f"{name}.npy", allow_pickle=False))
-                found += [Case(key=key, path=(name,), value=edit, array=True) for edit in edits]
-        return found
+        """Every single edit of every record; trials beyond the second are like the second."""
+        keys = sorted(self._kept)[:2]
+        return [Case(key=key, edits=(edit,)) for key in keys for edit in self.edits(key)]
+
+    def drawn(self, count: int, chance: random.Random) -> Iterator[Case]:
+        """So many cases, all different: single edits in a random order, and once these are used up two at once."""
+        single = self.cases()
+        chance.shuffle(single)
+        yield from single[:count]
+        of = {key: [case.edits[0] for case in single if case.key == key] for key in sorted({c.key for c in single})}
+        seen: set[str] = set()
+        while len(single) + len(seen) < count:
+            key = chance.choice(sorted(of))
+            first, second = chance.sample(of[key], 2)
+            case = Case(key=key, edits=(first, second))
+            if first.path != second.path and (name := f"{key} {case}") not in seen:
+                seen.add(name)
+                yield case
 
     def edit(self, case: Case) -> None:
         """Write the edited record, whole and with digests that match it."""
         place = self._folders[case.key]
-        body = json.loads(self._kept[case.key]["record.json"])
-        if case.array:
-            (name,) = case.path
-            file = place / f"{name}.npy"
-            array = np.asarray(edits_of(np.load(file, allow_pickle=False))[case.value])
-            np.save(file, array, allow_pickle=False)
-            body["arrays"][name] = {
-                "digest": file_digest(file),
-                "shape": list(array.shape),
-                "dtype": str(array.dtype),
-            }
-        else:
-            body = replaced(body, case.path, case.value)
-        body.pop("digest", None)
-        body.pop("seal", None)
+        body = {part: value for part, value in self._bodies[case.key].items() if part not in ("digest", "seal")}
+        for edit in case.edits:
+            if edit.array:
+                (name,) = edit.path
+                file = place / f"{name}.npy"
+                array = np.asarray(edits_of(np.load(file, allow_pickle=False))[edit.value])
+                np.save(file, array, allow_pickle=False)
+                said = {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
+                if isinstance(body["arrays"], dict):
+                    body["arrays"] = {**body["arrays"], name: said}
+            else:
+                body = replaced_where(body, edit.path, edit.value)
         body["digest"] = digest(body)
         (place / "record.json").write_text(json.dumps(body), encoding="utf-8")
 
-    def restore(self, key: str) -> None:
+    def restore(self, case: Case) -> None:
         """Put the record back as it was."""
-        place = self._folders[key]
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        for name, content in self._kept[key].items():
+        place, kept = self._folders[case.key], self._kept[case.key]
+        changed = {"record.json", *(f"{edit.path[0]}.npy" for edit in case.edits if edit.array)}
+        if place.is_dir() and set(os.listdir(place)) == set(kept):
+            kept = {name: kept[name] for name in changed}
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+        for name, content in kept.items():
             (place / name).write_bytes(content)
 
-    def try_case(self, case: Case) -> str:
-        """What came of one case; raises what a user would be shown as an error of dpspec's."""
+    def try_case(self, case: Case, *, show: bool = True) -> str:
+        """What came of one case; raises what a user would be shown as an error of dpspec's.
+
+        show: whether a believed or unchanged result is written, read and shown, too.
+        """
         self.edit(case)
         try:
-            stored = StoredTrials(self._bounded.prepared, self._bounded.plan, self.store, lambda event: None)
-            stored.look()
-            if stored.missing_trials:
-                return "set aside"
-            trained = Trained(bounded=self._bounded, trials=tuple(stored.in_order()), from_store=len(stored.available))
-            try:
-                concluded = [conclude_trained(trained)]
-            except MemoryError:
-                raise
-            except Exception:
-                return "doubted"
-            result = assemble([trained], concluded, judge(concluded), self._catalog)
+            stored = self.store.get(case.key, index=self._stored[case.key].record.index)
+        finally:
+            self.restore(case)
+        if stored is None:
+            return "set aside"
+        trained = self._trained({**self._stored, case.key: stored})
+        try:
+            concluded = conclude_trained(trained)
+        except MemoryError:
+            raise
+        except Exception:
+            return "doubted"
+        same = _said(concluded) == self._honest
+        if show:
+            result = assemble([trained], [concluded], judge([concluded]), self._catalog)
             written = dump(result)
             render(load(written), internal=True)
-            return "same" if signature_of(written) == self.signature else "believed"
-        finally:
-            self.restore(case.key)
+            same = signature_of(written) == self.signature
+        return "same" if same else "believed"
+
+    def _trained(self, stored: Mapping[str, StoredTrial]) -> Trained:
+        return Trained(bounded=self._bounded, trials=tuple(stored.values()), from_store=len(stored))
 
     def run_again(self, case: Case) -> bool:
         """Whether a whole run from the edited store ends in the honest result."""
@@ -189,13 +251,13 @@ class Bench:
             result = run(self.specs, self._catalog, store=self.store, device="cpu")
             return signature_of(dump(result)) == self.signature
         finally:
-            self.restore(case.key)
+            self.restore(case)
 
-    def finding(self, case: Case) -> tuple[str, str]:
-        """What came of one case, and what is wrong with that, if anything."""
+    def finding(self, case: Case, *, show: bool = True) -> tuple[str, str]:
+        """What came of one case, and what is wrong with that, if anything; ``show`` as for :meth:`try_case`."""
         began, before = time.process_time(), peak_bytes()
         try:
-            became = self.try_case(case)
+            became = self.try_case(case, show=show)
         except Exception as error:
             last = [f for f in traceback.extract_tb(error.__traceback__) if "/dpspec" in f.filename]
             where = f"{Path(last[-1].filename).name}:{last[-1].lineno}" if last else "?"
@@ -205,6 +267,19 @@ class Bench:
         if (more := peak_bytes() - before) > BYTES:
             return became, f"memory: {more >> 20} MiB more than ever before"
         return became, ""
+
+
+def _said(concluded: Concluded) -> Concluded:
+    """What was concluded, but for the time that it took."""
+    return dataclasses.replace(concluded, seconds=0.0)
+
+
+def replaced_where(body: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """The body with another value at a path, or as it is where another edit took that place away."""
+    try:
+        return replaced(body, path, value)
+    except (IndexError, KeyError, TypeError, ValueError):
+        return body
 
 
 def signature_of(written: str) -> str:
@@ -223,22 +298,26 @@ def peak_bytes() -> int:
 
 
 def campaign(
-    bench: Bench, cases: Sequence[Case], until: float, whole: int
+    bench: Bench, cases: Iterable[Case], *, until: float = float("inf"), whole: int = 0, shown: int = 1
 ) -> tuple[collections.Counter[str], dict[str, list[str]], dict[str, list[str]]]:
     """Counts of what came of the cases, what was wrong with them, and the places where another value was believed.
 
-    until: a ``time.monotonic()`` to stop at. whole: every so many of the refused is run to its end.
+    until: a ``time.monotonic()`` to stop at. whole: every so many of the refused is run to its end, 0 for none.
+    shown: every so many is written, read and shown, where it comes to a result.
     """
     counts: collections.Counter[str] = collections.Counter()
     wrong: dict[str, list[str]] = {}
     believed: dict[str, list[str]] = {}
-    for case in cases:
+    for number, case in enumerate(cases):
         if time.monotonic() > until:
             break
-        became, what = bench.finding(case)
+        show = number % shown == 0
+        became, what = bench.finding(case, show=show)
         counts[became] += 1
+        if became in ("same", "believed"):
+            counts["shown"] += show
         if became == "believed":
-            believed.setdefault(case.place, []).append(ascii(case.value)[:20])
+            believed.setdefault(case.place, []).append(str(case)[:60])
         if became in ("set aside", "doubted") and whole and (counts["set aside"] + counts["doubted"]) % whole == 0:
             counts["run to the end"] += 1
             what = what or ("" if bench.run_again(case) else "a run does not end in the honest result")
@@ -251,21 +330,25 @@ def main() -> int:
     """The command line; ends with 1 where there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=KINDS, help="the mechanisms")
-    parser.add_argument("--count", type=int, default=0, help="cases of each drawn by chance; 0: all")
+    parser.add_argument("--count", type=int, default=20_000, help="cases of each: single edits, then two at once")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop each mechanism after so many")
-    parser.add_argument("--whole", type=int, default=100, help="run every so many of the refused to the end; 0: none")
+    parser.add_argument("--whole", type=int, default=2000, help="run every so many of the refused to the end; 0: none")
+    parser.add_argument("--shown", type=int, default=20, help="show every so many, where they come to a result")
     parser.add_argument("--believed", action="store_true", help="list the places where another value was believed")
     asked = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory(prefix="dpspec-records-") as folder:
         for kind in asked.kinds:
             bench = Bench(kind, Path(folder))
-            cases = bench.cases()
-            random.Random(asked.seed).shuffle(cases)
-            began = time.monotonic()
-            counts, wrong, believed = campaign(bench, cases[: asked.count or None], began + asked.seconds, asked.whole)
-            print(f"{kind}: {len(cases)} cases, {dict(counts)}, seed {asked.seed}, {time.monotonic() - began:.0f} s")
+            cases = bench.drawn(asked.count, random.Random(asked.seed))
+            began, used = time.monotonic(), time.process_time()
+            with remembering(*PURE):
+                counts, wrong, believed = campaign(
+                    bench, cases, until=began + asked.seconds, whole=asked.whole, shown=asked.shown
+                )
+            used = time.process_time() - used
+            print(f"{kind}: {dict(counts)}, seed {asked.seed}, {used:.0f} s of processor time", flush=True)
             for several in wrong.values():
                 print(f"  {len(several)} x {several[0]}", flush=True)
             if asked.believed:

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import leaves as campaign
-from support.leaves import VALUES
+from support.leaves import VALUES, replaced
 
 from dpspec.errors import ResultError
 
@@ -40,7 +40,7 @@ def bench() -> campaign.Bench:
 
 def wrong(bench: campaign.Bench, number: int, path: tuple, value: object, formats: list[str]) -> list[str]:
     try:
-        return list(bench.findings(number, path, value, formats))
+        return list(bench.findings(replaced(bench.trees[number], path, value), formats))
     except ResultError:
         return []
 

@@ -49,10 +49,19 @@ def dpspec(
     *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line of dpspec; what it ended with and wrote, as ``subprocess.run`` tells it."""
+    done = dpspec_bytes(*arguments, cwd=cwd, env=env, timeout=timeout)
+    texts = [written.decode("utf-8").replace("\r\n", "\n") for written in (done.stdout, done.stderr)]
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
+
+
+def dpspec_bytes(
+    *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[bytes]:
+    """The same, with the bytes that it wrote."""
     environment = dict(os.environ if env is None else env)
     command = [sys.executable, "-P", "-m", "dpspec", *map(str, arguments)]
     if not hasattr(os, "fork"):
-        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=timeout)
     asked = json.dumps({"arguments": command[4:], "cwd": str(cwd), "env": environment}).encode("utf-8")
     with (
         open(os.devnull, "rb") as nothing,
@@ -70,11 +79,9 @@ def dpspec(
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             raise subprocess.TimeoutExpired(command, timeout) from None
-        texts = []
         for written in (out, err):
             written.seek(0)
-            texts.append(written.read().decode("utf-8").replace("\r\n", "\n"))
-    return subprocess.CompletedProcess(command, code, *texts)
+        return subprocess.CompletedProcess(command, code, out.read(), err.read())
 
 
 @functools.cache
@@ -113,7 +120,7 @@ def _received(line: socket.socket, size: int) -> bytes:
 
 def _serve(address: str) -> None:
     """Listen, and return in every process that is to be a command, with all set for it."""
-    _import_everything()
+    import_everything()
     gc.freeze()  # so that collections in commands do not copy what they share
     own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     listener = socket.socket(socket.AF_UNIX)
@@ -149,7 +156,8 @@ def _serve(address: str) -> None:
         return
 
 
-def _import_everything() -> None:
+def import_everything() -> None:
+    """Import what commands import; running nothing of it."""
     import importlib
     import pkgutil
 

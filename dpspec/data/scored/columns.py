@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, open_archive, open_member
-from dpspec.data.table import arrow_column, is_text, listed
-from dpspec.data.table_files import open_parquet, require_room
+from dpspec.data.table import is_text, listed
+from dpspec.data.table_files import open_parquet, parquet_column, require_room
 from dpspec.text import closest, did_you_mean, shortened
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) ->
         for column in wanted:
             if column.name not in names:
                 raise _has_no(path, column, names)
-        rows = require_room(file, path, _ROOM)
+        rows = require_room(file, path, _ROOM, io.BytesIO(content))
         if rows > most:
             raise _too_many(path, most)
         if rows == 0:
@@ -183,7 +183,7 @@ def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) ->
         texts = [field.name for field in file.schema_arrow if is_text(field.type)]
     with open_parquet(path, texts, io.BytesIO(content)) as file:
         for column in wanted:
-            found = arrow_column(file.read(columns=[column.name])[column.name], column.name, path)
+            found = parquet_column(file, column.name, path)
             if column.text:
                 values[column.key] = found.astype(object)
             elif found.dtype.kind in "fiub":

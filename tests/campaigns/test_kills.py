@@ -1,0 +1,27 @@
+"""Runs and recordings that are killed, in small; by hand: ``python tests/campaigns/kills.py``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs another process's clock")
+
+#: The mechanism whose runs are the shortest, and the recorder; the others with --run-slow.
+QUICK = ("preprocessing", "recorder")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("group", "modelmix", "per-instance", "rero"))],
+)
+def test_what_was_killed_comes_out_as_if_it_had_not_been(kind: str) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "kills.py"), "--times", "2", "--kinds", kind]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "; 0 wrong" in done.stdout
