@@ -15,6 +15,7 @@ spread evenly.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -94,7 +95,9 @@ def killed(pid: int, after: float) -> bool:
         if found:
             return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
         if seconds_of(pid) >= after:
-            os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
+                os.killpg(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             after = float("inf")
         time.sleep(0.001)
 

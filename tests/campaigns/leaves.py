@@ -77,12 +77,12 @@ class Bench:
         chance.shuffle(single)
         for number, edit in single[: count or None]:
             yield number, (edit,)
+        of = [[edit for of_result, edit in single if of_result == number] for number in range(len(self.trees))]
         seen: set[Case] = set()
         while len(single) + len(seen) < count:
-            number, (path, value) = chance.choice(single)
-            other = chance.choice([case for case in (chance.choice(single) for _ in range(40)) if case[0] == number])
-            case = number, ((path, value), other[1])
-            if path != other[1][0] and case not in seen:
+            number, first = chance.choice(single)
+            case = number, (first, second := chance.choice(of[number]))
+            if first[0] != second[0] and case not in seen:
                 seen.add(case)
                 yield case
 
@@ -98,11 +98,17 @@ class Bench:
     def findings(self, tree: Any, formats: Sequence[str]) -> Iterator[str]:
         """What is wrong with the reports of a result; raises ``ResultError`` where it is refused."""
         before, began = peak_bytes(), time.process_time()
+        refused: ResultError | None = None
         try:
             result = load(json.dumps(tree))
-        finally:
-            if (seconds := time.process_time() - began) > SECONDS:
-                yield f"load: slow, {seconds:.1f} s"
+        except ResultError as error:
+            refused = error
+        if (seconds := time.process_time() - began) > SECONDS:
+            yield f"load: slow, {seconds:.1f} s"
+            if refused is not None:
+                return
+        if refused is not None:
+            raise refused
         for name in formats:
             began = time.process_time()
             try:

@@ -25,6 +25,8 @@ KNOWN = [
     (("audits", 0, "document", "threat_model", "group_size"), 3),
     (("audits", 0, "places"), {"": {"file": 3, "line": 1, "column": 1}}),
     (("created",), "\ud800"),
+    (("audits", 0, "digest"), "\ud800"),
+    (("audits", 0, "digest"), "\x1b[2J\x07\u202e"),
     (("audits", 0, "verdicts", 0, "text"), "1" * 100_000),
     (("audits", 0, "name"), "\x1b[2J ##vso[task.x]y"),
 ]
@@ -48,6 +50,11 @@ def wrong(bench: campaign.Bench, number: int, path: tuple, value: object, format
 @pytest.mark.parametrize(("path", "value"), KNOWN)
 def test_what_reports_fell_over(bench: campaign.Bench, path: tuple, value: object) -> None:
     assert wrong(bench, 2, path, value, list(bench.render)) == []
+
+
+def test_a_claim_without_a_number_is_no_guarantee(bench: campaign.Bench) -> None:
+    path = ("audits", 0, "document", "claims", 0, "epsilon")
+    assert wrong(bench, 1, path, None, ["registry", "statement"]) == []
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -17,7 +17,7 @@ from typing import IO, Any
 from dpspec.contract import DataError
 from dpspec.data.parquet.compact import Compact, CompactError, CutShortError, Struct, Value
 
-#: The most bytes of a footer: pyarrow takes up to 300 times as much memory for it.
+#: The most bytes of a footer; what is made of it takes many times as much memory.
 MOST_FOOTER = 1 << 22
 
 #: The most pages of a file; looking at so many takes seconds.

@@ -99,7 +99,7 @@ def _guarantee(audit: AuditResult) -> _Guarantee | None:
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
             if verdict.kind in _PARAMETERS and verdict.verdict == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
-                return _Guarantee(verdict, {key: float(claim[key]) for key in keys if key in claim})
+                return _Guarantee(verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None})
     return None
 
 
@@ -133,7 +133,7 @@ def _implementation(statement: Statement) -> dict[str, Json]:
         "post_processing": "Outside the audit; it costs no privacy where it looks at what is released only.",
         "justification": " ".join(_justified(statement)),
         "utility": _block(statement, "Utility"),
-        "additional_information": f"Audited with dpspec, spec digest {statement.digest}. "
+        "additional_information": f"Audited with dpspec, spec digest {markdown(statement.digest)}. "
         "The result file holds the evidence; dpspec verify recomputes every number from it.",
     }
 

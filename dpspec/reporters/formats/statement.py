@@ -220,6 +220,7 @@ def _page(statement: Statement) -> Iterator[str]:
         yield ""
         yield from (f"- {markdown(text)}" for text in statement.assumptions)
         yield ""
-    yield f"Spec digest {statement.digest[:16]}, audited {markdown(statement.created)} by dpspec. The lower end of an"
+    digest, created = markdown(statement.digest[:16]), markdown(statement.created)
+    yield f"Spec digest {digest}, audited {created} by dpspec. The lower end of an"
     yield "interval is what attacks found; `dpspec verify` recomputes every number from the result file."
     yield ""

@@ -70,6 +70,11 @@ class Line:
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
+#: Larger numbers, and those that are none, are left out: what lies between them is no floating point number any more,
+#: and matplotlib cannot place ticks there.
+_LARGEST = 1e300
+
+
 @dataclass(frozen=True)
 class Drawing:
     """What a figure shows: its lines and its axes. names: what stands down the side at 0, 1, ... instead of numbers."""
@@ -130,7 +135,7 @@ def _line(axes: Axes, line: Line, drawing: Drawing) -> None:
     shown = [
         row
         for row in zip(line.x, line.y, *edges, strict=True)
-        if all(map(math.isfinite, row))
+        if all(abs(value) <= _LARGEST for value in row)
         and not (drawing.log_x and row[0] <= 0)
         and not (drawing.log_y and row[1] <= 0 and not drawing.names)
     ]
