@@ -26,7 +26,6 @@ from dataclasses import replace
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
-from dpspec.accounting.gaussian import delta_interval, epsilon_interval
 from dpspec_group import theory
 from dpspec_group.bounds import Curves, attaining_records, scopes
 
@@ -127,7 +126,7 @@ def _attained_mu(epsilon: float, delta: float, largest: float) -> float:
     low, high = 0.0, largest
     while high - low > 1e-6 * largest:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if delta_interval(epsilon, middle).upper < delta else (low, middle)
+        low, high = (middle, high) if PrivacyLoss.gaussian(1.0 / middle).delta(epsilon).upper < delta else (low, middle)
     return low
 
 
@@ -135,7 +134,7 @@ def _given_away(spec: dps.Spec, size: int, mu: float, curves: Curves, direction:
     """What the bound is called: with the epsilon that it implies at one delta, and the one that is certified there."""
     delta = kit.claimed_deltas(spec, size, default=_USUAL_DELTA)[-1]
     known = curves.intervals[size][direction].get(delta)
-    implied = epsilon_interval(math.log(delta), mu).upper
+    implied = PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
     certified = "" if known is None else f", where {known.upper:.4g} is certified"
     at = f"{delta:g}".replace("e-0", "e-")
     return f"without amplification by sampling; at delta {at} it says epsilon {implied:.4g}{certified}"
