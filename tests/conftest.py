@@ -5,12 +5,17 @@ from __future__ import annotations
 import signal
 import sys
 
+import hypothesis
 import pytest
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # What is started in the background ignores Ctrl-C, and so does all that it starts; tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not config.getoption("--run-slow"):
+        # A change fails for what it does, not for its luck: examples are new ones by hand, with --run-slow.
+        hypothesis.settings.register_profile("every-change", derandomize=True, deadline=None)
+        hypothesis.settings.load_profile("every-change")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
