@@ -115,7 +115,7 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
         twin_logs = RunLogs(twin)
         evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=twin_logs.observers), context)}
     ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
-    if run.index == 0:
+    if run.index == 0 and "iterates" in context.facts.capabilities:
         ran = joined(ran, _replayed(inputs, context))
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
     arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
@@ -123,7 +123,10 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
 
 
 def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json]:
-    """What the first trial looks at once for all: whether constants depend on the records that a step is taken on."""
+    """What the first trial looks at once for all: whether constants depend on the records that a step is taken on.
+
+    Of backends that show their iterates, whose steps are known to be sums of gradients: others may do as they like.
+    """
     from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
     from dpspec.training.measure.replayed_step import replayed_step
 
