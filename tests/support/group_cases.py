@@ -42,3 +42,14 @@ def sizes_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tup
     if finding.scope.data == "this":  # the declared data, with members removed or added
         return case["records"] - members * draw(st.integers(0, 1)), members
     return draw(st.integers(max(need, finding.scope.min_records), case["records"])), members
+
+
+def gradients_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tuple[list[float], list[float]]:
+    """The gradients of the records that stay and of the group's, of sizes inside a finding's scope."""
+    others, members = sizes_within(finding, case, draw)
+    clip = max(float(phase["clip_norm"]) for phase in case["phases"])
+    planted = [clip * g for g in draw(st.lists(st.sampled_from(GRADIENTS), min_size=others, max_size=others))]
+    group = [clip * g for g in draw(st.lists(st.sampled_from(GRADIENTS), min_size=members, max_size=members))]
+    if draw(st.booleans()):  # towards the worst case
+        planted, group = [-2.0 * clip] * others, [2.0 * clip] * members
+    return planted, group

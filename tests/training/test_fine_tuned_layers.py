@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.layers import Net
 from torch import nn
 from torch.nn import functional
 
@@ -23,19 +24,6 @@ CLASSES = 3
 RECORDS = 5
 
 quick = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-class Net(nn.Module):
-    """``run(self, x)``, with the parts that it needs."""
-
-    def __init__(self, run, **parts):
-        super().__init__()
-        self._run = run
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, x):
-        return self._run(self, x)
 
 
 def seeded(make, seed):

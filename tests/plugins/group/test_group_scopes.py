@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
-from support.group_cases import GRADIENTS, mechanisms, sizes_within
+from support.group_cases import gradients_within, mechanisms, sizes_within
 
 from dpspec.contract import Finding
 from dpspec_group import bounds
@@ -38,12 +38,7 @@ def findings_of(case: dict[str, Any], delta: float, direction: str = "both", **t
 
 
 def within(case: dict[str, Any], finding: Finding, data: st.DataObject) -> None:
-    others, members = sizes_within(finding, case, data.draw)
-    clip = max(float(phase["clip_norm"]) for phase in case["phases"])
-    planted = [clip * g for g in data.draw(st.lists(st.sampled_from(GRADIENTS), min_size=others, max_size=others))]
-    group = [clip * g for g in data.draw(st.lists(st.sampled_from(GRADIENTS), min_size=members, max_size=members))]
-    if data.draw(st.booleans()):  # towards the worst case
-        planted, group = [-2.0 * clip] * others, [2.0 * clip] * members
+    planted, group = gradients_within(finding, case, data.draw)
     absent, present = (
         oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
     )

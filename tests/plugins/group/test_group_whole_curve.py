@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from support import scope_oracle as oracle
-from support.group_cases import GRADIENTS, mechanisms, sizes_within
+from support.group_cases import gradients_within, mechanisms
 
 from dpspec.accounting.gaussian import delta as gaussian_delta
 from dpspec.contract import Claim, Finding
@@ -131,12 +131,7 @@ def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, d
     assert {f.quantity for f in uppers} == {"mu", "advantage", "tpr"}
     scope = data.draw(st.sampled_from(sorted({repr(f.scope) for f in uppers})))
     uppers = [f for f in uppers if repr(f.scope) == scope]
-    others, members = sizes_within(uppers[0], case, data.draw)
-    clip = max(float(phase["clip_norm"]) for phase in case["phases"])
-    planted = [clip * g for g in data.draw(st.lists(st.sampled_from(GRADIENTS), min_size=others, max_size=others))]
-    group = [clip * g for g in data.draw(st.lists(st.sampled_from(GRADIENTS), min_size=members, max_size=members))]
-    if data.draw(st.booleans()):  # towards the worst case
-        planted, group = [-2.0 * clip] * others, [2.0 * clip] * members
+    planted, group = gradients_within(uppers[0], case, data.draw)
     absent, present = (
         oracle.laws_of(oracle.run_of(case["phases"], [], [], rows)) for rows in (planted, planted + group)
     )
