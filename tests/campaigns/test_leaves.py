@@ -23,6 +23,8 @@ KNOWN = [
     (("audits", 0, "document", "claims", 0, "epsilon"), {"x": 1}),
     (("audits", 0, "document", "claims", 0, "epsilon"), "\ud800"),
     (("audits", 0, "document", "threat_model", "group_size"), 3),
+    (("audits", 0, "document", "threat_model"), None),
+    (("audits", 0, "series", 0, "plot", "y"), None),
     (("audits", 0, "places"), {"": {"file": 3, "line": 1, "column": 1}}),
     (("created",), "\ud800"),
     (("audits", 0, "digest"), "\ud800"),

@@ -67,7 +67,8 @@ def polygon(pairs: Iterable[Pair]) -> Polygon:
 
 def is_profile(series: Series) -> bool:
     """Whether a series plots delta against epsilon."""
-    return series.plot.get("x") == "epsilon" and tuple(series.plot.get("y", ())) == ("delta",)
+    y = series.plot.get("y")
+    return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
 
 
 def _is_point(finding: Finding) -> bool:

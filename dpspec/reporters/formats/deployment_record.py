@@ -104,7 +104,7 @@ def _guarantee(audit: AuditResult) -> _Guarantee | None:
 
 
 def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarantee | None) -> dict[str, Json]:
-    threat = audit.document.get("threat_model", {})
+    threat = audit.document.get("threat_model") or {}
     loss: dict[str, Json] = {
         "privacy_unit": markdown(str(threat.get("unit", "record"))),
         "privacy_unit_details": _block(statement, "Unit of privacy"),

@@ -133,7 +133,7 @@ def _curves(audit: AuditResult) -> Iterator[str]:
 
 
 def _blocks(audit: AuditResult) -> Iterator[Block]:
-    threat = audit.document.get("threat_model", {})
+    threat = audit.document.get("threat_model") or {}
     private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not _is_control(verdict)]
     decided = [verdict for verdict in private if verdict.verdict in ("proved", "supported")]
     proved = sum(verdict.verdict == "proved" for verdict in private)
