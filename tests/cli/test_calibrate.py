@@ -55,7 +55,7 @@ def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
     assert command.count("--set") == 2
     again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
     assert again.code == 0, again.out
-    assert "PROVED        held: epsilon <= 0.7" in again.out
+    assert "PROVED        held [none, 0.7]: epsilon <= 0.7" in again.out
 
 
 def test_no_value_proves_the_claims(dpspec, counting):

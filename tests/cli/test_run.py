@@ -15,10 +15,9 @@ from dpspec.engine.results.codec import load
 def test_claims_as_expected(dpspec, counting):
     ended = dpspec("run", counting)
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("Claims\n")
-    assert "PROVED        held" in ended.out
+    assert ended.out.startswith("  PROVED        held")
     assert "REFUTED       broken" in ended.out
-    assert "2 claims: all as expected" in ended.out
+    assert ended.out.splitlines()[-1] == "1 audit, 2 claims: all as expected"
     assert "5 of 5 trials to train" in ended.err
     assert support.RAN == [0, 1, 2, 3, 4]
 
@@ -56,7 +55,7 @@ def test_bounds_only_trains_nothing(dpspec, counting):
     ended = dpspec("run", counting, "--bounds-only", "--set", "claims.broken.expect=open")
     assert ended.code == 0, ended.err
     assert support.RAN == []
-    assert "Nothing was trained for coin" in ended.out
+    assert "Nothing was trained: numbers speak of mechanisms as declared" in ended.out
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT])
@@ -186,6 +185,21 @@ def test_a_report_that_cannot_be_replaced_is_written_in_place(dpspec, counting, 
     assert dpspec("run", counting, "--report", "markdown=old.md").code == 0
     assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
     assert not list(tmp_path.glob(".old.md*"))
+
+
+@pytest.mark.parametrize("how", ["-q", "-v", None])
+def test_the_last_line_names_what_failed(how, dpspec, counting):
+    options = () if how is None else (how,)
+    ended = dpspec("run", counting, "--set", "claims.held.epsilon=0.3", *options)
+    assert (ended.code, ended.out.splitlines()[-1]) == (1, "FAILED 1 of 2 claims: coin.held")
+    assert (len(ended.out.splitlines()) == 1) is (how == "-q")
+    assert ("\nFindings\n" in ended.out) is (how == "-v")
+
+
+def test_verbose_and_quiet_exclude_each_other(dpspec, counting):
+    ended = dpspec("run", counting, "-v", "-q")
+    assert (ended.code, support.RAN) == (2, [])
+    assert "exclude each other" in ended.err
 
 
 def test_the_outcome_is_the_last_line(dpspec, counting):

@@ -28,10 +28,12 @@ def incomplete(**changes: Any) -> Result:
 
 def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
     assert words.tally(incomplete()) == (
-        "1 audit, 2 claims: 0 as expected, 1 not, 1 not yet decided; INCOMPLETE, trials are missing"
+        "FAILED 1 of 2 claims: demo.wrong; not yet decided: demo.later; INCOMPLETE, trials are missing"
     )
+    waiting = incomplete(verdicts=incomplete().audits[0].verdicts[:1])
+    assert words.tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
     complete = incomplete(planned_trials=0)
-    assert words.tally(complete) == ("1 audit, 2 claims: 0 as expected, 2 not; conformance not as expected in 1 audit")
+    assert words.tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was held against nothing"
 
 
 @pytest.mark.parametrize("render", [terminal.render, html.render, markdown.render])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
-from dpspec.cli.terminal.output import note
+from dpspec.cli.terminal.output import emit, note
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 
@@ -82,6 +82,10 @@ def run(
     ] = None,
     allow_changed_claims: AllowChangedClaims = False,
     internal: Internal = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last line alone.")] = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.arguments import loaded_specs
@@ -103,6 +107,8 @@ def run(
     earlier = None if baseline is None else read_result(baseline)
     if executor not in catalog.executors:
         raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+    if verbose and quiet:
+        raise UsageError("--verbose and --quiet exclude each other: give one of them")
     if address is not None and executor == "local":
         raise UsageError("--ray-address requires --executor ray")
     if allow_changed_claims and baseline is None:
@@ -127,10 +133,13 @@ def run(
             train=not bounds_only,
         )
     result = _with_command(result, specs, overrides, device, threads, bounds_only)
-    if not any(report.to_stdout for report in report_files):
-        show_on_terminal(result, internal=internal)
     write_reports(report_files, result, internal=internal)
-    note(tally(result))
+    if any(report.to_stdout for report in report_files):
+        note(tally(result))
+    else:
+        if not quiet:
+            show_on_terminal(result, internal=internal, brief=not verbose)
+        emit(tally(result))
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:

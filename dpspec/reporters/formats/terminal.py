@@ -47,7 +47,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     if not internal:
         result = redact(result)
     page = Page(width, color=color)
-    _alarm(page, result)
+    alarm(page, result)
     page.heading("Claims")
     shown_source = ""
     for source, audit in zip(sources(result), result.audits, strict=True):
@@ -70,7 +70,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     return page.text()
 
 
-def _alarm(page: Page, result: Result) -> None:
+def alarm(page: Page, result: Result) -> None:
     """The loudest lines there are: bounds that the attack broke."""
     broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
     for audit, verdict in broken:
@@ -92,17 +92,18 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     if not audit.verdicts:
         page.line("No claim was made: the numbers below stand for themselves.", indent=2)
     for verdict in audit.verdicts:
-        _claim(page, audit, verdict)
+        claim(page, audit, verdict)
     conformance = audit.conformance
     unexpected = not (conformance.expected or words.untested(audit))
     if conformance.status in _TOLD and (conformance.status == "deviates" or unexpected):
         outcome = words.conformance_outcome(audit)
-        _row(page, conformance.status, f"{_TOLD[conformance.status]}, {outcome}; see Conformance")
+        row(page, conformance.status, f"{_TOLD[conformance.status]}, {outcome}; see Conformance")
 
 
-def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+    """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
-    _row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}")
+    row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}")
     claimed = words.claimed(verdict)
     page.line(
         f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
@@ -114,7 +115,7 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
         page.line(verdict.reason, indent=indent)
 
 
-def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
+def row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
     """A line that begins with a verdict in its column."""
     gap = " " * max(2, _VERDICT_WIDTH + 2 - len(word))
     page.line((word.upper(), _STYLE[word]), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)

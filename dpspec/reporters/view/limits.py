@@ -24,7 +24,7 @@ ALWAYS = (
 def limits(result: Result) -> tuple[str, ...]:
     """Sentences, the most specific first, each said once."""
     sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
-    sentences += [sentence for one in apart(result) for sentence in _made_before(one)]
+    sentences += [sentence for one in apart(result) for sentence in made_before(one)]
     return tuple(dict.fromkeys((*sentences, *ALWAYS)))
 
 
@@ -36,8 +36,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
     if supported:
         yield f"Only supported in {audit.name}: {joined(supported)}. The evidence points that way but is no proof."
-    training = audit.document.get("training")
-    if isinstance(training, Mapping) and training.get("backend") == "recorded":
+    if recorded(audit):
         yield (
             f"Nothing was trained or attacked for {audit.name}: what ran is what its recording says, seen from "
             "inside the process that trained."
@@ -75,7 +74,13 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {audit.name} hold between neighbours of the kind {kind!r} only."
 
 
-def _made_before(result: Result) -> Iterator[str]:
+def recorded(audit: AuditResult) -> bool:
+    """Whether what ran is a recording, that nothing was trained for."""
+    training = audit.document.get("training")
+    return isinstance(training, Mapping) and training.get("backend") == "recorded"
+
+
+def made_before(result: Result) -> Iterator[str]:
     """What was not made by the run that the result is of, and by what else than what judged it."""
     for audit in result.audits:
         if audit.stored_trials:

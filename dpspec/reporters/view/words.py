@@ -5,7 +5,7 @@ Text that a spec, a plugin or a paper may have brought in is returned as it is: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Json
@@ -36,6 +36,9 @@ _DATA = {
     "this": "this data set",
     "planted": "this data set with planted records",
 }
+
+#: So many names are said in a sentence.
+_NAMED = 5
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -209,24 +212,50 @@ def value(item: Json) -> str:
 
 
 def tally(result: Result) -> str:
-    """The whole invocation in one line: ``2 specs, 5 claims: 4 as expected, 1 not``."""
+    """The whole invocation in one sentence: ``2 audits, 5 claims: all as expected``, or what is not, by name."""
     verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
-    as_expected = sum(verdict.expected for _, verdict in verdicts)
-    later = sum(pending(audit, verdict) for audit, verdict in verdicts)
-    counts = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
-    counts += f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}: "
-    if as_expected == len(verdicts):
-        counts += "all as expected"
-    else:
-        counts += f"{as_expected} as expected"
-        counts += f", {len(verdicts) - as_expected - later} not" if as_expected + later < len(verdicts) else ""
-        counts += f", {later} not yet decided" if later else ""
-    deviating = sum(not audit.conformance.expected and not untested(audit) for audit in result.audits)
-    if deviating:
-        counts += f"; conformance not as expected in {count(deviating, 'audit')}"
+    all_of_it = f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}"
+    joined = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
+    later = [f"{audit.name}.{verdict.claim}" for audit, verdict in verdicts if pending(audit, verdict)]
+    wrong = [
+        f"{audit.name}.{verdict.claim}"
+        for audit, verdict in verdicts
+        if not verdict.expected and not pending(audit, verdict)
+    ]
+    strange = [audit for audit in result.audits if not audit.conformance.expected and not untested(audit)]
+    said = []
+    if wrong:
+        said.append(f"FAILED {len(wrong)} of {count(len(verdicts), 'claim')}: {_some(wrong)}")
+    if strange:
+        said.append(f"{'' if wrong else 'FAILED '}{_some([_strange(audit) for audit in strange])}")
+    if later:
+        said.append(f"not yet decided: {_some(later)}")
     if not result.complete:
-        counts += "; INCOMPLETE, trials are missing"
-    return counts
+        said.append("INCOMPLETE, trials are missing")
+    if not said:
+        return f"{joined}{all_of_it}: all as expected"
+    return f"{joined}{'; '.join(said)}" if wrong or strange else f"{joined}{all_of_it}; {'; '.join(said)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def _strange(audit: AuditResult) -> str:
+    """What is wrong with what ran: ``app deviates (noise-scale 0.1 of 1)``, by the check that speaks most against."""
+    status = audit.conformance.status
+    if status != "deviates":
+        told = {"checks-missing": "lacks checks that were promised", "not-run": "was held against nothing"}
+        return f"{audit.name} {told.get(status, status)}"
+    worst = min(audit.checks, key=lambda check: check.p_value, default=None)
+    if worst is None:
+        return f"{audit.name} {status}"
+    size = ""
+    if worst.declared is not None and worst.measured is not None:
+        size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"
+    return f"{audit.name} {status} ({worst.assumption}{size})"
 
 
 def sentence(text: str) -> str:

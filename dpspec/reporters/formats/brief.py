@@ -1,0 +1,127 @@
+"""The report of ``dpspec run``: a line for what is as expected, then what is not, in full.
+
+The whole report is :mod:`dpspec.reporters.formats.terminal`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.redact import redact
+from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.formats import terminal
+from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view.limits import made_before, recorded
+from dpspec.reporters.view.page_layout import Page
+
+#: Audits up to so many are shown claim by claim; of more each that is as expected has one line.
+_MANY = 6
+
+#: Where to find what is left out here.
+_MORE = "-v shows findings, checks, assumptions and limits; nothing is trained again."
+
+
+def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
+    """The report as text of at most ``width`` columns; :func:`dpspec.reporters.view.words.tally` is to follow.
+
+    internal: keep data-dependent and per-record values, which are otherwise left out and counted.
+    """
+    if not internal:
+        result = redact(result)
+    page = Page(width, color=color)
+    terminal.alarm(page, result)
+    several, many = len(result.audits) > 1, len(result.audits) > _MANY
+    for audit in result.audits:
+        if many and audit.as_expected:
+            _in_one_line(page, audit)
+            continue
+        if several:
+            page.line((audit.name, "underline"))
+        _as_expected(page, audit)
+        if audit.conformance.expected or words.untested(audit):
+            _conformance(page, audit)
+        for note in audit.notes:
+            page.item(note)
+    for audit in result.audits:
+        _not_as_expected(page, audit, named=several)
+    untrained = [audit for audit in result.audits if not (audit.planned_trials or recorded(audit))]
+    if untrained:
+        of = f" for {words.count(len(untrained), 'audit')}" if several else ""
+        page.item(f"Nothing was trained{of}: numbers speak of mechanisms as declared, not of any code.")
+    for sentence in (*result.notes, *(told for one in apart(result) for told in made_before(one))):
+        page.item(sentence)
+    page.blank()
+    page.line(_MORE)
+    return page.text()
+
+
+def _in_one_line(page: Page, audit: AuditResult) -> None:
+    counted = Counter(verdict.verdict for verdict in audit.verdicts)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in counted.items()) or "no claim"
+    ran = f"; {audit.conformance.status}" if audit.executed else ""
+    page.line(f"{audit.name}: {said}{ran}, as expected", hang=2)
+
+
+def _as_expected(page: Page, audit: AuditResult) -> None:
+    if not audit.verdicts:
+        page.line("No claim was made.", indent=2)
+    for verdict in audit.verdicts:
+        if verdict.expected:
+            _claim(page, audit, verdict)
+
+
+def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+    claimed = words.claimed(verdict)
+    wanted = "" if verdict.verdict in ("proved", "supported") else ", as expected"
+    told = f" {words.interval(audit, verdict)}: {verdict.text}{f', claimed {claimed}' if claimed else ''}{wanted}"
+    terminal.row(page, verdict.verdict, (verdict.claim, "bold"), told)
+
+
+def _conformance(page: Page, audit: AuditResult) -> None:
+    """One row; nothing where nothing ran."""
+    status, outcome = audit.conformance.status, words.conformance_outcome(audit)
+    if not outcome:
+        return
+    if status != "conforms-within":
+        terminal.row(page, status, f"{outcome}: {audit.conformance.reason}")
+        return
+    sharpest: dict[str, float] = {}
+    for check in audit.checks:
+        if check.detectable is not None and 0.0 <= check.detectable < math.inf:
+            sharpest[check.assumption] = min(check.detectable, sharpest.get(check.assumption, math.inf))
+    blind = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in sharpest)
+    number = len(audit.checks)
+    parts = [f"none of {number} checks is rejected" if number > 1 else "its one check is not rejected"]
+    sizes = sorted((size, name) for name, size in sharpest.items() if size > 0.0)
+    if sizes:
+        sharp, blunt = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
+        parts.append(f"deviations are seen from {sharp} on{'' if sharp == blunt else f', the last from {blunt} on'}")
+    if blind:
+        parts.append(f"none could see {', '.join(blind)}")
+    terminal.row(page, status, "; ".join(parts))
+
+
+def _not_as_expected(page: Page, audit: AuditResult, *, named: bool) -> None:
+    """In full: claims with their reasons, then what is wrong with what ran, the worst checks first."""
+    wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
+    deviating = not (audit.conformance.expected or words.untested(audit))
+    if not wrong and not deviating:
+        return
+    page.heading(f"Not as expected{f': {audit.name}' if named else ''}")
+    for verdict in wrong:
+        terminal.claim(page, audit, verdict)
+    if not deviating:
+        return
+    conformance = audit.conformance
+    terminal.row(page, conformance.status, f"{words.conformance_outcome(audit)}: {conformance.reason}")
+    worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
+    for check in worst:
+        page.item(sentences.check(check), indent=4)
+    rest = len(audit.checks) - len(worst)
+    if rest:
+        others = words.count(rest, "other check") if worst else words.count(rest, "check")
+        page.item(f"{others} with p above 1e-6", indent=4)
