@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
@@ -260,7 +260,8 @@ def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     outside = 0.5 * _OUTSIDE / steps
     low, high = _tails(records, rate, outside)
     sizes = np.arange(low + 1, high, dtype=np.float64)
-    log_mass = stats.binom.logpmf(sizes, records, rate)
+    ways = special.gammaln(records + 1) - (special.gammaln(sizes + 1) + special.gammaln(records - sizes + 1))
+    log_mass = ways + special.xlogy(sizes, rate) + special.xlog1py(records - sizes, -rate)  # scipy.stats takes 0.4 s
     squares = (sizes - mean) ** 2 / variance
     sign = -1.0 if statistic < steps else 1.0
 
