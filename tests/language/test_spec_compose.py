@@ -74,6 +74,14 @@ class TestExtends:
         loaded = load(f"dpspec: 1\nextends: {extends}\n", loop="extends: spec.yaml\n")
         assert [d.code for d in loaded.diagnostics] == [code]
 
+    def test_a_key_that_a_parent_has_and_nobody_wants_can_be_dropped(self, load: Load, valid: str) -> None:
+        (found,) = load("extends: old.yaml\n", old=f"{valid}\nzzz: 1\n").diagnostics
+        assert found.help is not None
+        assert found.help.endswith("; it is inherited: zzz: null in spec.yaml drops it")
+        assert only(load("extends: old.yaml\nzzz: null\n", old=f"{valid}\nzzz: 1\n"))
+        (own,) = load(f"{valid}\nzzz: 1\n").diagnostics
+        assert "inherited" not in (own.help or "")
+
     def test_the_chain_has_a_limit(self, load: Load, valid: str) -> None:
         chain = {f"p{i}": f"extends: p{i + 1}.yaml\n" for i in range(1, 9)}
         assert only(load("extends: p2.yaml\n", **chain, p9=valid))

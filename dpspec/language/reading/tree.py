@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dpspec.contract import Diagnostic, Json, Path, Span
+from dpspec.contract import Diagnostic, Json, Path, Span, format_path
 
 #: What a node holds: a scalar, a mapping or a list of nodes.
 Content: TypeAlias = "dict[str, Node] | list[Node] | str | int | float | bool | None"
@@ -126,10 +126,19 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         key = spans.key(path) if isinstance(spans, Origin) else None
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
-            return dataclasses.replace(diagnostic, span=span)
+            return dataclasses.replace(_inherited(diagnostic, span, spans), span=span)
         if not path:
             return diagnostic
         path, at_key = path[:-1], True  # a value that is not there is told at the key of its block
+
+
+def _inherited(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -> Diagnostic:
+    """With the way out for a key that does not fit and stands in a file that the spec extends."""
+    file = source_file(spans)
+    if diagnostic.code != "unknown-key" or not file or span.file in (file, "--set"):
+        return diagnostic
+    drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
+    return dataclasses.replace(diagnostic, help=f"{diagnostic.help}; {drop}" if diagnostic.help else drop)
 
 
 def source_file(spans: Mapping[Path, Span]) -> str:
