@@ -22,7 +22,7 @@ from dpspec.language.validating.installed import PLUGIN_CODES
 from dpspec.language.validating.validate import check
 
 #: Keys that change nothing about an audit, or are used up by the time a document is resolved.
-OUTSIDE_DIGEST = frozenset({"name", "description", "requires", "extends", "matrix"})
+OUTSIDE_DIGEST = frozenset({"name", "description", "system", "owner", "contact", "requires", "extends", "matrix"})
 
 _THREAT_MODEL = ("adjacency", "unit", "access", "direction")
 _RESTRICTIONS = ("min_records", "neighbours")

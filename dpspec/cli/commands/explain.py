@@ -27,15 +27,6 @@ _CHOOSER = {
     "claim": "claims.kind",
 }
 
-#: When a claim gets which verdict; the first that applies.
-_VERDICTS = {
-    "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
-    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run.",
-    "proved": "An upper bound in scope is within the claim, for the mechanism as declared.",
-    "supported": "Only statistical or approximate evidence is within the claim.",
-    "open": "Undecided; the report says what this run could have decided.",
-}
-
 
 def explain(
     what: Annotated[
@@ -54,6 +45,7 @@ def explain(
     from dpspec.language.diagnostics.codes import CODES
     from dpspec.language.diagnostics.codes import explain as explain_code
     from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.view.glossary import VERDICTS
 
     catalog = load_catalog()
     all_keys = list(keys(reference(catalog)))
@@ -66,8 +58,8 @@ def explain(
     ]
     if what in catalog.reporters:
         blocks.append(_kind("report format", what, catalog.reporters[what], ()))
-    if what in _VERDICTS:
-        blocks.append(f"verdict {what}\n{_folded(_VERDICTS[what])}")
+    if what in VERDICTS:
+        blocks.append(f"verdict {what}\n{_folded(VERDICTS[what])}")
     claims = _of_kind("claim", what, all_keys)
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
@@ -79,7 +71,7 @@ def explain(
         paths = [key.path for key in all_keys]
         lasts = [path.rpartition(".")[2] for path in paths]
         values = [choice for key in all_keys for choice in choices(key)]
-        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *_VERDICTS, *values, *lasts, *paths]))
+        raise UsageError(_nothing(what, [*CODES, *kinds, *catalog.reporters, *VERDICTS, *values, *lasts, *paths]))
     emit("\n\n".join(blocks))
     return ExitCode.OK
 

@@ -22,7 +22,7 @@ _NUMBERS = frozenset({"epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr"
 
 def of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     """What is wrong with a document, as the path in it and a sentence's end."""
-    for key in ("name", "description"):
+    for key in ("name", "description", "system", "owner", "contact"):
         if key in document and not isinstance(document[key], str):
             yield key, f"must be a text, got {_quoted(document[key])}"
     for key, names in _BLOCKS.items():

@@ -160,6 +160,9 @@ UNVERIFIED = {
     "audits.*.seconds": "how long it took",
     "audits.*.stored_trials": "how many trials were in the store before",
     "audits.*.document.description": "how it is described",
+    "audits.*.document.system": "whose it is",
+    "audits.*.document.owner": "whose it is",
+    "audits.*.document.contact": "whose it is",
     "audits.*.trials.*.recorded.*": "with which versions, and where",
 }
 

@@ -60,10 +60,11 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
     guarantee = _guarantee(audit)
+    owner = markdown(str(audit.document.get("owner") or "")) or FILL_IN
     deployment: dict[str, Json] = {
         "basic": {
             "name": markdown(audit.name),
-            "data_curators": [{"data_curator_name": FILL_IN, "data_curator_type": "Industry"}],
+            "data_curators": [{"data_curator_name": owner, "data_curator_type": "Industry"}],
             "description": markdown(statement.description) or FILL_IN,
             "intended_use": FILL_IN,
             "data_product_type": "Machine learning model",

@@ -110,7 +110,7 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
         claim=verdict.claim,
         says=verdict.text,
         verdict=verdict.verdict,
-        control=_is_control(verdict),
+        control=words.is_control(verdict),
         interval=words.interval(audit, verdict),
         rigor="" if upper is None else words.rigor(upper),
         source="" if upper is None else f"{upper.method}; {upper.source}",
@@ -134,7 +134,7 @@ def _curves(audit: AuditResult) -> Iterator[str]:
 
 def _blocks(audit: AuditResult) -> Iterator[Block]:
     threat = audit.document.get("threat_model") or {}
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not _is_control(verdict)]
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
     decided = [verdict for verdict in private if verdict.verdict in ("proved", "supported")]
     proved = sum(verdict.verdict == "proved" for verdict in private)
     yield Block(
@@ -178,10 +178,6 @@ def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     if conformance.status == "checks-missing":
         return "declared", f"{what}. What ran was not tested as planned: {conformance.reason}"
     return "declared", f"{what}. What ran was not tested against this"
-
-
-def _is_control(verdict: Verdict) -> bool:
-    return not set(verdict.expect) & {"proved", "supported", "open"}
 
 
 def _utility(audit: AuditResult) -> tuple[Coverage, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
+from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.reporters.html import curves
 from dpspec.reporters.html import series_plots as of_series
@@ -33,7 +34,7 @@ class Bar:
     """Places on a bar in percent of its width.
 
     open_below, open_above: whether nothing bounds the value on that side. crossed: the bounds contradict each other.
-    scale: ``linear`` or ``log``.
+    scale: ``linear`` or ``log``. least, most: the numbers at its two ends.
     """
 
     low: float
@@ -43,6 +44,8 @@ class Bar:
     open_above: bool
     crossed: bool
     scale: str
+    least: str
+    most: str
 
     @property
     def width(self) -> float:
@@ -78,6 +81,8 @@ def bar(verdict: Verdict) -> Bar | None:
         open_above=upper is None,
         crossed=low > high,
         scale="log" if logarithmic else "linear",
+        least=decimals.nearest(least, digits=2),
+        most=decimals.nearest(largest * _ROOM, digits=2),
     )
 
 

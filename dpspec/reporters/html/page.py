@@ -19,7 +19,8 @@ from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.engine.storage.origins import version_of
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
-from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view import glossary, sentences, words
+from dpspec.reporters.view.audited import audited, conclusion, odds
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.text import plain
 
@@ -43,6 +44,7 @@ class ClaimView:
     claimed: str
     value: str
     outcome: str
+    control: bool
     bar: Bar | None
 
 
@@ -69,6 +71,9 @@ class AuditView:
     name: str
     origin: str
     description: str
+    audited: tuple[tuple[str, str], ...]
+    conclusion: tuple[str, ...]
+    odds: tuple[str, ...]
     claims: tuple[ClaimView, ...]
     conformance: str
     tests: str
@@ -112,6 +117,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             recipes=tuple(
                 RecipeView(one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)
             ),
+            legend=(glossary.VERDICTS, glossary.CONFORMANCE, glossary.RIGOR),
+            terms=glossary.TERMS,
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
@@ -179,6 +186,9 @@ def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
         name=name,
         origin=origin,
         description=str(audit.document.get("description") or ""),
+        audited=tuple(audited(audit)),
+        conclusion=tuple(conclusion(audit)),
+        odds=tuple(odds(audit)),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
         conformance=words.conformance_outcome(audit),
         tests=words.count(len(audit.checks), "test"),
@@ -204,6 +214,7 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
         claimed=words.claimed(verdict),
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
         outcome=words.outcome(audit, verdict),
+        control=words.is_control(verdict) and verdict.expected,
         bar=bar(verdict),
     )
 

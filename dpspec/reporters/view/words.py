@@ -49,6 +49,11 @@ def outcome(audit: AuditResult, verdict: Verdict) -> str:
     return f"{state} (expected {' or '.join(verdict.expect)})"
 
 
+def is_control(verdict: Verdict) -> bool:
+    """Whether a claim is made to come out false, to show that the audit sees it."""
+    return not set(verdict.expect) & {"proved", "supported", "open"}
+
+
 def pending(audit: AuditResult, verdict: Verdict) -> bool:
     """Whether an unexpected verdict may still change, while trials are missing: nothing refutes the claim so far."""
     return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")

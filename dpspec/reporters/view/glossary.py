@@ -1,0 +1,39 @@
+"""What the words of a report mean: verdicts, rigor, conformance, and the field's terms."""
+
+from __future__ import annotations
+
+#: When a claim gets which verdict; the first that applies.
+VERDICTS = {
+    "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
+    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run.",
+    "proved": "An upper bound in scope is within the claim, for the mechanism as declared.",
+    "supported": "Only statistical or approximate evidence is within the claim.",
+    "open": "Undecided; the report says what this run could have decided.",
+}
+
+CONFORMANCE = {
+    "conforms-within": "No test saw that what ran differs from what was declared; each says what it would have seen.",
+    "deviates": "A test saw that what ran is not what was declared.",
+    "checks-missing": "Tests that were planned were not made.",
+    "not-run": "Nothing that ran was held against what was declared.",
+}
+
+RIGOR = {
+    "certified": "A proved formula, and an interval that holds all numerical error.",
+    "theorem": "A proved formula, evaluated in float64.",
+    "statistical": "True with the stated confidence.",
+    "approximate": "An estimate that promises nothing.",
+}
+
+TERMS = {
+    "epsilon, delta": "Whatever is computed of the training, adding or removing one record changes its probability by "
+    "a factor of at most e^epsilon, but for a probability of delta. Smaller is more private; 0 is perfect.",
+    "mu": "The same for all delta at once: as hard as telling two normal distributions apart whose means are mu apart.",
+    "neighbours": "Two data sets that differ by what is protected: one record, or a group of them.",
+    "adversary": "Who tries to find out. A proof against a strong one holds against all that are weaker.",
+    "false alarms": "How often somebody says that a record was in who was not.",
+    "lower bound": "What an attack, or a proof, shows to be lost at least.",
+    "upper bound": "What is proved to be lost at most.",
+    "canary": "A record, or a gradient, that is planted by the toss of a coin, for an attack to find.",
+    "control": "A claim that is made to be false, to show that the audit would see it.",
+}

@@ -1,0 +1,149 @@
+"""What a page says was audited, what came of it, and what the bound means in odds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.reporters import html
+from dpspec.reporters.view.audited import audited, conclusion, odds
+
+DOCUMENT = {
+    "dpspec": 1,
+    "name": "demo",
+    "system": "The clinic's model",
+    "owner": "A. Person",
+    "contact": "a@example.org",
+    "mechanism": {"kind": "group", "noise_multiplier": 1.5, "sampling": {"scheme": "poisson", "rate": 0.1}},
+    "data": {"kind": "digits"},
+    "model": {"kind": "mlp", "hidden": [8]},
+    "training": {"backend": "native"},
+    "threat_model": {"adjacency": "add-remove", "access": "all-iterates", "group_size": [1, 4]},
+    "audit": {"method": "one-run", "runs": 1, "expect": "conforms-within"},
+}
+
+
+def audit(**changes: object) -> AuditResult:
+    return factory.audit(**{"document": FrozenMap(DOCUMENT), **changes})
+
+
+def page(one: AuditResult, *more: AuditResult) -> str:
+    result: Result = dataclasses.replace(factory.result(), audits=(one, *more))
+    return html.render(result)
+
+
+def status(name: str, *, expected: bool = True) -> Conformance:
+    return Conformance(status=name, expect="conforms-within", expected=expected, reason="Why.")  # type: ignore[arg-type]
+
+
+def test_what_it_was():
+    said = dict(audited(audit()))
+    assert list(said) == [
+        *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack"),
+    ]
+    assert said["Mechanism"] == "group: noise_multiplier 1.5, sampling scheme poisson, rate 0.1"
+    assert said["Data"] == "digits; 10 records, 2 features, 2 classes"
+    assert said["Adversary"] == "adding or removing records, seeing every iterate, groups of 1 and 4"
+    assert said["Attack"] == "one-run: runs 1"
+
+
+def test_what_was_not_there_is_not_told_of():
+    said = dict(audited(audit(document=FrozenMap({"dpspec": 1}), planned_trials=0)))
+    assert list(said) == ["Mechanism", "Data", "Adversary"]
+
+
+def test_long_parts_end_in_dots():
+    document = {**DOCUMENT, "mechanism": {"kind": "group", "phases": [{"steps": n} for n in range(1000)]}}
+    said = dict(audited(audit(document=FrozenMap(document))))
+    assert len(said["Mechanism"]) == 400
+    assert said["Mechanism"].endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        ("proved", "is proved"),
+        ("supported", "supported by evidence, and not proved"),
+        ("open", "is open: nothing proves or refutes it"),
+        ("refuted", "is refuted"),
+        ("contradicted", "theory, code or attack is wrong"),
+    ],
+)
+def test_each_verdict_has_its_sentence(verdict: str, words: str):
+    one = factory.verdict("c", verdict=verdict, expected=verdict == "proved")
+    (sentence, *_) = conclusion(audit(verdicts=(one,)))
+    assert sentence.startswith("The claim c (epsilon <= 3")
+    assert words in sentence
+
+
+def test_controls_are_told_of_as_such():
+    seen = factory.verdict("low", verdict="refuted", expect=("refuted",))
+    missed = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
+    said = " ".join(conclusion(audit(verdicts=(seen, missed))))
+    assert "low (epsilon <= 3 at delta = 1e-06), made to be false, came out refuted: the audit can see" in said
+    assert "high (epsilon <= 3 at delta = 1e-06), made to be false, came out open: the audit is blind" in said
+    assert "is refuted." not in said
+
+
+def test_what_ran_is_told_of():
+    ran = audit(conformance=status("conforms-within"))
+    assert list(conclusion(ran))[-1] == (
+        "What ran was held against what was declared by 1 test, and none saw a difference."
+    )
+    first = next(conclusion(audit(conformance=status("deviates", expected=False))))
+    assert first.startswith("What ran is not what was declared")
+    assert "none saw a difference" not in " ".join(conclusion(audit(conformance=status("deviates"))))
+    bare = audit(planned_trials=0, trials=())
+    assert list(conclusion(bare))[-1].startswith("Nothing was trained")
+    assert list(conclusion(audit()))[-1] == "Whether what ran is what was declared was not tested."
+
+
+@given(epsilon=st.floats(0.0, 6.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+def test_odds_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float):
+    """Oracle: power at rate a is at most min(delta + e^eps a, 1 - e^-eps (1 - delta - a)), rounded up."""
+    finding = factory.audit().findings[0]
+    held = dataclasses.replace(finding, value=epsilon, lower=None, at=FrozenMap({"delta": delta}))
+    (said,) = odds(audit(findings=(held,), series=()))
+    power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
+    if power[0] > 0.999:
+        assert said.endswith("the bound allows all to be found out.")
+        return
+    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+)(?: in|;)", said)]
+    for shown, true in zip(found, power, strict=True):
+        assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
+
+
+def test_nothing_proved_has_no_odds():
+    weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
+    assert list(odds(audit(findings=(weak,), series=()))) == []
+
+
+def test_the_page_tells_all_of_it():
+    text = page(audit(conformance=status("conforms-within")))
+    for part in ("What was audited", "The clinic&#39;s model", "What the bound means", '<h2 id="words-h">Words</h2>'):
+        assert part in text
+    assert text.index('class="conclusion"') < text.index('id="claims"')
+
+
+def test_a_control_does_not_look_like_a_failure():
+    fine = factory.verdict("low", verdict="refuted", expect=("refuted",))
+    failed = factory.verdict("claim", verdict="refuted", expected=False)
+    text = page(audit(verdicts=(fine, failed)))
+    assert text.count('class="verdict refuted control"') == 2
+    assert "as expected, a control" in text
+    assert text.count('class="verdict refuted"') == 3  # the failed claim twice, and the word's meaning
+
+
+def test_a_run_that_deviates_is_on_top_and_is_never_hidden():
+    text = page(audit(conformance=status("deviates", expected=False)), audit(name="other"))
+    assert text.index('<p class="alarm">') < text.index('id="claims"')
+    assert text.count('data-expected="no"') == 1
+    assert '<p class="alarm">' not in page(audit(conformance=status("deviates")))
