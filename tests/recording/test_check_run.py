@@ -15,6 +15,7 @@ from support.opacus_training import Training
 from dpspec.cli.app import main
 from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.recorded.costs.told_epsilon import told_epsilon
+from dpspec.engine.results.decimals import lower, upper
 
 DELTA = 1e-5
 
@@ -49,7 +50,9 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert [(p.first, p.steps, p.noise_multiplier, p.clip_norm, p.rate) for p in found.phases] == [
         (1, 40, 1.1, 1.0, 0.1)
     ]
-    assert checked(sound, epsilon=interval.lower * 0.99).verdict == "open"
+    below = checked(sound, epsilon=interval.lower * 0.99)
+    assert below.verdict == "open"
+    assert " only (true value >= " in below.reason
 
 
 def test_groups_cost_what_their_mixture_does(sound):
@@ -326,6 +329,9 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert text.startswith("PROVED  epsilon <= 8 at delta = 1e-5, for data sets of the same number of")
     assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in text
+    assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in text
+    interval = checked(sound).costs[1].interval
+    assert f"epsilon <= {upper(interval.upper)} (true value >= {lower(interval.lower)}), certified" in text
     assert "the script's accountant (rdp)" in text
     assert "public-constants (declared)" in text
     assert max(map(len, text.splitlines())) <= 80
@@ -336,7 +342,11 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     assert found["conformance"]["status"] == "conforms-within"
     assert "these are the costs of what its options say" not in text
     assert main(["check", str(sound), "--all"]) == 5
-    assert "not rejected: sampling: binomial, two-sided (rate, phase 1)" in capsys.readouterr().out
+    every = " ".join(capsys.readouterr().out.split())
+    assert "not rejected: sampling: binomial, two-sided (rate, phase 1)" in every
+    checks = checked(sound).checks
+    level = f"p <= {lower(1e-6 / len(checks))}, which is 1e-6 shared among all {len(checks)} checks"
+    assert f"A check is rejected where {level}." in every
 
 
 @pytest.mark.parametrize(

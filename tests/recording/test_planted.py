@@ -265,7 +265,7 @@ def test_numbers_are_labels_where_records_have_numbers():
     planted_among = dpspec.plant(rows, records=[(torch.ones(3), 1)] * 8, seed=0)
     for _, y in DataLoader(planted_among, batch_size=5):
         assert y.dtype == torch.int64
-    with pytest.raises(UsageError, match="a record is .float32 .3., int."):
+    with pytest.raises(UsageError, match=r"a record is \(float32 \[3\], int\)"):
         dpspec.plant(rows, records=[(torch.ones(3), 1.0)] * 8)
     named = [{"x": torch.randn(3), "y": i % 2} for i in range(10)]
     with pytest.raises(UsageError, match="canary 0 makes no batch"):

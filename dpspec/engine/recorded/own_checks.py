@@ -25,6 +25,7 @@ _DIVIDED_HALF = 2.0**-6
 
 MOVED = "moves of the parameters without the recorded optimizer"
 CHANGED = "other parts of the model that changed, and got no noise"
+UNSCORED = "canaries that were planted, and of which no score is there"
 MEDDLED = "updates by other gradients than the noisy sum"
 _ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
 
@@ -39,6 +40,8 @@ _ADVICE = {
     "it costs nothing, but a recording cannot tell: do it in the inner optimizer.",
     "largest clipped norm": "Gradients that are longer than the clip norm lose more than was accounted for: see the "
     "estimate with the norms that were measured.",
+    UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
+    "an attack that was planted belongs to the answer, whatever it shows.",
     NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count a batch as it is.",
@@ -74,6 +77,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
     yield from _batches(run)
     yield from _told(run)
     yield from _divided(run)
+    yield from _scored(run)
 
 
 def _noise(run: RecordedRun) -> Iterator[Check]:
@@ -225,3 +229,11 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         values = float(declared[both][at]), float(measured[both][at])
         test = "divisor of the gradient"
         yield exact("public-constants", test, "reported", right, *values, "what the options say", detectable=exact_to)
+
+
+def _scored(run: RecordedRun) -> Iterator[Check]:
+    """Whether the attack that was planted was made and is there; nothing where nothing was planted, or no end came."""
+    planted = run.header.canaries
+    if planted and run.end is not None:
+        there = run.scored is not None and run.folder.has_canaries
+        yield exact("canaries", UNSCORED, "reported", there, 0, 0 if there else planted, detectable=None)

@@ -49,9 +49,9 @@ def plant(
     once more); count: how many, from 8 to 10**6; classes: how many labels there are, which are 0, 1, ...; label: where
     in a record its label is, by default its last part, or the only one of the keys label, labels, y and target.
     records: instead of kind and count, canaries of one's own, each as the data set's records are (tensors, tuples or
-    dictionaries of tensors). collate: the loader's ``collate_fn``, where it is not torch's own: a record and a canary
-    are put together by it here, so that what does not fit is told of before training. seed: in [0, 2**63), what coins and canaries follow from, and is recorded; by default the
-    system's randomness, which no training can know.
+    dictionaries of tensors). collate: the loader's ``collate_fn``, where it is not torch's own: canaries are put
+    together with a record by it here, so that what does not fit is told of before training. seed: in [0, 2**63), what
+    coins and canaries follow from, and is recorded; by default the system's randomness, which no training can know.
 
     Use it wherever the data set would be: its length does not depend on the coins. Fetch batches by torch's loaders; a
     loop that draws indices itself asks :meth:`Planted.present` which of them are there. :meth:`Recorder.score` scores

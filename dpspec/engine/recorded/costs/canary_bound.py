@@ -147,7 +147,8 @@ def told_against(
         )
     if found.contradicts:
         return "contradicted", (
-            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}): what made "
+            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}, where "
+            f"{CONTRADICTED:g} or less is enough): what made "
             "the model is not what was recorded, or coins and scores are not what they are taken for"
         )
     if beyond:

@@ -28,8 +28,8 @@ def told_epsilon(mechanism: str, history: History, delta: float) -> float | None
 
     ``rdp``: min over Opacus' orders a of D_a + ln((a - 1) / a) - (ln delta + ln a) / (a - 1), D_a added up over steps.
     ``gdp``: mu = q sqrt(T (e^(1 / s^2) - 1)) with Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2) = delta (Bu et al. 2020),
-    which may be too small. ``prv``: what Opacus estimates at 0.999 delta, plus 0.01 for its own error (Gopi et al. 2021);
-    the estimate stands in the middle of our certified interval to about 1e-4.
+    which may be too small. ``prv``: what Opacus estimates at 0.999 delta, plus 0.01 for its own error (Gopi et al.
+    2021); the estimate is the middle of the certified interval, to about 1e-4 of it.
     """
     if not history or any(not (sigma > 0.0 and 0.0 < rate <= 1.0 and steps >= 1) for sigma, rate, steps in history):
         return None
