@@ -4,7 +4,7 @@
 
 For each script the lines that a recording adds, what ``dpspec check`` says of it, the time of the process with and
 without a recorder (of one thread, the least of several runs, trained in turn), what is kept, and for each break the
-checks that are rejected. Scripts whose libraries are not installed are named. These models are small, so that the
+check that finds it, with how many others do. Scripts whose libraries are not installed are named. These models are small, so that the
 recorder's share of a step is larger than of a network worth training: ``tests/benchmarks/recording.py`` measures that.
 Ends with 1 where a break that can be found was not, or a sound script is not proved.
 """
@@ -106,10 +106,15 @@ def checked(script: ModuleType, fault: str = "", **options: Any) -> tuple[Checke
         return check_run(where, Question(delta=1e-5, epsilon=4.0)), kept, size
 
 
-def found_by(found: CheckedRun) -> list[str]:
-    """The checks that are rejected, each once by assumption and test."""
+def found_by(found: CheckedRun, assumption: str, words: str) -> str:
+    """The check that should be rejected, and how many others are; "" where it is not."""
     bad = [check for check in found.checks if rejected(check, len(found.checks))]
-    return list(dict.fromkeys(f"{check.assumption}: {check.test}" for check in bad))
+    told = [one for one in bad if one.assumption == assumption and words in f"{one.test} {one.note}"]
+    if not told:
+        return ""
+    more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    note = f" ({told[0].note})" if told[0].note else ""
+    return f"{assumption}: {told[0].test}{note}{more}"
 
 
 def of_recorded(name: str, repeats: int, **options: Any) -> bool:
@@ -126,11 +131,11 @@ def of_recorded(name: str, repeats: int, **options: Any) -> bool:
     each = size / found.run.steps
     print(f"  memory         {kept / 1e3:.0f} kB of parameters are kept; the folder has {each:.0f} bytes a step")
     right = found.fine
-    for of, fault, _, _ in FAULTS:
+    for of, fault, assumption, words in FAULTS:
         if of == name:
-            told = found_by(checked(script, fault, **options)[0])
+            told = found_by(checked(script, fault, **options)[0], assumption, words)
             right = right and bool(told)
-            print(f"  {fault:25} {'; '.join(told) or 'NOT FOUND'}")
+            print(f"  {fault:25} {told or 'NOT FOUND'}")
     return right
 
 

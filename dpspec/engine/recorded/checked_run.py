@@ -250,7 +250,7 @@ def _judged(
         bounded = f"epsilon of the {_steps(run)} is bounded by {upper(high, against=claimed)} only"
         true = f" (true value >= {lower(low, against=claimed)})" if cost.tight else ""
         return "open", cost.reason or f"{bounded}{true}"
-    if conformance.status != "conforms-within" and only_unscored(checks):
+    if conformance.status != "conforms-within" and _only_unscored(checks):
         return "open", f"the attack that was planted is missing: {unscored_of(run)}"
     if conformance.status != "conforms-within":
         return "open", "what ran is not what its options and its accountant say: see Conformance"
@@ -267,7 +267,7 @@ def _judged(
     return "proved", f"epsilon of the {_steps(run)} is at most {upper(high, against=claimed)}"
 
 
-def only_unscored(checks: Sequence[Check]) -> bool:
+def _only_unscored(checks: Sequence[Check]) -> bool:
     """Whether all that is wrong with a run is that its canaries were not scored, or their scores were kept back."""
     bad = [check for check in checks if rejected(check, len(checks))]
     return bool(bad) and all(check.test.startswith(UNSCORED) for check in bad)

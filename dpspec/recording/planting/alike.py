@@ -1,8 +1,9 @@
 """Whether canaries can stand in a batch with records: tried when they are planted, and not in the middle of training.
 
 A loader puts records together by its ``collate_fn``. A batch with a canary, before a record and behind it, has to come
-out as one of records alone does: the same parts, types and shapes. Torch's own stacks tensors of any type, so that a
-canary of float64 would make a whole batch float64, and only the model would notice.
+out as one of records alone does: the same parts, types and numbers of axes; how long an axis is a loader that pads
+decides. Torch's own way stacks tensors of any type, so that a canary of float64 would make a whole batch float64, and
+only the model would notice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def require_alike(dataset: Any, canaries: Sequence[Any], collate: Collate | None
     record = dataset[0]
     put = collate or default_collate
     try:
-        expected = form(put([record, dataset[len(dataset) - 1]]))
+        expected = form(put([record, dataset[len(dataset) - 1]]), sizes=False)
     except Exception as error:
         if collate is None:
             return
@@ -43,23 +44,23 @@ def require_alike(dataset: Any, canaries: Sequence[Any], collate: Collate | None
         tried.add(looks)
         for batch in ([record, canary], [canary, record]):
             try:
-                found = form(put(batch))
+                found = form(put(batch), sizes=False)
             except Exception as error:
                 raise _unlike(number, looks, record, collate, _why(error)) from error
             if found != expected:
-                raise _unlike(number, looks, record, collate, f"the batch is {found}, one of records {expected}")
+                raise _unlike(number, looks, record, collate, f"the batch is {found}, and one of records {expected}")
 
 
-def form(value: Any) -> str:
-    """Types and shapes of a record or of a batch, in words: ``(float32 [5], int)``."""
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    if isinstance(value, np.ndarray | np.generic):
-        return f"numpy {value.dtype} {list(value.shape)}"
+def form(value: Any, *, sizes: bool = True) -> str:
+    """Types and shapes of a record or of a batch, in words: ``(float32 [5], int)``; ``sizes``: of each axis, or only
+    how many there are."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        kind = f"{'' if isinstance(value, Tensor) else 'numpy '}{str(value.dtype).removeprefix('torch.')}"
+        return f"{kind} {list(value.shape)}" if sizes else f"{kind} of {value.ndim} axes"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {form(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {form(part, sizes=sizes)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "(" + ", ".join(map(form, value)) + ")"
+        return "(" + ", ".join(form(part, sizes=sizes) for part in value) + ")"
     return type(value).__name__
 
 
