@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.cautions import cautions
-from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, told_against
+from dpspec.engine.recorded.cautions import cautions, unscored_of
+from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CONTRADICTED, told_against
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.engine.results.decimals import duration, exact, lower, nearest, upper
 from dpspec.reporters.view.page_layout import Page
+from dpspec.stats.conformance.measurement import LEVEL
 
 if TYPE_CHECKING:
     from dpspec.contract import Check
@@ -110,7 +111,7 @@ def _ran(page: Page, checked: CheckedRun) -> None:
     )
     records = f" from {header.records} records" if header.records else ""
     ahead = f", loaded ahead by {header.workers} processes" if header.workers else ""
-    page.line(f"{header.scheme} batches{records} ({header.sampler or 'no loader'}){ahead}", indent=2)
+    page.line(f"{_batches(checked)}{records}{ahead}", indent=2)
     if header.canaries:
         among = f"{header.canaries} of them are places for canaries ({header.canary_kind})"
         page.line(f"{among}, {header.left_out} of which were left out", indent=2)
@@ -118,6 +119,16 @@ def _ran(page: Page, checked: CheckedRun) -> None:
         page.item(_phase(phase))
     if len(checked.phases) > _SHOWN:
         page.item(f"and {len(checked.phases) - _SHOWN} more phases")
+
+
+def _batches(checked: CheckedRun) -> str:
+    """How batches were drawn, as far as anybody said or saw."""
+    header = checked.run.header
+    if header.scheme == "none":
+        told = header.source == "own-loop" and bool((checked.run["drawn"] >= 0).any())
+        return "batches that the loop told of, drawn" if told else "batches that nobody saw, drawn"
+    kind = "batches of an unknown kind" if header.scheme == "unknown" else f"{header.scheme} batches"
+    return f"{kind} ({header.sampler})"
 
 
 def _phase(phase: Stretch) -> str:
@@ -156,18 +167,22 @@ def _canaries(checked: CheckedRun) -> str:
     """What canaries show, and what that is beside the certified bound."""
     found = checked.canaries
     if found is None:
-        kept = checked.run.scored is not None
-        return f"nothing, {'their scores were kept back' if kept else 'run.score was not called: they were not scored'}"
+        return f"nothing: {unscored_of(checked.run)}"
     model = "the final model" if found.final else "another model than the recorder saw last"
     said = (
         f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a record that is put to nothing, from "
-        f"{model}; with every guess right it would be {nearest(found.largest)}"
+        f"{model}; {found.canaries} canaries can show {nearest(found.largest)} at most"
     )
     if found.contradicts:
-        return f"{said}. The recorded schedule does not allow that: p = {upper(found.p_value)}"
+        return f"{said}. The recorded schedule does not allow that: {_at_level(found.p_value)}"
     if found.above:
-        return f"{said}. Above the certified bound, as in one of twenty sound runs: p = {upper(found.p_value)}"
+        return f"{said}. Above the certified bound, as in one of twenty sound runs: {_at_level(found.p_value)}"
     return said
+
+
+def _at_level(p_value: float) -> str:
+    """A p-value beside the level at which canaries contradict a recording."""
+    return f"p = {upper(p_value)}, and a recording is contradicted at {exact(CONTRADICTED)} or less"
 
 
 def _cost(cost: Cost) -> str:
@@ -177,9 +192,8 @@ def _cost(cost: Cost) -> str:
     if not math.isfinite(interval.upper):
         return f"epsilon is infinite: {cost.reason}" if cost.reason else "epsilon is not bounded"
     how = f" ({cost.how})" if cost.how else ""
-    if not cost.tight:
-        return f"epsilon <= {upper(interval.upper)}, certified{how}"
-    return f"epsilon in [{lower(interval.lower)}, {upper(interval.upper)}], certified{how}"
+    true = f" (true value >= {lower(interval.lower)})" if cost.tight else ""
+    return f"epsilon <= {upper(interval.upper)}{true}, certified{how}"
 
 
 def _conformance(page: Page, checked: CheckedRun, every: bool) -> None:
@@ -187,6 +201,9 @@ def _conformance(page: Page, checked: CheckedRun, every: bool) -> None:
     page.line(checked.conformance.reason, indent=2)
     family = len(checked.checks)
     bad = [check for check in checked.checks if rejected(check, family)]
+    if bad or every:
+        level = f"p <= {lower(LEVEL / family)}, which is {exact(LEVEL)} shared among all {family} checks"
+        page.line(f"A check is rejected where {level}.", indent=2)
     for check in checked.checks if every else bad:
         page.item(_check(check, check in bad), indent=4)
         if check in bad and (words := advice(check)):
@@ -254,7 +271,11 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
         },
         "measured_epsilon": _finite(checked.measured),
         "canaries": _canary_json(checked),
-        "conformance": {"status": checked.conformance.status, "reason": checked.conformance.reason},
+        "conformance": {
+            "status": checked.conformance.status,
+            "reason": checked.conformance.reason,
+            "level": LEVEL / max(1, len(checked.checks)),
+        },
         "checks": [
             {
                 "assumption": check.assumption,

@@ -30,8 +30,8 @@ MOST_HEADER = 2**20
 #: Where a spec names the file.
 PLACE = "model.initial.path"
 
-#: Names that a message lists at most, of each sort.
-_SHOWN = 3
+#: Names that a message lists at most, of each sort, and of those that the model has.
+_SHOWN, _EXPECTED = 3, 12
 
 #: The types that models have: as safetensors calls them, and the bytes that one value takes.
 _TYPES = {
@@ -183,7 +183,7 @@ def _counts(values: object) -> bool:
 
 
 def require_alike(path: Path, header: Mapping[str, Entry], module: torch.nn.Module) -> None:
-    """Raise ``ValueError`` naming what is missing, what is too much, and what has another shape or type.
+    """Raise ``ValueError`` naming what is missing, what is too much, what has another shape or type, and what is asked.
 
     Of the names of a tied parameter one is enough.
     """
@@ -195,13 +195,15 @@ def require_alike(path: Path, header: Mapping[str, Entry], module: torch.nn.Modu
     if missing:
         wrong.append(f"it has no {_some([quoted(names[0]) for names in missing])}")
     if surplus:
-        guess = did_you_mean(closest(surplus[0], [name for names in missing for name in names]))
+        same = [name for names in missing for name in names if wanted[name] == header[surplus[0]]]
+        guess = did_you_mean(closest(surplus[0], same))
         wrong.append(f"the model has no {_some([quoted(name) for name in surplus])}{guess}")
     if others:
         told = [f"{quoted(name)} is {header[name]} and has to be {wanted[name]}" for name in others]
         wrong.append(_some(told))
     if wrong:
-        raise ValueError(f"{path} does not hold this model's weights: {'; '.join(wrong)}")
+        asked = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
+        raise ValueError(f"{path} does not hold this model's weights: {'; '.join(wrong)}. It has to hold {asked}")
 
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -255,6 +257,6 @@ def _entry(tensor: torch.Tensor) -> Entry:
     return Entry(type=name, shape=tuple(tensor.shape))
 
 
-def _some(told: list[str]) -> str:
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    return ", ".join(shortened(one, 200) for one in told[:_SHOWN]) + more
+def _some(told: list[str], most: int = _SHOWN) -> str:
+    more = f" and {len(told) - most} more" if len(told) > most else ""
+    return ", ".join(shortened(one, 200) for one in told[:most]) + more

@@ -38,6 +38,8 @@ class Parts:
         said = sorted(name for name, value in given.items() if value is not None)
         if self.clipping is not None and said:
             raise UsageError(f"{', '.join(said)}: Opacus' optimizer and loader say so themselves; leave it out")
+        if self.clipping is None:
+            recognised.refuse_engine(engine, optimizer)
         self.sampler = None if loader is None else recognised.sampler_of(loader)
         self.accountant = None if engine is None else AccountantWatch(engine)
         self.planted = _planted(loader, planted)

@@ -237,7 +237,7 @@ class Recorder:
         if writer is None:
             why = "the recording came to no end" if self._begun and self._writer is None else "the block is not over"
             raise UsageError(f"run.score is for after the block: {why}")
-        collate = getattr(self._parts.loader, "collate_fn", None) or default_collate
+        collate = getattr(self._parts.loader, "collate_fn", None) or planted.collate or default_collate
         values = scores_of(model, loss, planted.canaries, collate, batch_size)
         content = table(planted.coins, values, planted.source)
         self._scored = True

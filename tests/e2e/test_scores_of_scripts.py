@@ -5,13 +5,13 @@ By hand 300 seeds of the sound script and 30 of each broken one were judged; a f
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from support.attacks import spec_at
+from support.team_scripts import load
 
 from dpspec.contract import Finding
 from dpspec.contract.catalog import Catalog
@@ -27,13 +27,7 @@ SEEDS = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = Path(__file__).parent / "scripts" / "numpy_scores.py"
-    found = importlib.util.spec_from_file_location("scripts_numpy_scores", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return load("numpy_scores")
 
 
 @pytest.fixture(scope="module")

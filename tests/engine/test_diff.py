@@ -23,6 +23,46 @@ def test_data_that_is_declared_without_rows_has_no_digest() -> None:
     assert [change.what for change in diff(factory.result(audit), factory.result(declared))] == ["rows"]
 
 
+def test_other_initial_weights_are_a_change_although_the_spec_says_the_same() -> None:
+    """A file is named by its path; what it held is known by its digest alone."""
+    (audit,) = factory.result().audits
+    one, two = (
+        dataclasses.replace(audit, facts=dataclasses.replace(audit.facts, initial_weights=64 * digit)) for digit in "ab"
+    )
+    (change,) = diff(factory.result(one), factory.result(two))
+    assert (change.what, change.trend) == ("initial weights", "other")
+    assert (change.before, change.after) == (f"digest {12 * 'a'}", f"digest {12 * 'b'}")
+    assert diff(factory.result(one), factory.result(one)) == ()
+    (gone,) = diff(factory.result(one), factory.result(audit))
+    assert gone.after == "absent"
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ({"at_least": 0.7}, "better"),
+        ({"at_most": 0.9}, "worse"),
+        ({"at_least": 0.7, "at_most": 0.9}, "other"),
+        ({}, "other"),
+    ],
+    ids=str,
+)
+def test_a_metric_is_better_in_the_direction_that_is_claimed(said: dict[str, float], raised: str) -> None:
+    """Accuracy that rose used to be told as worse, as an epsilon that rose is."""
+    document = {"claims": [{"id": "one", "kind": "metric", "name": "accuracy", **said, "expect": ["supported"]}]}
+
+    def of(upper: float, lower: float) -> Result:
+        found = factory.verdict(
+            kind="metric", quantity="accuracy", claimed=0.7, verdict="supported", upper=upper, lower=lower
+        )
+        return factory.result(factory.audit(document=FrozenMap(document), verdicts=(found,)))
+
+    low, high = of(0.8, 0.72), of(0.9, 0.82)
+    assert [(c.what, c.trend) for c in diff(low, high)] == [("upper", raised), ("lower", raised)]
+    lowered = {"better": "worse", "worse": "better", "other": "other"}[raised]
+    assert [(c.what, c.trend) for c in diff(high, low)] == [("upper", lowered), ("lower", lowered)]
+
+
 def test_a_verdict_that_falls_is_worse_and_one_that_rises_is_better() -> None:
     proved = factory.result()
     open_ = factory.result(factory.audit(verdicts=(factory.verdict(verdict="open", upper=3.5),)))

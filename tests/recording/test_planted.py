@@ -231,3 +231,65 @@ def test_only_the_planted_data_set_itself_is_recorded(tmp_path):
     with pytest.raises(UsageError, match="records is 30, and the planted data set has 70 places"):
         dpspec.record(tmp_path / "run", model=nn.Linear(1, 3), planted=data, records=30)
     assert replace(data.source, seed=None) == CoinSource(data.source.secret, None)
+
+
+ROW = torch.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("canary", "words"),
+    [
+        ((ROW, 1), "is (float32 [1], int), a record is (float32 [1], int64 [])"),
+        ((ROW, torch.tensor(1.0)), "is (float32 [1], float32 []), a record is (float32 [1], int64 [])"),
+        ((ROW.double(), torch.tensor(1)), "is (float64 [1], int64 [])"),
+        ((torch.zeros(2), torch.tensor(1)), "is (float32 [2], int64 [])"),
+        ((ROW,), "is (float32 [1])"),
+        ({"x": ROW, "y": torch.tensor(1)}, "is {x: float32 [1], y: int64 []}"),
+        (ROW, "is float32 [1], a record is"),
+    ],
+    ids=str,
+)
+def test_a_canary_that_makes_no_batch_with_records_is_refused_before_training(canary, words):
+    """The third of them; it used to end the loader with torch's own message, in whichever step first drew it."""
+    records = list(numbered(8, N))
+    records[2] = canary
+    with pytest.raises(UsageError) as caught:
+        dpspec.plant(numbered(), records=records)
+    assert str(caught.value).startswith("canary 2 makes no batch with records of the data set: it ")
+    assert words in str(caught.value)
+    assert "make it of the same parts, types and shapes, or give collate=" in str(caught.value)
+
+
+def test_numbers_are_labels_where_records_have_numbers():
+    rows = [(torch.randn(3), i % 2) for i in range(10)]
+    planted_among = dpspec.plant(rows, records=[(torch.ones(3), 1)] * 8, seed=0)
+    for _, y in DataLoader(planted_among, batch_size=5):
+        assert y.dtype == torch.int64
+    with pytest.raises(UsageError, match=r"a record is \(float32 \[3\], int\)"):
+        dpspec.plant(rows, records=[(torch.ones(3), 1.0)] * 8)
+    named = [{"x": torch.randn(3), "y": i % 2} for i in range(10)]
+    with pytest.raises(UsageError, match="canary 0 makes no batch"):
+        dpspec.plant(named, records=[{"x": torch.ones(3)}] * 8)
+    with pytest.raises(UsageError, match="canary 0 makes no batch"):
+        dpspec.plant(named, records=[{"x": torch.ones(3), "y": 1, "z": 1}] * 8)
+
+
+def test_batches_of_a_loader_with_its_own_way_are_tried_by_that_way():
+    """Token sequences of any length, padded: nothing is required where torch's way does for no records either."""
+    words = [torch.arange(1, 2 + i % 4) for i in range(20)]
+    longer = [torch.arange(1, 8)] * 8
+    assert len(dpspec.plant(words, records=longer)) == 28
+    alike = [torch.arange(1, 4)] * 10
+
+    def padded(batch):
+        return nn.utils.rnn.pad_sequence(batch, batch_first=True)
+
+    with pytest.raises(UsageError, match="if the loader has a collate_fn of its own"):
+        dpspec.plant(alike, records=longer)
+    planted_among = dpspec.plant(alike, records=longer, collate=padded)
+    assert planted_among.collate is padded
+    with pytest.raises(UsageError, match="collate cannot put two records of the data set together: ZeroDivisionError"):
+        dpspec.plant(alike, records=alike, collate=lambda batch: 1 / 0)
+    with pytest.raises(UsageError) as caught:
+        dpspec.plant(alike, records=[torch.ones(3)] * 8, collate=padded)
+    assert "collate=" not in str(caught.value)

@@ -86,6 +86,18 @@ def test_lightnings_own_wrapper_is_looked_through(way, tmp_path):
     assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
 
 
+def test_the_optimizer_inside_is_refused_beside_opacus_engine(way, tmp_path):
+    """It used to be taken for that of a loop of one's own, and nothing that Opacus' optimizer did was seen."""
+    raw = way.optimizer_.original_optimizer
+    told = refused(tmp_path, model=way.model, optimizer=raw, loader=way.loader, engine=way.engine)
+    assert told.startswith(
+        "optimizer is torch.SGD, which is none of Opacus', and engine is Opacus' PrivacyEngine: give"
+    )
+    assert told.endswith("gives its accountant alone, engine=engine.accountant")
+    assert refused(tmp_path, model=way.model, engine=way.engine).startswith("no optimizer was given, and engine is")
+    dpspec.record(tmp_path / "own", model=way.model, optimizer=raw, engine=way.engine.accountant)
+
+
 def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):
     told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, rate=0.1)
     assert told == "rate: Opacus' optimizer and loader say so themselves; leave it out"

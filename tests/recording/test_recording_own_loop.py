@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import dpspec
+from dpspec.cli.app import main
 from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 from dpspec.recording.folder.run_folder import RunFolder
@@ -26,6 +27,18 @@ def steps_of(folder):
 def model_of():
     torch.manual_seed(0)
     return nn.Linear(4, 3)
+
+
+def test_batches_that_nobody_told_of_are_called_so(tmp_path, capsys):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, records=20) as run:
+        optimizer.step()
+        run.stepped()
+    main(["check", str(tmp_path / "run")])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "batches that nobody saw, drawn from 20 records" in page
+    assert "No optimizer was given" not in page
 
 
 def test_what_is_said_is_what_is_recorded(tmp_path):

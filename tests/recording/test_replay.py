@@ -123,6 +123,94 @@ def test_without_a_loss_the_step_is_taken_on_gradients_of_nobody() -> None:
     assert "one step" in {one.name for one in found.differences}
 
 
+@pytest.mark.parametrize("fault", ["", "quantile"])
+def test_the_loss_of_each_record_is_as_good_as_their_mean(fault: str) -> None:
+    """One loss does for ``run.score`` and for a replay."""
+
+    def of_each(model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    mean = dpspec.replay(lambda dataset: opacus(dataset, fault=fault), rows())
+    single = dpspec.replay(lambda dataset: {**opacus(dataset, fault=fault), "loss": of_each}, rows())
+    assert "one step" in single.compared
+    assert single == mean
+
+
+def test_losses_of_each_record_are_summed_where_the_optimizer_takes_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    kept = torch.Tensor.backward
+
+    def backward(self: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        taken.append(float(self.detach()))
+        kept(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "backward", backward)
+
+    def make(dataset: Any, reduction: str) -> Parts:
+        model = nn.Linear(5, 2)
+        from opacus import PrivacyEngine
+
+        model, made, _ = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(dataset, batch_size=21),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            loss_reduction=reduction,
+        )
+        ones = {"loss": lambda model, batch: model(batch[0]).sum(1) * 0.0 + 1.0}
+        return {"model": model, "optimizer": made, "dataset": dataset, **ones}
+
+    for reduction, loss_of_eight in (("mean", 1.0), ("sum", 8.0)):
+        taken.clear()
+        dpspec.replay(lambda dataset, reduction=reduction: make(dataset, reduction), rows())
+        assert set(taken) == {loss_of_eight}
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (lambda model, batch: model(batch[0]), r"shape \(8,\), got shape \(8, 2\)"),
+        (lambda model, batch: 1.0, "got float"),
+        (lambda model, batch: None, "got NoneType"),
+        (lambda model, batch: model(batch[0]).mean().detach(), "does not follow from the model's parameters"),
+        (lambda model, batch: model(batch[0])[:3].mean(1), r"got shape \(3,\)"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_by_its_name(told: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=rf"loss\(model, batch\).*{words}"):
+        dpspec.replay(lambda dataset: {**opacus(dataset), "loss": told}, rows())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_ghost_clipping_is_replayed_by_its_own_criterion_alone(plain: bool) -> None:
+    """A loss beside the criterion is clipped by nobody: a step on it would compare what no training does."""
+
+    def make(dataset: Any) -> Parts:
+        model = nn.Linear(5, 2)
+        from opacus import PrivacyEngine
+
+        model, made, criterion, _ = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(dataset, batch_size=21),
+            noise_multiplier=1.0,
+            max_grad_norm=float(dataset.tensors[0].norm(dim=1).median()) / 50.0,
+            grad_sample_mode="ghost",
+        )
+        given = {"model": model, "optimizer": made, "dataset": dataset}
+        return {**given, "loss": loss if plain else lambda model, batch: criterion(model(batch[0]), batch[1])}
+
+    found = dpspec.replay(make, rows())
+    if plain:
+        assert found.unseen == (
+            "one step: ghost clipping is done by the criterion of make_private; return its loss from loss",
+        )
+    else:
+        assert "one step" in {one.name for one in found.differences}
+
+
 def test_ghost_clipping_needs_the_loss() -> None:
     def make(dataset: Any) -> Parts:
         model = nn.Linear(5, 2)

@@ -11,6 +11,7 @@ import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
@@ -91,8 +92,10 @@ class Training:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.build()
-            with self.recorder(folder) if folder is not None else contextlib.nullcontext():
+            with self.recorder(folder) if folder is not None else contextlib.nullcontext() as run:
                 self.train(each)
+            if run is not None and self.canaries:
+                run.score(self.model, lambda model, batch: cross_entropy(model(batch[0]), batch[1], reduction="none"))
         return [p.detach().clone() for p in self.model.parameters()]
 
     def recorder(self, folder: Any) -> Any:

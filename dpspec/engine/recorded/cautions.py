@@ -33,6 +33,19 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
     error = run.said("error")
     if isinstance(error, str) and error:
         yield f"The block was ended by {error} after {run.steps} steps: what was still to come is not in the recording."
+    unscored = unscored_of(run)
+    if unscored:
+        yield f"The attack that was planted is missing: {unscored}. What the model gives away was not looked at."
+    if run.scored is not None and not run.scored.final:
+        yield (
+            "The model whose canaries were scored is not the one that the recording ends with: its parameters are "
+            "others. What is said here of the steps that were recorded is not said of that model."
+        )
+    if run.header.source == "own-loop" and not run.header.optimizer:
+        yield (
+            "No optimizer was given to the recorder, so that no update was looked at: that the noise is in what moved "
+            "the model is the loop's word."
+        )
     if run.header.told_before:
         yield (
             f"The accountant had counted {run.header.told_before} steps when the recording began: it shows a part of "
@@ -69,3 +82,13 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
     unused = unused_batches(run)
     if unused:
         yield f"{batches_left(unused).capitalize()}: see unused-batches under what this rests on."
+
+
+def unscored_of(run: RecordedRun) -> str:
+    """That canaries were planted and what they show is not there, and why; "" where it is, or none were planted."""
+    planted = run.header.canaries
+    if not planted or (run.scored is not None and run.folder.has_canaries):
+        return ""
+    if run.scored is not None:
+        return f"{planted} canaries were planted and scored, and their scores were kept back"
+    return f"{planted} canaries were planted and not scored: run.score was not called, or it raised"

@@ -12,6 +12,7 @@ from typing import Literal
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import conformance_of, rejected
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
+from dpspec.engine.recorded.cautions import unscored_of
 from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound, told_against
 from dpspec.engine.recorded.costs.epsilons import (
     ADD_REMOVE,
@@ -23,7 +24,7 @@ from dpspec.engine.recorded.costs.epsilons import (
 )
 from dpspec.engine.recorded.costs.told import Told, told_of
 from dpspec.engine.recorded.half_precision import norm_excess
-from dpspec.engine.recorded.own_checks import along_directions, own_checks
+from dpspec.engine.recorded.own_checks import UNSCORED, along_directions, own_checks
 from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
 from dpspec.engine.recorded.run_sums import InternalSums, evidence, internal_sums, scaled_squares
 from dpspec.engine.recorded.schedule import (
@@ -137,7 +138,7 @@ def check_run(path: Path, question: Question) -> CheckedRun:
     told = told_of(run, question.delta, costs.get(1))
     canaries = canaries_of(looked, question.delta)
     rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
-    verdict, reason = _judged(run, question, costs, conformance, rests)
+    verdict, reason = _judged(run, question, costs, conformance, checks, rests)
     if canaries is not None and question.epsilon is not None:
         counted = question.adjacency == ADD_REMOVE and (
             computed_from_records(run) or (maybe_computed(run) and not question.public_constants)
@@ -234,6 +235,7 @@ def _judged(
     question: Question,
     costs: dict[int, Cost],
     conformance: Conformance,
+    checks: Sequence[Check],
     rests: Sequence[Assumption],
 ) -> tuple[Verdict | None, str]:
     if question.epsilon is None:
@@ -245,9 +247,11 @@ def _judged(
         return "open", cost.reason
     claimed, low, high = question.epsilon, cost.interval.lower, cost.interval.upper
     if high > claimed:
-        at_least = f"at least {lower(low, against=claimed)}"
-        least = at_least if cost.tight else f"bounded by {upper(high, against=claimed)} only"
-        return "open", cost.reason or f"epsilon of the {_steps(run)} is {least}"
+        bounded = f"epsilon of the {_steps(run)} is bounded by {upper(high, against=claimed)} only"
+        true = f" (true value >= {lower(low, against=claimed)})" if cost.tight else ""
+        return "open", cost.reason or f"{bounded}{true}"
+    if conformance.status != "conforms-within" and _only_unscored(checks):
+        return "open", f"the attack that was planted is missing: {unscored_of(run)}"
     if conformance.status != "conforms-within":
         return "open", "what ran is not what its options and its accountant say: see Conformance"
     why, maybe = computed_from_records(run), maybe_computed(run)
@@ -261,6 +265,12 @@ def _judged(
         how = "does not hold" if doubted.status == "false" else "is not known to hold"
         return "open", f"what the bound rests on {how}: {doubted.name}: {doubted.text}"
     return "proved", f"epsilon of the {_steps(run)} is at most {upper(high, against=claimed)}"
+
+
+def _only_unscored(checks: Sequence[Check]) -> bool:
+    """Whether all that is wrong with a run is that its canaries were not scored, or their scores were kept back."""
+    bad = [check for check in checks if rejected(check, len(checks))]
+    return bool(bad) and all(check.test.startswith(UNSCORED) for check in bad)
 
 
 def _steps(run: RecordedRun) -> str:

@@ -25,6 +25,7 @@ _DIVIDED_HALF = 2.0**-6
 
 MOVED = "moves of the parameters without the recorded optimizer"
 CHANGED = "other parts of the model that changed, and got no noise"
+UNSCORED = "canaries that were planted, and of which no score is there"
 MEDDLED = "updates by other gradients than the noisy sum"
 _ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
 
@@ -41,6 +42,8 @@ _ADVICE = {
     "estimate with the norms that were measured.",
     NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with, or only a "
     "part of it; or the divisor that was told of is smaller than theirs.",
+    UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
+    "an attack that was planted belongs to the answer, whatever it shows.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count a batch as it is.",
     "steps that are made of several drawn batches": "Batches that are drawn and left out as they come make the sample "
@@ -75,6 +78,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
     yield from _batches(run)
     yield from _told(run)
     yield from _divided(run)
+    yield from _scored(run)
 
 
 def _noise(run: RecordedRun) -> Iterator[Check]:
@@ -226,3 +230,11 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         values = float(declared[both][at]), float(measured[both][at])
         test = "divisor of the gradient"
         yield exact("public-constants", test, "reported", right, *values, "what the options say", detectable=exact_to)
+
+
+def _scored(run: RecordedRun) -> Iterator[Check]:
+    """Whether the attack that was planted was made and is there; nothing where nothing was planted, or no end came."""
+    planted = run.header.canaries
+    if planted and run.end is not None:
+        there = run.scored is not None and run.folder.has_canaries
+        yield exact("canaries", UNSCORED, "reported", there, 0, 0 if there else planted, detectable=None)

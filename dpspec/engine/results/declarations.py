@@ -82,7 +82,20 @@ def declared(audit: AuditResult) -> Leaves:
     """What the audit declares of pipeline and attack, but for what is told by itself."""
     document = thaw(audit.document)
     found = leaves({block: document[block] for block in _BLOCKS if block in document}) | {"rows": rows(audit)}
+    if audit.facts.initial_weights is not None:
+        found["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
     return {path: value for path, value in found.items() if path not in _TOLD}
+
+
+def wanted(said: Leaves | None, verdict: Verdict) -> int:
+    """Whether a larger value is better for a claim, 1, or worse, -1; 0 where the claim says neither, or both.
+
+    Less is better of all that is claimed of privacy, and of a metric that is claimed to be at most something.
+    """
+    if verdict.kind != "metric":
+        return -1
+    sides = [side for key, side in (("at_least", 1), ("at_most", -1)) if said is not None and said.get(key) is not None]
+    return sides[0] if len(sides) == 1 else 0
 
 
 def confidence(audit: AuditResult) -> float | None:

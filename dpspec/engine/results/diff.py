@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.engine.results.declarations import Leaves, confidence, declared, of_data, shown, statement, text
+from dpspec.engine.results.declarations import Leaves, confidence, declared, of_data, shown, statement, text, wanted
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 
 #: How a change reads for somebody who wants claims to hold.
@@ -124,7 +124,8 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> list[Change]:
         else:
             stated = [*_claim_changes(old, was, new, now)]
             same = all(change.what == "expect" for change in stated)
-            changes.extend([*stated, *_verdict_changes(old.name, was, now, same=same)])
+            towards = wanted(statement(new, now), now) if same else 0
+            changes.extend([*stated, *_verdict_changes(old.name, was, now, same=same, towards=towards)])
     if old.conformance.status != new.conformance.status:
         better = _LOOKED[new.conformance.status] > _LOOKED[old.conformance.status]
         trend: Trend = "worse" if not better else "better" if old.conformance.status == "deviates" else "other"
@@ -195,8 +196,11 @@ def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]
             yield path, was, now
 
 
-def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool) -> Iterator[Change]:
-    """``same``: whether it is the same claim; of another one, nothing is better and nothing is worse."""
+def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool, towards: int) -> Iterator[Change]:
+    """``same``: whether it is the same claim; of another one, nothing is better and nothing is worse.
+
+    towards: 1 where larger bounds are better, -1 where smaller ones are, 0 where neither is.
+    """
     if was.verdict != now.verdict:
         trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
         yield Change(
@@ -216,14 +220,14 @@ def _verdict_changes(audit: str, was: Verdict, now: Verdict, *, same: bool) -> I
                 what=what,
                 before=_number(old),
                 after=_number(new),
-                trend=_trend(old, new) if same else "other",
+                trend=_trend(old, new, towards),
             )
 
 
-def _trend(old: float | None, new: float | None) -> Trend:
-    if old is None or new is None:
+def _trend(old: float | None, new: float | None, towards: int) -> Trend:
+    if old is None or new is None or towards == 0:
         return "other"
-    return "worse" if new > old else "better"
+    return "better" if (new > old) == (towards > 0) else "worse"
 
 
 def _same(a: float | None, b: float | None) -> bool:

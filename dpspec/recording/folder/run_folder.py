@@ -183,6 +183,11 @@ class RunFolder:
         """Whether the internal part is there."""
         return (self.path / INTERNAL).exists()
 
+    @property
+    def has_canaries(self) -> bool:
+        """Whether the scores of canaries are there."""
+        return (self.path / CANARIES).exists()
+
     def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
         ended = scored = False
         for frame in self._frames(STEPS):

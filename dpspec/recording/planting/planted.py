@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import MOST_CANARIES
+from dpspec.recording.planting.alike import Collate, require_alike
 from dpspec.recording.planting.coins import Array, CoinSource
 from dpspec.recording.planting.kinds import Recipe
 
@@ -38,6 +39,7 @@ def plant(
     classes: int | None = None,
     label: int | str | None = None,
     records: Sequence[Any] | None = None,
+    collate: Collate | None = None,
     seed: int | None = None,
 ) -> Planted:
     """The data set with places for canaries, each of which is in or left out by a fair coin of its own.
@@ -47,8 +49,9 @@ def plant(
     once more); count: how many, from 8 to 10**6; classes: how many labels there are, which are 0, 1, ...; label: where
     in a record its label is, by default its last part, or the only one of the keys label, labels, y and target.
     records: instead of kind and count, canaries of one's own, each as the data set's records are (tensors, tuples or
-    dictionaries of tensors). seed: in [0, 2**63), what coins and canaries follow from, and is recorded; by default the
-    system's randomness, which no training can know.
+    dictionaries of tensors). collate: the loader's ``collate_fn``, where it is not torch's own: canaries are put
+    together with a record by it here, so that what does not fit is told of before training. seed: in [0, 2**63), what
+    coins and canaries follow from, and is recorded; by default the system's randomness, which no training can know.
 
     Use it wherever the data set would be: its length does not depend on the coins. Fetch batches by torch's loaders; a
     loop that draws indices itself asks :meth:`Planted.present` which of them are there. :meth:`Recorder.score` scores
@@ -75,21 +78,27 @@ def plant(
         raise UsageError(f"classes must be a whole number from 1 on, got {classes!r}")
     source = CoinSource.of(seed)
     if records is not None:
-        return Planted(dataset, list(records), source, "crafted")
-    recipe = Recipe(dataset=dataset, count=number, classes=classes, label=label, chance=source.generator())
-    return Planted(dataset, recipe.make(str(kind)), source, str(kind))
+        kind, canaries = "crafted", list(records)
+    else:
+        recipe = Recipe(dataset=dataset, count=number, classes=classes, label=label, chance=source.generator())
+        canaries = recipe.make(str(kind))
+    require_alike(dataset, canaries, collate)
+    return Planted(dataset, canaries, source, str(kind), collate)
 
 
 class Planted(Dataset[Any]):
     """A data set of ``n`` records with ``m`` places for canaries behind them; made by :func:`plant`.
 
     kind: of the canaries, ``crafted`` for those of the caller. canaries: all of them, those that are in and those that
-    are left out.
+    are left out. collate: how batches are put together; None for torch's own way.
     """
 
-    def __init__(self, dataset: Any, canaries: list[Any], source: CoinSource, kind: str) -> None:
+    def __init__(
+        self, dataset: Any, canaries: list[Any], source: CoinSource, kind: str, collate: Collate | None = None
+    ) -> None:
         """As for :func:`plant`."""
         self.dataset, self.canaries, self.kind, self.source = dataset, canaries, kind, source
+        self.collate = collate
         self._records = len(dataset)
         self._coins = source.coins(len(canaries))
         self._there = np.concatenate([np.ones(1, dtype=np.int8), self._coins])

@@ -42,8 +42,9 @@ def replay(
 
     make: given a map-style dataset, returns a mapping of what the script would train with: ``model``, ``optimizer``,
     ``loader`` as ``make_private`` returned them, ``scheduler``; ``loss``, a function of the model and a batch, for the
-    step; ``dataset``, the records as the model gets them, where they are not the loader's. Whatever else it names is a
-    constant of the script's own, and is compared as it is: ``{"steps": 1000, "clip_norm": 1.0}``.
+    step: one number, or the loss of each record, as :meth:`Recorder.score` takes it; ``dataset``, the records as the
+    model gets them, where they are not the loader's. Whatever else it names is a constant of the script's own, and is
+    compared as it is: ``{"steps": 1000, "clip_norm": 1.0}``.
 
     dataset: map-style, of three records or more. record: the index of the one that the first neighbour lacks, by
     default the last. replacement: where it is given, no record is removed: the first neighbour has this one in its

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from dpspec.errors import UsageError
 from dpspec.recording.replaying.parts import Made
 
 #: Updates that are the same differ by less than this part of their length: the order of sums is not fixed everywhere.
@@ -43,7 +44,8 @@ def update(made: Made, records: Sequence[Any], seed: int) -> Tensor | str:
     Adam's first step hardly knows how long its gradient is: so that is compared as well.
 
     With a ``loss`` the step is taken on ``records``, as all others took it; without one on gradients that are drawn
-    from ``seed``. Noise is drawn from ``seed`` too.
+    from ``seed``. Noise is drawn from ``seed`` too. Raises ``UsageError`` where ``loss`` gives neither one number nor
+    one for each record.
     """
     if made.model is None or made.optimizer is None:
         return "one step: make returns no model, or no optimizer"
@@ -63,12 +65,39 @@ def update(made: Made, records: Sequence[Any], seed: int) -> Tensor | str:
         made.optimizer.zero_grad(set_to_none=True)
         if made.loss is not None:
             made.model.train()
-            torch.autograd.backward(made.loss(made.model, default_collate(list(records))))
+            told = made.loss(made.model, default_collate(list(records)))
+            if made.clipping == "ghost" and isinstance(told, Tensor):
+                return "one step: ghost clipping is done by the criterion of make_private; return its loss from loss"
+            _reduced(told, len(records), made).backward()
         else:
             _draw(made.optimizer.params, made.optimizer.max_grad_norm, seed)
         made.optimizer.step()
         got = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         return torch.stack([_flat(parameters) - before, _flat(got)])
+
+
+def _reduced(told: Any, records: int, made: Made) -> Any:
+    """The loss of a batch, which knows ``backward``: as it was given, or what the loss of each record, (b,), makes.
+
+    These are reduced as Opacus' optimizer takes them to be, and averaged for others. Raises ``UsageError`` for anything
+    else. What is no tensor is the loss of ghost clipping's own criterion.
+    """
+    if not isinstance(told, Tensor) and made.clipping == "ghost" and callable(getattr(told, "backward", None)):
+        return told
+    single = isinstance(told, Tensor) and told.ndim == 0
+    if not single and not (isinstance(told, Tensor) and tuple(told.shape) == (records,)):
+        what = f"shape {tuple(told.shape)}" if isinstance(told, Tensor) else type(told).__name__
+        raise UsageError(
+            f"loss(model, batch) must give the mean loss of a batch of {records} records, one number, or the loss of "
+            f"each, shape ({records},), got {what}: of a loss of torch, leave reduction as it is, or take 'none'"
+        )
+    if not told.requires_grad:
+        raise UsageError(
+            "loss(model, batch) gave a number that does not follow from the model's parameters: compute it with "
+            "gradients, from the model that it is given"
+        )
+    summed = getattr(made.optimizer, "loss_reduction", "mean") == "sum"
+    return told if single else told.sum() if summed else told.mean()
 
 
 def _draw(parameters: Sequence[nn.Parameter], clip_norm: float, seed: int) -> None:

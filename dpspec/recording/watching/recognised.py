@@ -82,6 +82,20 @@ def clipping_of(optimizer: Any) -> str | None:
     return None
 
 
+def refuse_engine(engine: Any, optimizer: Any) -> None:
+    """Raise ``UsageError`` for Opacus' engine beside an optimizer that is none of Opacus'.
+
+    Such an optimizer would be taken for that of a loop of one's own, and the one that clips would go unseen.
+    """
+    if is_opacus(engine, "PrivacyEngine"):
+        given = f"optimizer is {_name(type(optimizer))}, which is none of Opacus'"
+        what = "no optimizer was given" if optimizer is None else given
+        raise UsageError(
+            f"{what}, and engine is Opacus' PrivacyEngine: give the optimizer that make_private returned; a loop that "
+            "clips and adds noise itself gives its accountant alone, engine=engine.accountant"
+        )
+
+
 def unwrapped(optimizer: Any) -> Any:
     """The optimizer that Lightning's own wrapper steps, told by its class: the wrapper adds callbacks alone."""
     kind = type(optimizer)

@@ -19,7 +19,7 @@ from dpspec.contract import Assumption, Evidence, FrozenMap, Scope
 from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canaries
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.results.decimals import lower, upper
+from dpspec.engine.results.decimals import exact, lower, upper
 from dpspec.stats.attacks import guess_counts
 
 #: A lower bound is no larger than the truth with this probability.
@@ -147,8 +147,9 @@ def told_against(
         )
     if found.contradicts:
         return "contradicted", (
-            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}): what made "
-            "the model is not what was recorded, or coins and scores are not what they are taken for"
+            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}, where "
+            f"{exact(CONTRADICTED)} is enough): what made the model is not what was recorded, or coins and scores are "
+            "not what they are taken for"
         )
     if beyond:
         return "refuted", shown

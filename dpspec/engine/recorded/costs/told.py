@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dpspec.engine.recorded.costs.epsilons import Cost
-from dpspec.engine.recorded.costs.told_epsilon import NAMES, History, pld_epsilon, told_epsilon
+from dpspec.engine.recorded.costs.told_epsilon import NAMES, PRV_ERROR, History, pld_epsilon, told_epsilon
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.schedule import asked_multipliers, composed, poisson_rates
 
@@ -68,6 +68,11 @@ def _difference(
     by = NAMES.get(mechanism, mechanism)
     if not others:
         apart = epsilon - told
+        if mechanism == "prv":
+            return (
+                f"It was told of these phases; it says {apart:.2g} more because it adds {PRV_ERROR:g} to what it "
+                f"computes by {by}, for its own error."
+            )
         if abs(apart) < 5e-3 * max(told, 1e-3):
             return "It was told of these phases."
         more = "more" if apart > 0.0 else "less"

@@ -1,0 +1,53 @@
+"""The scripts of ``tests/e2e/scripts``, which nobody wrote for dpspec's convenience, and how people break theirs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+SCRIPTS = Path(__file__).parents[1] / "e2e" / "scripts"
+
+#: Those that a recorder goes around.
+RECORDED = ("opacus_tabular", "opacus_images", "plain_microbatches", "opacus_lora", "lightning_opacus")
+
+#: script, fault, the assumption whose check has to be rejected, words of a test that rejects it.
+FAULTS = [
+    ("opacus_tabular", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
+    ("opacus_tabular", "wrong-optimizer", "noise-scale", "updates of the parameters without noise"),
+    ("opacus_tabular", "shuffled", "sampling", "batches are shuffled"),
+    ("opacus_tabular", "noise-forgotten", "noise-scale", "updates of the parameters without noise"),
+    ("opacus_tabular", "last-virtual-step-dropped", "clipping", "drawn records"),
+    ("opacus_images", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
+    ("opacus_images", "wrong-optimizer", "update", "without the recorded optimizer"),
+    ("opacus_images", "shuffled", "sampling", "batches are shuffled"),
+    ("opacus_images", "noise-forgotten", "steps", "noise vectors"),
+    ("plain_microbatches", "told-another-rate", "sampling", "binomial"),
+    ("plain_microbatches", "wrong-optimizer", "update", "without the recorded optimizer"),
+    ("plain_microbatches", "shuffled", "sampling", "inclusions per record"),
+    ("plain_microbatches", "noise-forgotten", "noise-scale", "chi-square"),
+    ("plain_microbatches", "last-virtual-step-dropped", "clipping", "more or fewer clipped norms than drawn"),
+    ("plain_microbatches", "clipping-after-averaging", "clipping", "more or fewer clipped norms than drawn"),
+    ("opacus_lora", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
+    ("opacus_lora", "shuffled", "sampling", "batches are shuffled"),
+    ("opacus_lora", "noise-forgotten", "noise-scale", "updates of the parameters without noise"),
+    ("opacus_lora", "adapter-merged", "update", "other parts of the model that changed"),
+    ("opacus_lora", "head-fitted", "update", "without the recorded optimizer"),
+    ("lightning_opacus", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
+    ("lightning_opacus", "shuffled", "sampling", "batches are shuffled"),
+    ("lightning_opacus", "noise-forgotten", "steps", "noise vectors"),
+    ("lightning_opacus", "head-fitted", "update", "without the recorded optimizer"),
+]
+
+#: What a script needs that the tests do not install.
+EXTRAS = {"lightning_opacus": ["lightning"], "peft": ["peft", "transformers"]}
+
+
+def load(name: str) -> ModuleType:
+    """A script as a module; ``ImportError`` where what it needs is not installed."""
+    found = importlib.util.spec_from_file_location(f"scripts_{name}", SCRIPTS / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
