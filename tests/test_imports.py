@@ -55,3 +55,19 @@ def test_no_circle_among_modules() -> None:
     assert len(known) > 200
     assert any(name.startswith("dpspec_group.") for name in known)
     require_no_circle({name: set(imported(path, known)) for name, path in known.items()})
+
+
+#: Folders with more than a dozen names, and how many: the packages and the modules that belong to none of them
+#: (docs/explanation/architecture.md says why), and the contract, which plugins import as a whole.
+MANY_NAMES = {"dpspec": 22, "dpspec/contract": 13}
+
+
+def test_a_reader_of_a_folder_sees_a_dozen_names() -> None:
+    root = Path(dpspec.__path__[0])
+    unseen = {"__init__.py", "__pycache__", "py.typed"}
+    folders = [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]
+    assert len(folders) > 40
+    for folder in folders:
+        names = {path.name for path in folder.iterdir()} - unseen
+        most = MANY_NAMES.get(folder.relative_to(root.parent).as_posix(), 12)
+        assert len(names) <= most, f"{folder} has {len(names)} names"

@@ -1,9 +1,9 @@
 """Old names that still work: of the contract, which will go, and of modules that plugins imported in version 0.1.
 
 Asking :mod:`dpspec.contract` for a name of ``DEPRECATED`` warns and gives what took its place. How long they stay is
-promised in ``docs/plugins/compatibility.md``. ``dpspec.stats`` and ``dpspec.training`` are for plugins too, and were
-flat: ``from dpspec.stats import thresholds`` and ``import dpspec.training.native`` give what took the place of these
-modules, without a warning, until version 1.0.
+promised in ``docs/plugins/compatibility.md``. ``dpspec.data``, ``dpspec.stats`` and ``dpspec.training`` are for plugins
+too, and were flat: ``from dpspec.stats import thresholds`` and ``import dpspec.training.native`` give what took the
+place of these modules, without a warning, until version 1.0.
 """
 
 from __future__ import annotations
@@ -74,6 +74,22 @@ def replaced(name: str) -> Any:
 
 #: Modules: new names by old ones.
 MOVED: Mapping[str, str] = {
+    "dpspec.data.breast_cancer": "dpspec.data.bundled",
+    "dpspec.data.columnar": "dpspec.data.tables.table",
+    "dpspec.data.csv_file": "dpspec.data.tables.table_files",
+    "dpspec.data.declared": "dpspec.data.fetched.remote",
+    "dpspec.data.digits": "dpspec.data.bundled",
+    "dpspec.data.extras": "dpspec.data.files",
+    "dpspec.data.huggingface": "dpspec.data.fetched.huggingface",
+    "dpspec.data.idx": "dpspec.data.arrays",
+    "dpspec.data.npz": "dpspec.data.arrays",
+    "dpspec.data.openml": "dpspec.data.fetched.remote",
+    "dpspec.data.parquet": "dpspec.data.tables.table_files",
+    "dpspec.data.pictures": "dpspec.data.images",
+    "dpspec.data.remote": "dpspec.data.fetched.remote",
+    "dpspec.data.selection": "dpspec.data.source",
+    "dpspec.data.table": "dpspec.data.tables.table",
+    "dpspec.data.values": "dpspec.data.options",
     "dpspec.stats.batch_checks": "dpspec.stats.conformance.run_checks",
     "dpspec.stats.checking": "dpspec.stats.conformance.measurement",
     "dpspec.stats.contributions": "dpspec.stats.conformance.canary_contributions",

@@ -87,14 +87,14 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
 
 
 def _scheme_option(name: str, schema: Json) -> Json:
-    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if options.takes == name)
+    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if name in options.takes)
     return {**schema, "description": f"{schema['description']} ({schemes})."}
 
 
-def _scheme_condition(scheme: str, takes: str | None) -> Json:
-    """Of these options, a scheme needs the one that it takes and has no other."""
-    then: dict[str, Json] = {} if takes is None else {"required": [takes]}
-    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name != takes}
+def _scheme_condition(scheme: str, takes: tuple[str, ...]) -> Json:
+    """Of these options, a scheme needs those that it takes and has no other."""
+    then: dict[str, Json] = {"required": list(takes)} if takes else {}
+    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in takes}
     return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
 
 

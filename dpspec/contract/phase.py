@@ -13,23 +13,23 @@ Scheme: TypeAlias = Literal["poisson", "fixed", "full", "shuffled"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and the option that it ``takes``, ``rate`` or ``batch_size``; None for none."""
+    """A sampling scheme in a phrase, and the options that it ``takes``: ``rate``, ``batch_size``, both or none."""
 
     says: str
-    takes: str | None = None
+    takes: tuple[str, ...] = ()
 
 
 #: Every scheme, from which the fragment ``SAMPLING`` is made. How batches are drawn is
 #: ``training/loop/samplers.py``, what is tested of them ``stats/conformance/run_checks.py``. Mechanisms name the
 #: schemes that their theorems cover, so that a new one is refused by all others.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
-    "poisson": SchemeOptions(says="every record enters with probability rate", takes="rate"),
-    "fixed": SchemeOptions(says="a uniformly random subset of batch_size records", takes="batch_size"),
+    "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
+    "fixed": SchemeOptions(says="a uniformly random subset of batch_size records", takes=("batch_size",)),
     "full": SchemeOptions(says="every record, every step"),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
         "left; no accountant here covers it",
-        takes="batch_size",
+        takes=("batch_size",),
     ),
 }
 

@@ -1,1 +1,5 @@
-"""What a spec's ``data`` block can name: each kind is one small file; :mod:`dpspec.data.providers` lists them."""
+"""What a spec's ``data`` block can name: :mod:`dpspec.data.providers` lists the kinds, each in its family's file."""
+
+from dpspec.contract.deprecated import find_moved_modules
+
+find_moved_modules()

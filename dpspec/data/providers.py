@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import arrays, bundled, huggingface, images, remote, synthetic, table_files, tokens
+from dpspec.data import arrays, bundled, images, synthetic, tokens
+from dpspec.data.fetched import huggingface, remote
+from dpspec.data.tables import table_files
 
 DATASETS: tuple[Dataset, ...] = (
     bundled.BREAST_CANCER,

@@ -5,7 +5,7 @@ A refusal says subject, rule and fix, at the place in the spec.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import text
@@ -88,6 +88,17 @@ def claimed_deltas(
     named = {float(claim["delta"]) for claim in claims if group_size in (None, claim.group_size)}
     named = named or {float(claim["delta"]) for claim in claims}
     return sorted(named) if named or default is None else [default]
+
+
+def claimed_fprs(claims: Iterable[dps.Claim]) -> list[float]:
+    """The false-positive rates in (0, 1] that claims name, at ``fpr`` or in ``points``, each once, in ascending order.
+
+    They are told by these keys and not by the claim's kind: a mechanism that bounds the true-positive rate at each of
+    them bounds every kind of claim that speaks of rates.
+    """
+    every = [claim.options for claim in claims if claim.kind != "metric"]
+    points = [point for options in every for point in (options, *options.get("points", ()))]
+    return sorted({float(point["fpr"]) for point in points if "fpr" in point} - {0.0})
 
 
 def missing_key(key: str, block: dps.Path, help: str | None = None) -> dps.Diagnostic:

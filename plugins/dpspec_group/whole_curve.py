@@ -29,9 +29,6 @@ from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_
 from dpspec_group import theory
 from dpspec_group.bounds import Curves, attaining_records, scopes
 
-#: The claims that this module bounds, beside those about epsilon at one delta.
-KINDS = frozenset({"gdp", "membership", "tradeoff"})
-
 #: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
 _USUAL_DELTA = 1e-5
 
@@ -42,16 +39,15 @@ _ROUNDING = 1e-9
 
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """What is proved of the quantities of every claim of :data:`KINDS`, in each scope that it holds in: upper bounds,
+    """What is proved of the mu, rates and advantages that claims name, in each scope that it holds in: upper bounds,
     and lower ones where the worst case is attained. Nothing where a phase has no noise."""
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in spec.phases):
         return
     least = attaining_records(spec)
     asked: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
-        if claim.kind in KINDS:
-            about = (claim.group_size, claim.direction, claim.adjacency)
-            asked.update((quantity, *about, fpr) for quantity, fpr in _asked(claim))
+        about = (claim.group_size, claim.direction, claim.adjacency)
+        asked.update((quantity, *about, fpr) for quantity, fpr in _asked(claim))
     for quantity, size, direction, adjacency, fpr in sorted(asked):
         method = ""
         at: dict[str, dps.Json] = {"group_size": size}
@@ -104,14 +100,13 @@ def tpr_interval(phases: Sequence[dps.Phase], size: int, records: int, fpr: floa
 
 
 def _asked(claim: dps.Claim) -> Iterator[tuple[str, float]]:
-    """The quantities that a claim bounds, rates with the false-positive rate that they stand at."""
-    if claim.kind == "gdp":
+    """The quantities that a claim bounds, rates with the false-positive rate that they stand at; told by its keys."""
+    if "mu" in claim.options:
         yield "mu", 0.0
-    elif "advantage" in claim.options:
+    rates = kit.claimed_fprs([claim])
+    yield from (("tpr", fpr) for fpr in rates)
+    if "advantage" in claim.options and not rates:
         yield "advantage", 0.0
-    else:
-        points = claim["points"] if claim.kind == "tradeoff" else [claim.options]
-        yield from (("tpr", float(point["fpr"])) for point in points if float(point["fpr"]) > 0.0)
 
 
 def _loss(phases: Sequence[dps.Phase], size: int, records: int, direction: str) -> PrivacyLoss:

@@ -17,6 +17,7 @@ from dpspec_preprocessing.execution.engines import Engine, LinearEngine, NoiseTa
 from dpspec_preprocessing.execution.planting import plant_neighbours
 from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline, Test
 from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.declared_steps import Merging, Projection
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -96,13 +97,13 @@ def distance_inside(x: Array, pipeline: Pipeline) -> float:
     step, limits = pipeline.step, pipeline.collection
     if step is None:
         return 0.0
-    if "pca" in step:
-        values, k = collection.covariance_spectrum(x), int(step["pca"])
+    if isinstance(step, Projection):
+        values, k = collection.covariance_spectrum(x), step.components
         gap = float(values[k - 1] - values[k]) / pipeline.radius**2
         least = float(limits["min_eigengap"]) / pipeline.radius**2
         return sensitivity.distance_of_gap(gap, least, len(x))
-    if "deduplicate" in step or "quantise" in step:
-        count = window_count(x, 8.0 * float(step.get("deduplicate", step.get("quantise"))))
+    if isinstance(step, Merging):
+        count = window_count(x, 8.0 * step.eta)
         return sensitivity.distance_of_count(count, float(limits["max_ball"]))
     missing = int(np.isnan(x).any(axis=1).sum())
     return sensitivity.distance_of_count(missing, float(limits["max_missing_rows"]))

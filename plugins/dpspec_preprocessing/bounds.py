@@ -28,9 +28,9 @@ end of the parameters' ball alone, where noise keeps no iterate; and a test in f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -38,6 +38,7 @@ from dpspec.accounting import gaussian, laplace_rdp
 from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.conversion import certified_epsilon, certified_mu, pure_epsilon
+from dpspec_preprocessing.theory.declared_steps import Merging, Scaling, Step
 from dpspec_preprocessing.theory.divergence import least_divergence
 from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
 
@@ -253,11 +254,10 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                 )
 
 
-def _unchanged(step: Mapping[str, Any], radius: float) -> bool:
-    if "scale" in step:
+def _unchanged(step: Step, radius: float) -> bool:
+    if isinstance(step, Scaling):
         return False
-    eta = float(step.get("deduplicate", step.get("quantise", 0.0)))
-    return 3.0 * eta * (1.0 + _ROUNDING) < radius
+    return not isinstance(step, Merging) or 3.0 * step.eta * (1.0 + _ROUNDING) < radius
 
 
 def _missing(pipeline: Pipeline) -> int | None:

@@ -8,6 +8,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing import schema
 from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
+from dpspec_preprocessing.theory.declared_steps import Scaling
 
 EXAMPLE = """\
 dpspec: 1
@@ -153,7 +154,7 @@ def _corrected_norm(declared: Declaration) -> float | None:
     private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
     if private.takes_gradients:
         return norm if private.known_loss and private.lipschitz is None and norm > 1.0 else None
-    taken = float(last["clip"]) if "scale" in last else declared.radius
+    taken = last.clip if isinstance(last, Scaling) else declared.radius
     return norm if norm != taken else None
 
 

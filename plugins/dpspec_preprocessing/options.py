@@ -9,8 +9,9 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec_preprocessing.theory.declared_steps import Imputation, Projection, Scaling, Step, read_step
 from dpspec_preprocessing.theory.private import Private, PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import Sensitivity, certified_sensitivity, step_name, tested_sensitivity
+from dpspec_preprocessing.theory.sensitivity import Sensitivity, certified_sensitivity, tested_sensitivity
 
 #: The neighbours of bounds for imputation where a replaced record misses what its replacement misses.
 SAME_MASK = "same-missing-values"
@@ -24,7 +25,7 @@ class Pipeline:
     certified: how far records move over the collection; None where only the group bound for all records is proved.
     """
 
-    steps: tuple[Mapping[str, Any], ...]
+    steps: tuple[Step, ...]
     private: PrivateMechanism
     collection: Mapping[str, Any]
     features: int
@@ -32,14 +33,14 @@ class Pipeline:
     certified: Sensitivity | None
 
     @property
-    def step(self) -> Mapping[str, Any] | None:
+    def step(self) -> Step | None:
         """The only step, None for a chain, which has the group bound only."""
         return self.steps[0] if len(self.steps) == 1 else None
 
     @property
     def step_name(self) -> str | None:
-        """What the only step does (:func:`step_name`), None for a chain."""
-        return None if self.step is None else step_name(self.step)
+        """What the only step does, for imputation what it imputes by; None for a chain."""
+        return None if self.step is None else self.step.name
 
     @property
     def out_radius(self) -> float:
@@ -49,7 +50,7 @@ class Pipeline:
     @property
     def same_mask(self) -> bool:
         """Whether the certified sensitivity is proved only for neighbours whose records miss the same entries."""
-        return self.step is not None and self.step_name == "mean" and self.step.get("mask") == "same"
+        return isinstance(self.step, Imputation) and self.step.by == "mean" and self.step.same_mask
 
     @property
     def is_smooth(self) -> bool:
@@ -81,7 +82,7 @@ def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
     return m.records * sensitivity.moved if m.kind == "sgd-sampled" else sensitivity.tau
 
 
-def out_radius(steps: Sequence[Mapping[str, Any]], radius: float) -> float:
+def out_radius(steps: Sequence[Step], radius: float) -> float:
     """The radius of the ball that rows of norm ``radius`` at most lie in after all steps.
 
     Imputation cuts rows back to ``radius``, scaling to its clip, whatever was before them. Merging and projecting leave
@@ -90,11 +91,11 @@ def out_radius(steps: Sequence[Mapping[str, Any]], radius: float) -> float:
     """
     reach = radius
     for step in steps:
-        if "impute" in step:
+        if isinstance(step, Imputation):
             reach = radius
-        elif "scale" in step:
-            reach = float(step["clip"])
-        elif step.get("affine"):
+        elif isinstance(step, Scaling):
+            reach = step.clip
+        elif isinstance(step, Projection) and step.affine:
             reach *= math.sqrt(2.0)
     return reach
 
@@ -131,11 +132,11 @@ class PaperTable:
 class Declaration(kit.Options):
     """The block ``mechanism``. Trials read no more of it than steps, private, collection, radius, clip_rows and test.
 
-    steps, collection: as they are written, because steps and limits are looked up, swept and compared by their names;
-    limits left out are omitted. also: ways of accounting beside the chosen one. orders: ascending.
+    collection: as it is written, because limits are looked up, swept and compared by their names; those left out are
+    omitted. also: ways of accounting beside the chosen one. orders: ascending.
     """
 
-    steps: tuple[dps.FrozenMap, ...]
+    steps: tuple[Step, ...]
     private: Private
     collection: dps.FrozenMap
     radius: float
@@ -153,7 +154,7 @@ class Declaration(kit.Options):
         test, sweep, table = (block.get(key) for key in ("ptr", "sweep", "table"))
         limits = block.get("collection") or {}
         return cls(
-            steps=block.get("pipeline", ()),
+            steps=tuple(map(read_step, block.get("pipeline", ()))),
             private=Private.of(block["private"]),
             collection=dps.FrozenMap({key: limit for key, limit in limits.items() if limit is not None}),
             radius=float(block.get("radius", 1.0)),

@@ -11,7 +11,8 @@ from dpspec import kit
 from dpspec_preprocessing.execution.refusals import attack_refusals, private_refusals, warning
 from dpspec_preprocessing.options import Declaration, Pipeline, Test
 from dpspec_preprocessing.printed.formulas import mode_refusals
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, TESTABLE, step_name
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Scaling, Step
+from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, TESTABLE
 
 #: What may stand beside the key that names a step.
 _BESIDE: dict[str, set[str]] = {
@@ -80,37 +81,42 @@ def _threat_model(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _steps(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    steps = Declaration.of(spec.mechanism.options).steps
-    for i, step in enumerate(steps):
+    declared = Declaration.of(spec.mechanism.options)
+    blocks = spec.mechanism["pipeline"]
+    for i, (block, step) in enumerate(zip(blocks, declared.steps, strict=True)):
         path = ("mechanism", "pipeline", i)
-        names = [key for key in _BESIDE if key in step]
+        names = [key for key in _BESIDE if key in block]
         if len(names) > 1:
             yield kit.unsupported(f"a step does one thing, this one has {' and '.join(names)}", path, "write two steps")
             continue
         allowed = _BESIDE[names[0]]
-        for key in step:
+        for key in block:
             if key != names[0] and key not in allowed:
                 help = f"valid beside it: {', '.join(sorted(allowed))}" if allowed else "leave it out"
                 yield kit.unsupported(f"{key!r} does not apply to {names[0]}", (*path, key), help)
-        yield from _step(path, step, facts)
-    if len(steps) > 1:
+        yield from _step(path, block, step, facts)
+    if declared.sweep is not None and declared.sweep.over == "eta" and not isinstance(declared.steps[0], Merging):
+        message = "'eta' is swept of deduplicate and quantise only: no other first step has one"
+        yield kit.unsupported(message, ("mechanism", "sweep", "over"), "sweep over another value, or leave sweep out")
+    if len(blocks) > 1:
         yield warning(
-            f"of a chain of {len(steps)} steps only group privacy for all {facts.records} records is proved: after "
+            f"of a chain of {len(blocks)} steps only group privacy for all {facts.records} records is proved: after "
             "the first step inputs of the next differ in many records",
             ("mechanism", "pipeline"),
             "keep the one step that matters, and do the others with public constants before (data.standardise)",
         )
 
 
-def _step(path: tuple[str | int, ...], step: Mapping[str, Any], facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    name = step_name(step)
-    if name == "trimmed" and "trim" not in step:
+def _step(
+    path: tuple[str | int, ...], block: Mapping[str, Any], step: Step, facts: dps.Facts
+) -> Iterator[dps.Diagnostic]:
+    if step.name == "trimmed" and "trim" not in block:
         yield kit.missing_key("trim", path, "for example {impute: trimmed, trim: 10}")
-    if name == "scale" and "clip" not in step:
+    if isinstance(step, Scaling) and "clip" not in block:
         help = "scaled records leave the ball: for example {scale: standard, clip: 1.0}, and constants for that norm"
         yield kit.missing_key("clip", path, help)
-    if name == "pca":
-        k, limit = int(step["pca"]), min(facts.features, facts.records)
+    if isinstance(step, Projection):
+        k, limit = step.components, min(facts.features, facts.records)
         if k >= limit:
             message = f"k must be below {limit}, the smaller of the numbers of features and records, got {k}"
             help = f"a k from 1 to {limit - 1}" if limit > 1 else "leave the step out: there is one direction only"
@@ -163,10 +169,10 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
     steps, limits = declared.steps, declared.collection
     if len(steps) != 1:
         return
-    step, name, n = steps[0], step_name(steps[0]), facts.records
+    step, n = steps[0], facts.records
     observed, rows = int(limits.get("min_observed", 2)), int(limits.get("max_missing_rows", 0))
-    if name == "trimmed" and "trim" in step and "min_observed" in limits:
-        trim, least = int(step["trim"]), min(observed, n - rows)
+    if isinstance(step, Imputation) and step.by == "trimmed" and step.trim and "min_observed" in limits:
+        trim, least = step.trim, min(observed, n - rows)
         if least <= 2 * trim:
             message = f"trimming {trim} values at each end leaves nothing of {least}"
             help = f"a trim below {least / 2:g}, or impute: median"
@@ -179,7 +185,7 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
         message = f"max_missing_rows must be below {n} records, got {rows}"
         help = "how many records miss a value at most; where all do, nothing is known to impute from"
         yield kit.bad_value(message, (*_COLLECTION, "max_missing_rows"), help)
-    if name == "regression" and "min_eigenvalue" in limits:
+    if step.name == "regression" and "min_eigenvalue" in limits:
         if float(limits["min_eigenvalue"]) <= declared.radius**2:
             message = "min_eigenvalue must exceed radius^2: without one record it could be 0"
             yield kit.bad_value(message, (*_COLLECTION, "min_eigenvalue"), "a larger one, or impute: mean")

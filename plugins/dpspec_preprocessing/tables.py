@@ -13,6 +13,7 @@ from dpspec_preprocessing.bounds import PAPER, proved_divergence, proved_epsilon
 from dpspec_preprocessing.options import Declaration, Pipeline, Sweep, distance_of
 from dpspec_preprocessing.printed import modes
 from dpspec_preprocessing.printed.formulas import refutation, table_2_sensitivity, theorem_2_sensitivity
+from dpspec_preprocessing.theory.declared_steps import Merging
 
 #: Of every table: its rows are theorems, printed numbers and no bounds. Findings carry what is proved.
 RIGOR: Final = "approximate"
@@ -178,12 +179,13 @@ def _ways(declared: Declaration) -> list[str]:
 
 def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
     """The pipeline with one value replaced, and with what follows from it."""
-    records, step = pipeline.private.records, dict(declared.steps[0])
+    records, steps = pipeline.private.records, declared.steps
     collection, private = dict(declared.collection), declared.private
     if over == "eps_noise":
         private = replace(private, noise=value)
     elif over == "eta":
-        step["quantise" if "quantise" in step else "deduplicate"] = value
+        assert isinstance(steps[0], Merging)  # others are refused
+        steps = (replace(steps[0], eta=value), *steps[1:])
     elif over == "records":
         records = int(value)
     else:
@@ -192,7 +194,6 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
             collection["min_observed"] = records - int(value)
         if over == "max_ball" and "max_cluster" in collection:
             collection["max_cluster"] = max(1, int(value) // 2)
-    steps = (dps.FrozenMap(step), *declared.steps[1:])
     changed = replace(declared, steps=steps, private=private, collection=dps.FrozenMap(collection))
     return changed.pipeline(records, pipeline.features)
 

@@ -25,7 +25,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
 from dpspec.training.loop.learning_rates import shows_every_sum
-from dpspec_rero.options import Steps, claimed_fprs
+from dpspec_rero.options import Steps
 from dpspec_rero.printed.closed_forms import printed_pure_epsilon
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
@@ -98,7 +98,7 @@ def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding,
         deltas = kit.claimed_deltas(spec)
         for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
             yield _certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon
-        fprs = claimed_fprs(spec) or list(FPRS)
+        fprs = kit.claimed_fprs(spec.claims) or list(FPRS)
         for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
             yield _certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr
     advantage = leakage.advantage()

@@ -178,13 +178,6 @@ def requested_kappas(spec: dps.Spec) -> list[float]:
     return sorted(kappas or KAPPAS)
 
 
-def claimed_fprs(spec: dps.Spec) -> list[float]:
-    """The false-positive rates, above 0, that claims name, ascending."""
-    points = [p for claim in spec.claims if claim.kind == "tradeoff" for p in claim["points"]]
-    points += [claim.options for claim in spec.claims if claim.kind == "membership" and "fpr" in claim.options]
-    return sorted({float(point["fpr"]) for point in points} - {0.0})
-
-
 def _log_missed(phase: Steps) -> float:
     return phase.count * math.log1p(-phase.rate) if phase.rate < 1.0 else -math.inf
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, DataSource
-from dpspec.data import huggingface, remote
+from dpspec.data.fetched import huggingface, remote
 
 Make = Callable[..., DataSource]
 

@@ -19,9 +19,9 @@ pytest.importorskip("pyarrow")
 from support import parquet_lies as lies
 
 from dpspec.contract import DataError
-from dpspec.data.parquet import room
-from dpspec.data.parquet.compact import Compact, CompactError
-from dpspec.data.table_files import open_parquet, require_room
+from dpspec.data.tables.parquet import room
+from dpspec.data.tables.parquet.compact import Compact, CompactError
+from dpspec.data.tables.table_files import open_parquet, require_room
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 

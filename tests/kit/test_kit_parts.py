@@ -55,6 +55,38 @@ def test_claimed_deltas(claims: Any, options: dict[str, Any], deltas: list[float
     assert kit.claimed_deltas(Claims(*claims), **options) == deltas  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("claims", "fprs"),
+    [
+        ((), []),
+        ((("approx-dp", {"epsilon": 1.0, "delta": 1e-5}), ("membership", {"advantage": 0.1})), []),
+        ((("membership", {"fpr": 0.1, "tpr": 0.2}), ("membership", {"fpr": 0.1, "tpr": 0.3})), [0.1]),
+        (
+            (("tradeoff", {"points": [{"fpr": 0.5, "tpr": 1.0}, {"fpr": 0.0, "tpr": 0.1}, {"fpr": 1, "tpr": 1}]}),),
+            [0.5, 1.0],
+        ),
+        (
+            (("a-kind-of-ones-own", {"fpr": 0.01, "advantage": 0.1}), ("membership", {"fpr": 1e-3, "tpr": 1.0})),
+            [1e-3, 0.01],
+        ),
+        ((("metric", {"name": "accuracy", "fpr": 0.2}),), []),
+    ],
+)
+def test_claimed_fprs(claims: tuple[tuple[str, dict[str, Any]], ...], fprs: list[float]) -> None:
+    made = (
+        dps.Claim(
+            id=str(i),
+            kind=kind,
+            options=dps.FrozenMap(options),
+            adjacency="add-remove",
+            access="all-iterates",
+            direction="both",
+        )
+        for i, (kind, options) in enumerate(claims)
+    )
+    assert kit.claimed_fprs(made) == fprs
+
+
 def test_assumptions_have_texts_of_a_mechanisms_own() -> None:
     own = kit.dp_sgd_assumptions(clipping="no record moves a step by more than the sensitivity")
     assert [a.name for a in own] == [a.name for a in kit.ASSUMPTIONS]

@@ -232,7 +232,7 @@ def peak() -> int:
 def main(folder: Path) -> None:
     """Read all files as a source of data does, first the one without a lie."""
     from dpspec.contract import DataError, FrozenMap
-    from dpspec.data import table_files
+    from dpspec.data.tables import table_files
 
     table_files.MAX_BYTES = 2**26
     for path in sorted(folder.glob("*.parquet"), key=lambda path: (path.stem != HONEST, path)):

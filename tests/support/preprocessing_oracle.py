@@ -23,8 +23,9 @@ from dpspec.engine.judging.evidence_weight import covers
 from dpspec_preprocessing import attack, bounds, options, refusals
 from dpspec_preprocessing.execution import collection, steps
 from dpspec_preprocessing.execution.engines import LinearEngine
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.private import Private
-from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, refusal_probability, step_name
+from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS, refusal_probability
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Block: TypeAlias = dict[str, Any]
@@ -138,8 +139,9 @@ def worst(mechanism: Mapping[str, Any], records: int, pair: Pair) -> Reading:
 
 def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
     """The tightest collection that both data sets lie in, of what a step's certified bound needs and may take."""
-    by = step_name(step)
-    found = [collection.measure_limits(x, step) for x in sets]
+    declared_step = read_step(step)
+    by = declared_step.name
+    found = [collection.measure_limits(x, declared_step) for x in sets]
     wanted = {*REQUIRED_LIMITS[by]} | ({"max_missing_in_row", "max_mean_norm"} if "impute" in step else set())
     tight: Block = {}
     for key in wanted & found[0].keys():

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import dpspec.contract as dps
 from dpspec_preprocessing.execution import collection
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.private import KINDS
-from dpspec_preprocessing.theory.sensitivity import TESTABLE, step_name
+from dpspec_preprocessing.theory.sensitivity import TESTABLE
 from support import preprocessing_oracle as oracle
 from support.preprocessing_oracle import Block, Pair, Reading, Rows
 
@@ -244,7 +245,7 @@ def _collected(case: Case, collects: bool | None, tests: int | None) -> Case:
         return case
     if had[1] is not None:
         return case._replace(mechanism={**case.mechanism})
-    if tests is not None and step_name(steps_[0]) in TESTABLE:
+    if tests is not None and read_step(steps_[0]).name in TESTABLE:
         mechanism["ptr"] = {"epsilon": 8.0 if tests else 2.0, "delta": 0.05}
         for key, more in (("max_missing_rows", tests), ("max_ball", tests)):
             if key in mechanism["collection"]:

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from dpspec_preprocessing.execution.finders import Neighbourhoods
 from dpspec_preprocessing.execution.steps import fit_step
+from dpspec_preprocessing.theory.declared_steps import read_step
 
 
 def apply_step(x: npt.NDArray[np.float64], step: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     """One step, fitted to the rows that it is applied to."""
-    return np.asarray(fit_step(x, step)(x))
+    return np.asarray(fit_step(x, read_step(step))(x))
 
 
 def count_in_balls(x: npt.NDArray[np.float64], radius: float) -> npt.NDArray[np.int64]:

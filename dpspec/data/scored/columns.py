@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, open_archive, open_member
-from dpspec.data.table import is_text, listed
-from dpspec.data.table_files import open_parquet, parquet_column, require_room
+from dpspec.data.tables.table import is_text, listed
+from dpspec.data.tables.table_files import open_parquet, parquet_column, require_room
 from dpspec.text import closest, did_you_mean, shortened
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract.phase import SCHEMES
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 
 
@@ -155,4 +156,4 @@ def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
             return Full(records)
         case "shuffled":
             return Shuffled(records, int(sampling["batch_size"]))
-    raise ValueError(f"sampling scheme must be poisson, fixed, full or shuffled, got {sampling.get('scheme')!r}")
+    raise ValueError(f"sampling scheme must be one of {', '.join(SCHEMES)}, got {sampling.get('scheme')!r}")

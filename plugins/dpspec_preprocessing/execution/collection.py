@@ -15,6 +15,7 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing.execution.finders import TREE_FEATURES, Neighbourhoods
 from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
 from dpspec_preprocessing.theory.sensitivity import TESTABLE
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -61,7 +62,7 @@ def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
 
 def search_device(context: dps.Context, pipeline: Pipeline) -> str:
     """Where near-duplicates of many features are sought; everything else stays on the CPU and needs no torch."""
-    seeks = any("deduplicate" in step or "quantise" in step for step in pipeline.steps)
+    seeks = any(isinstance(step, Merging) for step in pipeline.steps)
     return context.device if seeks and pipeline.features > TREE_FEATURES else "cpu"
 
 
@@ -71,7 +72,7 @@ def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = 
     tested: a test refuses such data, so that they are no error.
     """
     assert pipeline.step is not None
-    if np.isnan(x).any() and "impute" not in pipeline.step:
+    if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
         raise dps.DataError("values are missing, and the pipeline imputes none: begin it with {impute: mean}")
     measured = measure_limits(x, pipeline.step, device)
     broken = broken_limits(measured, pipeline.collection)
@@ -84,17 +85,17 @@ def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = 
     return measured
 
 
-def measure_limits(x: Array, step: Mapping[str, Any], device: str = "cpu") -> dict[str, float]:
+def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
     """The quantities that a bound for ``step`` reads, by the keys under which a collection declares them.
 
     device: where near-duplicates of many features are sought.
     """
-    if "impute" in step:
+    if isinstance(step, Imputation):
         return _measure_missing(x, step)
-    if "deduplicate" in step or "quantise" in step:
-        return _measure_clusters(x, float(step.get("deduplicate", step.get("quantise"))), device)
-    if "pca" in step:
-        values, k = covariance_spectrum(x), int(step["pca"])
+    if isinstance(step, Merging):
+        return _measure_clusters(x, step.eta, device)
+    if isinstance(step, Projection):
+        values, k = covariance_spectrum(x), step.components
         return {"min_eigengap": float(values[k - 1] - values[k])}
     return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
 
@@ -127,7 +128,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
     return start + drift, scatter - len(x) * np.outer(drift, drift)
 
 
-def _measure_missing(x: Array, step: Mapping[str, Any]) -> dict[str, float]:
+def _measure_missing(x: Array, step: Imputation) -> dict[str, float]:
     missing = np.isnan(x)
     in_row = missing.sum(axis=1)
     observed = len(x) - missing.sum(axis=0)
@@ -136,13 +137,12 @@ def _measure_missing(x: Array, step: Mapping[str, Any]) -> dict[str, float]:
         "max_missing_in_row": float(in_row.max(initial=0)),
         "min_observed": float(observed.min()),
     }
-    by = str(step["impute"])
-    if by == "mean":
+    if step.by == "mean":
         sums = np.where(missing, 0.0, x).sum(axis=0)
         limits["max_mean_norm"] = float(np.linalg.norm(sums / np.maximum(observed, 1)))
-    elif by in ("median", "trimmed"):
-        limits["max_spread"] = _spread(x, missing, int(step.get("trim", 0)) if by == "trimmed" else None)
-    elif by == "regression":
+    elif step.by in ("median", "trimmed"):
+        limits["max_spread"] = _spread(x, missing, step.trim if step.by == "trimmed" else None)
+    elif step.by == "regression":
         complete = x[in_row == 0]
         values = np.linalg.eigvalsh(complete.T @ complete) if len(complete) else np.zeros(1)
         limits |= {"min_eigenvalue": float(max(0.0, values[0])), "max_eigenvalue": float(values[-1])}

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 #: How far a cluster is planted from the canary, how far its members stand apart, in units of eta.
@@ -31,7 +33,7 @@ class PlantedNeighbours(NamedTuple):
 
 def plant_neighbours(
     x: Array,
-    step: Mapping[str, Any],
+    step: Step,
     collection: Mapping[str, Any],
     radius: float,
     *,
@@ -40,18 +42,17 @@ def plant_neighbours(
 ) -> PlantedNeighbours:
     """Both data sets, from real rows. Raises ``ValueError`` where the construction does not fit them."""
     rows = np.array(x, dtype=np.float64)
-    if "deduplicate" in step or "quantise" in step:
-        eta = float(step.get("deduplicate", step.get("quantise")))
-        canary = _plant_clusters(rows, eta, radius, clusters, members, together="deduplicate" in step)
+    if isinstance(step, Merging):
+        canary = _plant_clusters(rows, step.eta, radius, clusters, members, together=step.drops)
         return _pair(rows, canary, -canary)
-    if "impute" in step:
+    if isinstance(step, Imputation):
         _empty_rows(rows, collection)
         canary = np.full(rows.shape[1], radius / math.sqrt(rows.shape[1]))
         return _pair(rows, canary, -canary)
-    if "pca" in step:
+    if isinstance(step, Projection):
         values, vectors = np.linalg.eigh(np.cov(rows[1:], rowvar=False))
         order = np.argsort(values)[::-1]
-        kept, lost = vectors[:, order[int(step["pca"]) - 1]], vectors[:, order[int(step["pca"])]]
+        kept, lost = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
         scale = radius / math.sqrt(2.0)
         return _pair(rows, scale * (kept + lost), scale * (kept - lost))
     least = int(np.argmin(rows.std(axis=0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.options import AuditBlock, Declaration
+from dpspec_preprocessing.theory.declared_steps import Merging, Scaling
 from dpspec_preprocessing.theory.private import Private
 
 _PATH = ("mechanism", "private")
@@ -110,7 +112,7 @@ def _training_refusals(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
 
 def _processed_norm(declared: Declaration) -> float:
     """The norm of processed records; of steps that lack what it needs, which is refused elsewhere, that of records."""
-    whole = all("clip" in step for step in declared.steps if "scale" in step)
+    whole = all(math.isfinite(step.clip) for step in declared.steps if isinstance(step, Scaling))
     return declared.processed_norm if whole else declared.radius
 
 
@@ -175,7 +177,7 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
 def _planting_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     options, step = AuditBlock.of(spec.audit.options), Declaration.of(spec.mechanism.options).steps[0]
-    if not ("deduplicate" in step or "quantise" in step):
+    if not isinstance(step, Merging):
         for key, number in (("clusters", options.clusters), ("members", options.members)):
             if number is not None:
                 yield kit.unsupported(
@@ -183,8 +185,8 @@ def _planting_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnos
                 )
         return
     clusters, members = options.planted
-    fits = 2 * facts.features if "deduplicate" in step else facts.features
-    if clusters > fits and not (clusters == 5 and facts.features == 2 and "deduplicate" in step):
+    fits = 2 * facts.features if step.drops else facts.features
+    if clusters > fits and not (clusters == 5 and facts.features == 2 and step.drops):
         message = f"clusters must be at most {fits} in {facts.features} dimensions, got {clusters}"
         yield kit.bad_value(message, ("audit", "clusters"), f"clusters: {min(fits, 5)}")
     if clusters * members >= facts.records:

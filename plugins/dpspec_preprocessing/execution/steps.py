@@ -7,12 +7,13 @@ never dropped: a row that deduplication removes becomes the zero vector, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpspec_preprocessing.execution.finders import find_good_clusters
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -22,7 +23,7 @@ Map: TypeAlias = Callable[[Array], Array]
 
 def run_steps(
     x: Array,
-    pipeline: Sequence[Mapping[str, Any]],
+    pipeline: Sequence[Step],
     radius: float = 1.0,
     test: Array | None = None,
     device: str = "cpu",
@@ -42,23 +43,22 @@ def run_steps(
     return rows, others
 
 
-def fit_step(x: Array, step: Mapping[str, Any], radius: float = 1.0, device: str = "cpu") -> Map:
+def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
     """The record-wise map that a step makes of rows ``x``; also for rows that it was not fitted to, such as test rows.
 
     Near-duplicates are sought among the fitted rows only: other rows stay as they are. ``radius`` is that of the ball
     that rows are cut back to where a step can leave it.
     """
-    if "impute" in step:
-        fill = fit_imputation(x, str(step["impute"]), int(step.get("trim", 0)))
+    if isinstance(step, Imputation):
+        fill = fit_imputation(x, step.by, step.trim)
         return lambda rows: clip_rows(fill(rows), radius)
-    if "deduplicate" in step or "quantise" in step:
-        merge = deduplicate if "deduplicate" in step else quantise
-        eta = float(step.get("deduplicate", step.get("quantise")))
+    if isinstance(step, Merging):
+        merge, eta = deduplicate if step.drops else quantise, step.eta
         return lambda rows: merge(rows, eta, device) if rows is x else rows
-    if "pca" in step:
-        return fit_projection(x, int(step["pca"]), affine=bool(step.get("affine", False)))
-    scale = fit_standardisation(x)
-    return lambda rows: clip_rows(scale(rows), float(step["clip"]))
+    if isinstance(step, Projection):
+        return fit_projection(x, step.components, affine=step.affine)
+    scale, clip = fit_standardisation(x), step.clip
+    return lambda rows: clip_rows(scale(rows), clip)
 
 
 def fit_imputation(x: Array, by: str, trim: int = 0) -> Map:

@@ -13,6 +13,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.execution.refusals import warning
 from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
 from dpspec_preprocessing.theory.divergence import compose, compose_lines, composed_slope
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import (
@@ -114,14 +115,13 @@ def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """What Table 2 takes: Delta_inf, and tau / Delta_inf; None where it has no column or a limit is missing."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or not pipeline.is_smooth or pipeline.radius != 1.0 or step.get("affine"):
+    if step is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
         return None
     if name == "mean" and "max_missing_rows" in limits:
         missing = int(limits["max_missing_rows"])
         return Sensitivity(missing, mean_printed(records, missing))
-    if name in ("deduplicate", "quantise") and "max_cluster" in limits:
-        changed = clusters_printed(int(limits["max_cluster"]))
-        return Sensitivity(changed, 1.0 if name == "deduplicate" else float(step[name]))
+    if isinstance(step, Merging) and "max_cluster" in limits:
+        return Sensitivity(clusters_printed(int(limits["max_cluster"])), 1.0 if step.drops else step.eta)
     if name == "pca" and "min_eigengap" in limits and records >= PRINTED_RECORDS:
         return Sensitivity(records, PRINTED_PCA / float(limits["min_eigengap"]) / records)
     return None
@@ -131,7 +131,7 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """What Theorem 2 takes: Table 2's, Proposition 5's for a projection, and Table 3's for other imputations."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or name is None or not pipeline.is_smooth or pipeline.radius != 1.0 or step.get("affine"):
+    if step is None or name is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
         return None
     if name == "scale" or not all(key in limits for key in REQUIRED_LIMITS[name]):
         return None
@@ -140,13 +140,18 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
         return pca_printed(float(limits["min_eigengap"]), records)
     if name == "median":
         return Sensitivity(missing, median(float(limits["max_spread"])))
-    if name == "trimmed":
+    if isinstance(step, Imputation) and step.by == "trimmed":
         observed = records - int(missing)
-        return Sensitivity(missing, trimmed_mean(float(limits["max_spread"]), observed, step["trim"]))
+        return Sensitivity(missing, trimmed_mean(float(limits["max_spread"]), observed, step.trim))
     if name == "regression":
         eigenvalues = float(limits["min_eigenvalue"]), float(limits["max_eigenvalue"])
         return Sensitivity(missing, one_record_of_regression(*eigenvalues))
     return table_2_sensitivity(pipeline)
+
+
+def _around_mean(step: Step) -> bool:
+    """Whether a step projects around the mean, of which the paper prints nothing."""
+    return isinstance(step, Projection) and step.affine
 
 
 def changed_records(pipeline: Pipeline) -> float:

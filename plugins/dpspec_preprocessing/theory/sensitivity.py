@@ -18,6 +18,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Scaling, Step
+
 #: The keys of a collection that each step's certified bound needs.
 REQUIRED_LIMITS: Final[dict[str, tuple[str, ...]]] = {
     "mean": ("max_missing_rows", "min_observed"),
@@ -43,49 +45,45 @@ class Sensitivity(NamedTuple):
         return self.changed * self.moved
 
 
-def step_name(step: Mapping[str, Any]) -> str:
-    """What a step does: deduplicate, quantise, pca, scale, or for imputation what it imputes by."""
-    if "impute" in step:
-        return str(step["impute"])
-    return next(key for key in ("deduplicate", "quantise", "pca", "scale") if key in step)
-
-
 def certified_sensitivity(
-    step: Mapping[str, Any], collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
+    step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
 ) -> Sensitivity | None:
     """The proved sensitivity of one step over a collection, or None where the collection leaves out what it needs."""
-    name = step_name(step)
-    if not all(key in collection for key in REQUIRED_LIMITS[name]):
+    if not all(key in collection for key in REQUIRED_LIMITS[step.name]):
         return None
-    if name == "pca":
-        gap = float(collection["min_eigengap"])
-        return (affine_pca if step.get("affine") else pca)(gap, records, radius)
-    if name == "scale":
-        return scaling(float(collection["min_std"]), records, radius)
-    if name in ("deduplicate", "quantise"):
-        changed = min(float(records), clusters(int(collection["max_ball"])))
-        return Sensitivity(changed, radius if name == "deduplicate" else 2.0 * float(step[name]))
+    match step:
+        case Projection():
+            gap = float(collection["min_eigengap"])
+            return (affine_pca if step.affine else pca)(gap, records, radius)
+        case Scaling():
+            return scaling(float(collection["min_std"]), records, radius)
+        case Merging():
+            changed = min(float(records), clusters(int(collection["max_ball"])))
+            return Sensitivity(changed, _merged(step, radius))
     moved = _imputed(step, collection, records, features, radius)
     return Sensitivity(float(collection["max_missing_rows"]), min(2.0 * radius, moved))
 
 
-def _imputed(
-    step: Mapping[str, Any], collection: Mapping[str, Any], records: int, features: int, radius: float
-) -> float:
+def _merged(step: Merging, radius: float) -> float:
+    """How far a record moves at most that is merged now and was not before, or the reverse."""
+    return radius if step.drops else 2.0 * step.eta
+
+
+def _imputed(step: Imputation, collection: Mapping[str, Any], records: int, features: int, radius: float) -> float:
     """How far one replaced record moves an imputed record at most."""
-    by, missing_in_row = step_name(step), int(collection.get("max_missing_in_row", features))
-    if by == "mean":
+    missing_in_row = int(collection.get("max_missing_in_row", features))
+    if step.by == "mean":
         observed = int(collection["min_observed"])
-        if step.get("mask") == "same":
+        if step.same_mask:
             return mean_same_mask(observed, radius)
         return mean_any_mask(observed, features, collection.get("max_mean_norm"), radius)
-    if by == "median":
+    if step.by == "median":
         if max(int(collection.get("min_observed", 0)), records - int(collection["max_missing_rows"])) < 2:
             return math.inf  # the one observed value may be the replaced one
         return median(float(collection["max_spread"]), missing_in_row)
-    if by == "trimmed":
+    if step.by == "trimmed":
         spread, observed = float(collection["max_spread"]), int(collection["min_observed"])
-        return trimmed_mean(spread, observed, int(step["trim"]), missing_in_row)
+        return trimmed_mean(spread, observed, step.trim, missing_in_row)
     least, largest = float(collection["min_eigenvalue"]) / radius**2, float(collection["max_eigenvalue"]) / radius**2
     return radius * regression(least, largest, missing_in_row)
 
@@ -207,22 +205,20 @@ def refusal_probability(distance: float, epsilon: float, delta: float) -> float:
 
 
 def tested_sensitivity(
-    step: Mapping[str, Any], collection: Mapping[str, Any], records: int, features: int, radius: float
+    step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float
 ) -> Sensitivity:
     """The sensitivity for pairs of which one lies inside the proposed limit and the other one record beyond."""
-    name = step_name(step)
-    if name == "pca":
+    if isinstance(step, Projection):
         e = 4.0 * radius**2 / records
         gap = float(collection["min_eigengap"])
         bound = radius * min(1.0, e / (gap - e))
-        return Sensitivity(records, 2.0 * bound + 2.0 * radius / records if step.get("affine") else bound)
-    if name in ("deduplicate", "quantise"):
-        moved = radius if name == "deduplicate" else 2.0 * float(step[name])
-        return Sensitivity(min(float(records), clusters(int(collection["max_ball"]) + 1)), moved)
+        return Sensitivity(records, 2.0 * bound + 2.0 * radius / records if step.affine else bound)
+    if isinstance(step, Merging):
+        return Sensitivity(min(float(records), clusters(int(collection["max_ball"]) + 1)), _merged(step, radius))
     missing = int(collection["max_missing_rows"])
     observed = records - missing - 1
     if observed < 2:
         return Sensitivity(missing + 1, 2.0 * radius)
-    same = step.get("mask") == "same"
+    same = isinstance(step, Imputation) and step.same_mask
     moved = mean_same_mask(observed, radius) if same else mean_any_mask(observed, features, None, radius)
     return Sensitivity(missing + 1, min(2.0 * radius, moved))

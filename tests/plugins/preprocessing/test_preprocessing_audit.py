@@ -24,6 +24,7 @@ from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.execution import steps
 from dpspec_preprocessing.execution.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.private import Private, PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
@@ -370,4 +371,4 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 def test_processing_is_deterministic() -> None:
     x = np.random.default_rng(2).normal(size=(50, 4)) * 0.3
     for step in ({"pca": 2}, {"quantise": 0.2}, {"scale": "standard", "clip": 1.0}):
-        assert np.array_equal(steps.run_steps(x, [step])[0], steps.run_steps(x, [step])[0])
+        assert np.array_equal(steps.run_steps(x, [read_step(step)])[0], steps.run_steps(x, [read_step(step)])[0])

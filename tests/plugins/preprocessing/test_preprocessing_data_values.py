@@ -11,6 +11,7 @@ from support.preprocessing_steps import count_in_balls
 from dpspec_preprocessing.execution import collection, finders, steps
 from dpspec_preprocessing.printed.formulas import clusters_printed, mean_printed, pca_printed
 from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.declared_steps import read_step
 
 NAN = math.nan
 ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
@@ -48,7 +49,7 @@ def test_clusters_of_nine_points() -> None:
     assert [*kept, 3] == [0, 4, 5, 8, 3]  # record 3 is kept too: it is the zero vector already
     expected = [-0.82, -0.82, -0.82, 0.0, 0.25, 0.6, 0.6, 0.6, 0.95]
     assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
-    measured = collection.measure_limits(ONE, {"quantise": 0.1})
+    measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
     assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
     assert clusters_printed(3) == 6
     assert sensitivity.clusters(7) == 14
@@ -70,7 +71,7 @@ def test_both_ways_to_count_neighbours_agree() -> None:
 
 
 def test_missing_values() -> None:
-    measured = collection.measure_limits(TWO, {"impute": "mean"})
+    measured = collection.measure_limits(TWO, read_step({"impute": "mean"}))
     assert int(np.isnan(TWO).sum()) == 4
     assert measured["max_missing_rows"] == 4
     assert measured["min_observed"] == 6
@@ -93,7 +94,7 @@ def test_missing_values() -> None:
 def test_spectrum_of_eight_points() -> None:
     values = collection.covariance_spectrum(THREE)
     assert values == pytest.approx([0.6437214031, 0.0536284490, 0.0039394336], rel=1e-8)
-    gaps = [collection.measure_limits(THREE, {"pca": k})["min_eigengap"] for k in (1, 2)]
+    gaps = [collection.measure_limits(THREE, read_step({"pca": k}))["min_eigengap"] for k in (1, 2)]
     assert gaps == pytest.approx([0.5900929541, 0.0496890154], rel=1e-8)
     taus = [pca_printed(gap, 8).tau for gap in gaps]
     assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
@@ -119,11 +120,11 @@ def test_duplicates_do_not_depend_on_the_order_of_rows() -> None:
 
 def test_test_rows_are_mapped_by_what_training_rows_gave() -> None:
     test = np.array([[NAN, 0.1, 0.2]])
-    rows, others = steps.run_steps(TWO, [{"impute": "mean"}], test=test)
+    rows, others = steps.run_steps(TWO, [read_step({"impute": "mean"})], test=test)
     assert others[0, 0] == pytest.approx(np.nanmean(TWO[:, 0]))
     assert np.linalg.norm(rows, axis=1).max() <= 1.0
     for by, trim in (("median", 0), ("trimmed", 1), ("regression", 0)):
-        processed, _ = steps.run_steps(TWO, [{"impute": by, "trim": trim}])
+        processed, _ = steps.run_steps(TWO, [read_step({"impute": by, "trim": trim})])
         assert np.isfinite(processed).all()
     with pytest.raises(ValueError, match="missing or infinite"):
         steps.run_steps(TWO, [])

@@ -17,6 +17,7 @@ from support.preprocessing_steps import apply_step, count_in_balls
 from dpspec_preprocessing.execution import collection, finders, steps
 from dpspec_preprocessing.printed.formulas import clusters_printed, table_2_divergence
 from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.divergence import certified_rdp, group_divergence, least_divergence, smooth_divergence
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import Sensitivity
@@ -185,7 +186,7 @@ def test_projections_stay_far_below_what_is_certified(
     shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
     divergence = certified_rdp(m.with_noise_times(shift), order)
     assert divergence <= 1.05 * reference
-    least = min(collection.measure_limits(x, {"pca": 1})["min_eigengap"] for x in pair)
+    least = min(collection.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
     tau = sensitivity.pca(least, m.records).tau
     assert max(divergence, reference) <= smooth_divergence(m, order, tau)
     assert divergence >= 0.05 * smooth_divergence(m, order, 0.0)

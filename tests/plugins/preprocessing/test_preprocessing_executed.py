@@ -23,6 +23,7 @@ from dpspec_preprocessing import bounds
 from dpspec_preprocessing.execution import collection, steps
 from dpspec_preprocessing.execution.engines import LinearEngine
 from dpspec_preprocessing.options import Declaration, out_radius
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.private import Private
 
 BASE = """\
@@ -126,10 +127,11 @@ def test_every_step_of_a_chain_decides_the_radius_of_the_records() -> None:
     ],
 )
 def test_radii_of_chains(chain: tuple[dict[str, Any], ...], radius: float) -> None:
-    assert out_radius(chain, 3.0) == pytest.approx(radius)
+    read = tuple(map(read_step, chain))
+    assert out_radius(read, 3.0) == pytest.approx(radius)
     pair = opposite(12, 3)
     for x in (3.0 * pair.one, 3.0 * pair.other):
-        assert np.linalg.norm(steps.run_steps(x, chain, 3.0)[0], axis=1).max() <= radius * (1.0 + 1e-12)
+        assert np.linalg.norm(steps.run_steps(x, read, 3.0)[0], axis=1).max() <= radius * (1.0 + 1e-12)
 
 
 def test_a_projection_around_the_mean_leaves_the_ball() -> None:
@@ -138,7 +140,7 @@ def test_a_projection_around_the_mean_leaves_the_ball() -> None:
     other = x.copy()
     other[0] = [0.9, 0.1]
     pair = Pair(x, other, np.ones(40), np.ones(40))
-    longest = float(np.linalg.norm(steps.run_steps(x, ({"pca": 1, "affine": True},))[0], axis=1).max())
+    longest = float(np.linalg.norm(steps.run_steps(x, (read_step({"pca": 1, "affine": True}),))[0], axis=1).max())
     assert 1.3 < longest <= math.sqrt(2.0)
     for private in ({"kind": "gaussian", "eps_noise": 1.0}, {"kind": "dp-gd", "eps_noise": 1.0, "loss": "squared"}):
         block = private if private["kind"] == "gaussian" else {**private, "steps": 1}
@@ -210,7 +212,7 @@ def test_a_neighbour_of_this_data_set_may_lie_outside_its_collection(tmp_path: P
     limits = {"max_missing_rows": 2000, "min_observed": 31, "max_spread": 0.0, "max_missing_in_row": 1}
     step, private = {"impute": "trimmed", "trim": 10}, {"kind": "gaussian", "eps_noise": 1.0, "lipschitz": 0.5}
     mechanism = {"pipeline": (step,), "private": private, "collection": limits}
-    inside = [not collection.broken_limits(collection.measure_limits(x, step), limits) for x in (one, other)]
+    inside = [not collection.broken_limits(collection.measure_limits(x, read_step(step)), limits) for x in (one, other)]
     assert inside == [True, False]
     pipeline = Declaration.of({**mechanism, "radius": 1.0}).pipeline(2031, 1)
     engine = LinearEngine.of(pipeline.private, Private.of(private), pipeline.out_radius)
@@ -277,8 +279,9 @@ def test_every_data_set_has_an_output() -> None:
     x = np.array([[0.1], [0.2], [0.3], [math.nan]])
     other = x.copy()
     other[0] = math.nan
-    assert steps.run_steps(x, step)[0][3] == pytest.approx(0.2)
-    assert steps.run_steps(other, step)[0][3] == 0.0
+    read = tuple(map(read_step, step))
+    assert steps.run_steps(x, read)[0][3] == pytest.approx(0.2)
+    assert steps.run_steps(other, read)[0][3] == 0.0
     pair = Pair(x, other, np.ones(4), np.ones(4))
     assert (
         oracle.worst({"pipeline": step, "private": {"kind": "gaussian", "eps_noise": 1.0}}, 4, pair).ratio
@@ -289,7 +292,7 @@ def test_every_data_set_has_an_output() -> None:
 def test_balls_are_counted_wide_enough_for_rounding() -> None:
     """Records 8 eta apart but for the last digit: a record between them may reach both."""
     x = np.array([[0.0], [0.8 * (1.0 + 1e-12)]])
-    assert collection.measure_limits(x, {"quantise": 0.1})["max_ball"] == 2.0
+    assert collection.measure_limits(x, read_step({"quantise": 0.1}))["max_ball"] == 2.0
 
 
 def pair_rows(pair: bounds.ExplicitPair, records: int, features: int, radius: float) -> tuple[Rows, Rows]:

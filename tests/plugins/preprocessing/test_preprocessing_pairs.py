@@ -13,6 +13,7 @@ from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec_preprocessing.execution import collection, planting, steps
 from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.declared_steps import read_step
 
 Rows = npt.NDArray[np.float64]
 Pair = tuple[Rows, Rows]
@@ -52,7 +53,7 @@ def moved(pair: Pair, step: dict[str, Any]) -> tuple[int, float, float]:
 
 
 def extremes(pair: Pair, step: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    found = [collection.measure_limits(x, step) for x in pair]
+    found = [collection.measure_limits(x, read_step(step)) for x in pair]
     return {key: (min(f[key] for f in found), max(f[key] for f in found)) for key in found[0]}
 
 
@@ -176,7 +177,7 @@ def test_ten_thousand_neighbours_keep_the_certified_bound(name: str) -> None:
 )
 def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed: int) -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = planting.plant_neighbours(x, step, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = planting.plant_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
     assert np.array_equal(planted.present[1:], planted.absent[1:], equal_nan=True)
     found = moved(planted, step)
     assert changed - 2 <= found[0] <= changed
@@ -185,7 +186,9 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
 
 def test_imputation_s_canary_attains_the_bound() -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = planting.plant_neighbours(x, {"impute": "mean"}, {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = planting.plant_neighbours(
+        x, read_step({"impute": "mean"}), {"max_missing_rows": 20, "min_observed": 150}, 1.0
+    )
     assert moved(planted, {"impute": "mean"})[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
 
 

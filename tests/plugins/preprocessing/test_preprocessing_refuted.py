@@ -22,6 +22,7 @@ from dpspec_preprocessing.printed.formulas import (
     table_2_divergence,
 )
 from dpspec_preprocessing.theory import sensitivity
+from dpspec_preprocessing.theory.declared_steps import read_step
 from dpspec_preprocessing.theory.divergence import certified_rdp, least_divergence
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
@@ -237,7 +238,7 @@ def test_v6_in_many_dimensions_the_excess_grows(features: int, each: int, ratio:
     halves = np.where(np.arange(features) < features // 2, -1.0 / math.sqrt(features // 2), math.nan)
     pair = both(common, halves.tolist(), halves[::-1].tolist())
     found = steps.moved_distance(*(steps.fit_imputation(x, "mean")(x)[1:] for x in pair))[1]
-    measured = [collection.measure_limits(x, {"impute": "mean"}) for x in pair]
+    measured = [collection.measure_limits(x, read_step({"impute": "mean"})) for x in pair]
     rows, missing = len(pair[0]), int(measured[0]["max_missing_rows"])
     assert np.nanmax([np.linalg.norm(np.nan_to_num(x), axis=1).max() for x in pair]) <= 1.0 + 1e-12
     assert found >= ratio * mean_printed(rows, missing)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.data.fetched.remote import FACTS, Remote
 from dpspec.data.files import MAX_BYTES, need
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded, scaled
 from dpspec.data.options import schema
-from dpspec.data.remote import FACTS, Remote
-from dpspec.data.table import KEYS, Columns, arrow_column, listed, rows
+from dpspec.data.tables.table import KEYS, Columns, arrow_column, listed, rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ DATASET = Dataset(
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
-    source="dpspec.data.huggingface:HuggingFace",
+    source="dpspec.data.fetched.huggingface:HuggingFace",
 )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dpspec.contract import DataError
-from dpspec.data.parquet.compact import Compact, CompactError, CutShortError, Struct, Value
+from dpspec.data.tables.parquet.compact import Compact, CompactError, CutShortError, Struct, Value
 
 #: The most bytes of a footer; what is made of it takes many times as much memory.
 MOST_FOOTER = 1 << 22

@@ -16,8 +16,8 @@ from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.files import MAX_BYTES, check_count, locate, need, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.parquet import room
-from dpspec.data.table import KEYS, Columns, Table, arrow_column, is_text, no_category, rows
+from dpspec.data.tables.parquet import room
+from dpspec.data.tables.table import KEYS, Columns, Table, arrow_column, is_text, no_category, rows
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ CSV = Dataset(
         },
         required=["path", "label", "classes"],
     ),
-    source="dpspec.data.table_files:Csv",
+    source="dpspec.data.tables.table_files:Csv",
 )
 
 
@@ -191,7 +191,7 @@ PARQUET = Dataset(
         },
         required=["path", "label", "classes"],
     ),
-    source="dpspec.data.table_files:Parquet",
+    source="dpspec.data.tables.table_files:Parquet",
 )
 
 
@@ -279,7 +279,7 @@ def require_room(file: Any, path: Path, most: int, content: IO[bytes] | None = N
 
 
 def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
-    """A column of an open file, as :func:`~dpspec.data.table.arrow_column` makes it."""
+    """A column of an open file, as :func:`~dpspec.data.tables.table.arrow_column` makes it."""
     room.require_flat(file, name, path)
     return arrow_column(file.read(columns=[name])[name], name, path)
 

@@ -18,7 +18,7 @@ from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedDa
 from dpspec.contract.canonical import digest
 from dpspec.data.files import check_count
 from dpspec.data.options import CLASSES, schema
-from dpspec.data.table import KEYS, Table, rows
+from dpspec.data.tables.table import KEYS, Table, rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ DECLARED = Dataset(
         "required": ["records"],
         "additionalProperties": False,
     },
-    source="dpspec.data.remote:Declared",
+    source="dpspec.data.fetched.remote:Declared",
 )
 
 
@@ -178,7 +178,7 @@ OPENML = Dataset(
         },
         required=["records", "features", "label", "classes"],
     ),
-    source="dpspec.data.remote:Openml",
+    source="dpspec.data.fetched.remote:Openml",
 )
 
 

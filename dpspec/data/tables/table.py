@@ -219,7 +219,7 @@ def _text(value: Any) -> str:
 
 
 def arrow_column(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
-    """A chunked array as numbers, truth values or texts (see :mod:`dpspec.data.table`).
+    """A chunked array as numbers, truth values or texts (see :mod:`dpspec.data.tables.table`).
 
     Missing numbers become NaN and missing texts None. Raises ``DataError`` for dates, lists, records and the like.
     """
