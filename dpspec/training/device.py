@@ -5,9 +5,12 @@ float32 is full there, whatever the process allows elsewhere: no TF32, no autoca
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,9 @@ from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean
 
 _VALID = "auto, cpu, cuda, cuda:0, cuda:1, ..."
+
+#: What a library computes in a precision of its own choice, as torch names it.
+_OPERATIONS = ("matmul", "conv", "rnn")
 
 
 def resolve_device(name: str) -> str:
@@ -64,17 +70,68 @@ def tensors(
 def full_precision(device: torch.device) -> Iterator[None]:
     """Within it float32 is float32 on ``device``; what the process had set before comes back at the end.
 
-    On a GPU torch lets cuDNN's convolutions round their inputs to TF32 (10 bits) unless told otherwise.
+    On a GPU torch lets cuDNN's convolutions round their inputs to TF32 (10 bits) unless told otherwise, and either of
+    its two interfaces can allow the same of products, there and on a CPU.
     """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with (
-            torch.autocast(device.type, enabled=False),
-            torch.backends.cudnn.flags(
-                enabled=torch.backends.cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False
-            ),
-        ):
+    cudnn = torch.backends.cudnn
+    algorithms = cudnn.benchmark, cudnn.deterministic
+    with contextlib.ExitStack() as stack:
+        for kind in {device.type, "cpu"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(_nothing_rounded())
+        cudnn.benchmark, cudnn.deterministic = False, True
+        try:
             yield
+        finally:
+            cudnn.benchmark, cudnn.deterministic = algorithms
+
+
+@contextmanager
+def _nothing_rounded() -> Iterator[None]:
+    """Neither ``set_float32_matmul_precision`` and ``allow_tf32``, nor what came with torch 2.9, ``fp32_precision``.
+
+    The old settings change the new ones, and cannot be read where only the new were used. The new ones are for
+    everything, a library, or an operation: what is not set follows what is above it, and is read as that. So they are
+    read from above, each taken away in turn, and come back last and from below, as to set mkldnn's as a whole is to set
+    that of everything (torch 2.13).
+    """
+    old, places = _old_settings(), _precision_settings()
+    new = []
+    for place in places:
+        new.append(place.fp32_precision)
+        place.fp32_precision = "none"
+    if old is not None:
+        _set_old("highest", False)
+    for place in places:
+        place.fp32_precision = "ieee"
+    try:
+        yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if old is not None:
+            _set_old(*old)
+        for place, value in reversed(list(zip(places, new, strict=True))):
+            place.fp32_precision = value
+
+
+def _old_settings() -> tuple[str, bool] | None:
+    """Of products, and whether convolutions may use TF32; None where torch says that the new settings are in use."""
+    try:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return None
+
+
+def _set_old(products: str, convolutions: bool) -> None:
+    torch.set_float32_matmul_precision(products)
+    torch.backends.cudnn.allow_tf32 = convolutions
+
+
+@cache
+def _precision_settings() -> tuple[Any, ...]:
+    """Whatever has an ``fp32_precision``, the more general first; none in older versions of torch."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        return ()
+    operations = [(backends.cuda, "matmul"), *itertools.product((backends.cudnn, backends.mkldnn), _OPERATIONS)]
+    found = [getattr(library, operation, None) for library, operation in operations]
+    return (backends, backends.cudnn, backends.mkldnn, *(place for place in found if hasattr(place, "fp32_precision")))

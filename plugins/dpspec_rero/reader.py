@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.stacked_models import StackedModel
@@ -108,13 +109,17 @@ class Reader:
             return
         self.steps += 1
         if self._iterates and step <= len(self._phases):
-            self._read(self._phases[step - 1], self._previous, now, batches)
+            with full_precision(now.device):
+                self._read(self._phases[step - 1], self._previous, now, batches)
         self._previous = now
 
     def finish(self) -> None:
         """Score by the final models, where nothing else was released."""
-        if self._iterates or self.steps == 0:
-            return
+        if not self._iterates and self.steps > 0:
+            with full_precision(self._x.device):
+                self._finish()
+
+    def _finish(self) -> None:
         start, end = self._start, self._previous
         first = self._jobs[0]
         # How far a sum moves the model, by the first step's rule; under another later on, the guess is worse.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -231,3 +232,12 @@ def test_delta_against_epsilon_is_drawn_once() -> None:
 def test_the_largest_numbers_end_no_page(ys, log_y):
     drawn = svg(Drawing("large", [Line("a", [0.0, 1.0], ys)], "x", "y", log_y=log_y), "n")
     assert drawn.startswith("<svg")
+
+
+def test_no_label_is_laid_out_that_no_figure_has_room_for() -> None:
+    """Laying out 50,000 characters takes matplotlib seconds, and they come from what anybody wrote into a result."""
+    text = "1" * 50_000
+    lines = (Line(text, (0.0, 1.0), (0.0, 1.0)), Line("b", (0.0, 1.0), (1.0, 0.0)))
+    for names in ((), (text, "b")):
+        written = svg(Drawing("T", lines, text, text, names=names), "n")
+        assert 100 < max(map(len, re.findall("1+", written))) <= 200

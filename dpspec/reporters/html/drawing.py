@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpspec.engine.results import decimals
-from dpspec.text import plain
+from dpspec.text import plain, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +51,10 @@ _WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW, _ROOM = 5.8, 3.4, 0.2, 0.32, 0.2
 
 #: So many characters of labels fit beside each other below the axes, so many of a name stand before them.
 _LEGEND_WIDTH, _NAME_WIDTH = 66, 34
+
+#: So many characters of a label are drawn. No figure has room for more, and laying out takes 15 us a character, at each
+#: of the many times that matplotlib measures it.
+_LABEL = 200
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ def _line(axes: Axes, line: Line, drawing: Drawing) -> None:
         xs,
         ys,
         color=colour,
-        label=plain(line.label),
+        label=_label(line.label),
         linewidth=1.6,
         linestyle="none" if line.marker else _DASHES[line.dash % len(_DASHES)],
         marker=line.marker or ("." if len(shown) < _FEW else ""),
@@ -184,8 +188,8 @@ def _dress(axes: Axes, drawing: Drawing) -> None:
     if drawing.names:
         axes.set_yticks(range(len(drawing.names)), [_short(name) for name in drawing.names])
         axes.set_ylim(len(drawing.names) - 0.5, -0.5)
-    axes.set_xlabel(plain(drawing.x), color=_INK)
-    axes.set_ylabel(plain(drawing.y), color=_INK, labelpad=9.0)
+    axes.set_xlabel(_label(drawing.x), color=_INK)
+    axes.set_ylabel(_label(drawing.y), color=_INK, labelpad=9.0)
     axes.grid(visible=True, color=_GRID, linewidth=0.6)
     axes.tick_params(colors=_INK, which="both")
     for side, spine in axes.spines.items():
@@ -212,13 +216,16 @@ def _legend(figure: Canvas, columns: int) -> None:
 
 
 def _legend_columns(drawing: Drawing) -> int:
-    longest = max((len(plain(line.label)) for line in drawing.lines), default=0)
+    longest = max((len(_label(line.label)) for line in drawing.lines), default=0)
     return max(1, min(4, len(drawing.lines), _LEGEND_WIDTH // (longest + 8)))
 
 
+def _label(text: str) -> str:
+    return shortened(plain(text), _LABEL)
+
+
 def _short(name: str) -> str:
-    text = plain(name)
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
+    return shortened(plain(name), _NAME_WIDTH)
 
 
 def _embeddable(text: str, title: str, name: str) -> str:

@@ -4,6 +4,9 @@ Gradients of dense layers are never written out. A zero that is added to a layer
 and with the layer's input a the gradient of its weight is the outer product d a^T: its norm is |d| |a|, and a weighted
 sum over records is one product of matrices for each model. Parameters that are used in any other way get their
 gradients written out record by record.
+
+Arithmetic is that of full float32, whatever the process has allowed elsewhere: a norm that is rounded otherwise than
+what is added bounds nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
+from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
 from dpspec.training.gradients.flat_model import require_uncoupled
@@ -72,6 +76,10 @@ class StackedModel:
         Records that are not ``inside`` (R, c) count as nothing, and so do those that are not finite anywhere. Returns
         the norms (R, c) float64 of what was added.
         """
+        with full_precision(self._device):
+            return self._add_clipped(sums, states, x, y, inside, how)
+
+    def _add_clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, inside: Tensor, how: Clipper) -> Tensor:
         names, totals, parameters = self.layout.names, self._named(sums), self._named(states)
         taps = {layer.weight: states.new_zeros(*inside.shape, layer.width) for layer in self._dense}
         others = {name: parameters[name] for name in self._others}
@@ -100,6 +108,10 @@ class StackedModel:
 
         Both (R, c) in float64, for records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P).
         """
+        with full_precision(self._device):
+            return self._along(states, directions, x, y)
+
+    def _along(self, states: Tensor, directions: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         parameters, towards = self._named(states), self._named(directions)
         taps = {layer.weight: states.new_zeros(*y.shape, layer.width) for layer in self._dense}
         others = {name: parameters[name] for name in self._others}

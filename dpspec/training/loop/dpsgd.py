@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import Cancelled, Observer
+from dpspec.training.device import full_precision
 from dpspec.training.gradients.clipping import Clip
 from dpspec.training.gradients.persample import ClippedSum
 from dpspec.training.loop.checkpoint import Checkpoint, Random, Remembering
@@ -83,7 +84,8 @@ def run(
     """Run every step and return the final parameters (P,).
 
     Sampling and noise have generators of their own, derived from ``seed``; the same seed gives the same run on the
-    same device. Raises ``Cancelled`` before the next step once ``cancelled()`` is true. With a ``checkpoint`` a run
+    same device, whatever precision the process allows elsewhere: all of it, observers too, computes in full float32.
+    Raises ``Cancelled`` before the next step once ``cancelled()`` is true. With a ``checkpoint`` a run
     goes on where an earlier one of the same job stopped, and ends with the same bits as one that never did.
     """
     state = parts.initial
@@ -100,7 +102,7 @@ def run(
     }
     resumed = checkpoint.load(remembering, state) if checkpoint is not None else None
     done, state = resumed if resumed is not None else (0, state)
-    with torch.no_grad():
+    with torch.no_grad(), full_precision(state.device):
         if resumed is None:
             for observer in observers:
                 observer.released(0, state)

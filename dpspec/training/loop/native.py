@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
+from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as tensors  # plugins import it from here
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clipper
@@ -60,7 +61,7 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
     coins = [generator(job.seed, "sampling") for job in jobs]
     sources = [generator(job.seed, "noise", device) for job in jobs]
     states = torch.stack([flat_model.flatten(job.model) for job in jobs]).to(device)
-    with torch.no_grad():
+    with torch.no_grad(), full_precision(device):
         for job, state in zip(jobs, states, strict=True):
             for observer in job.observers:
                 observer.released(0, state)

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.canaries import SignBlocks
+from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
-from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.optimizers import Invertible, Undone, update_of
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import Population, population
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
@@ -146,8 +147,11 @@ class Residuals(Observer):
         if phase is None:
             return
         undone = self._update.invert(previous, state)
-        if not self.looked[step - 1]:
-            return
+        if self.looked[step - 1]:
+            with full_precision(state.device):
+                self._look(step, phase, previous, undone)
+
+    def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
         if self.populations is None:
             known = population(self.model, previous, self.x, self.y, phase.clip)
         else:
