@@ -184,7 +184,7 @@ def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, c
     folder, _, _ = scored
     assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "no optimizer, a loop of one's own batches that the loop told of, drawn from 600 records" in page
+    assert "SGD, a loop of one's own batches that the loop told of, drawn from 600 records" in page
     assert page.index("Note: No optimizer was given to the recorder, so that no update was looked at") < (
         page.index("What ran")
     )
