@@ -4,10 +4,10 @@
 
 For each script the lines that a recording adds, what ``dpspec check`` says of it, the time of the process with and
 without a recorder (of one thread, the least of several runs, trained in turn), what is kept, and for each break the
-check that finds it, with how many others do. Scripts whose libraries are not installed are named. These models are small,
-so that the recorder's share of a step is larger than of a network worth training: ``tests/benchmarks/recording.py``
-measures that.
-Ends with 1 where a break that can be found was not, or a sound script is not proved.
+check that finds it, with how many others do. Scripts whose libraries are not installed are named. These models are
+small, so that the recorder's share of a step is larger than of a network worth training:
+``tests/benchmarks/recording.py`` measures that. Ends with 1 where a break that can be found was not, or a sound
+script is not proved.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def test_batches_that_nobody_told_of_are_called_so(tmp_path, capsys):
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
     assert "batches that nobody saw, drawn from 20 records" in page
-    assert "No optimizer was given" not in page
+    assert "no optimizer was given" not in page
 
 
 def test_what_is_said_is_what_is_recorded(tmp_path):

@@ -123,6 +123,7 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, t
     said = next(one for one in found.assumptions if one.name == "told-by-the-loop")
     assert said.status == "unchecked"
     assert f"give {'optimizer=' if told == 'no-optimizer' else 'divisor='}" in said.text
+    assert "is the loop's word: " in run_page(found, 400).partition("What ran")[0]
 
 
 @pytest.mark.parametrize(("steps", "verdict"), [(3, "open"), (40, "proved")])

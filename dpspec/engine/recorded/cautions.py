@@ -9,6 +9,7 @@ import numpy as np
 from dpspec.engine.recorded.assumptions import batches_left, unused_batches
 from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.told_noise import not_measured
 from dpspec.engine.results.decimals import exact, nearest
 
 #: Kinds of canaries that are made of records.
@@ -41,11 +42,8 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
             "The model whose canaries were scored is not the one that the recording ends with: its parameters are "
             "others. What is said here of the steps that were recorded is not said of that model."
         )
-    if run.header.source == "own-loop" and not run.header.optimizer:
-        yield (
-            "No optimizer was given to the recorder, so that no update was looked at: that the noise is in what moved "
-            "the model is the loop's word."
-        )
+    if run.header.source == "own-loop" and (why := not_measured(run)):
+        yield f"That the noise is in what moved the model is the loop's word: {why}."
     if run.header.told_before:
         yield (
             f"The accountant had counted {run.header.told_before} steps when the recording began: it shows a part of "
