@@ -13,7 +13,6 @@ from dpspec.contract.fragments import requires_capabilities, requires_data, requ
 from dpspec.kit.as_run import epsilon_as_run
 from dpspec.kit.attacked import AttackedMechanism, Releases
 from dpspec.kit.findings import ASSUMPTIONS, COINS, coins, dp_sgd_assumptions, executed_scope, lower_from, theorem_upper
-from dpspec.kit.options import Options
 from dpspec.kit.recorded import (
     coins_by_size,
     fair_coins,
@@ -27,6 +26,7 @@ from dpspec.kit.simple import SimpleMechanism
 from dpspec.kit.specs import (
     CURVE_DELTAS,
     DEFAULT_DELTA,
+    Options,
     array,
     bad_value,
     block,

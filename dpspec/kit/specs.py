@@ -1,11 +1,13 @@
-"""What a mechanism asks of a spec: the schema fragments of its keys, the deltas of its claims, and refusals.
+"""What a mechanism asks of a spec: the schema fragments of its keys, its options, what claims name, and refusals.
 
 A refusal says subject, rule and fix, at the place in the spec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
 import dpspec.contract as dps
 from dpspec import text
@@ -67,6 +69,27 @@ def block(
 def _fragment(keywords: dict[str, dps.Json], description: str | None) -> dict[str, dps.Json]:
     every = {**keywords, "description": description}
     return {key: value for key, value in every.items() if value is not None}
+
+
+class Options(ABC):
+    """The base of a mechanism's options: frozen dataclasses that say once how a block of the spec is read.
+
+    Specs and the inputs of trials hold the same blocks, so that both are read by the same code:
+    ``MyOptions.of(spec.mechanism.options)`` and ``MyOptions.of(inputs["mechanism"])``, or ``of(spec)`` and
+    ``of(inputs)`` for the whole document. What is made of a block is kept with it (``FrozenMap.typed``), so that asking
+    again costs nothing, and travels with no task.
+    """
+
+    @classmethod
+    @abstractmethod
+    def read(cls, block: dps.FrozenMap) -> Self:
+        """From a block, or a whole document. Everything that the schema leaves optional may be absent."""
+
+    @classmethod
+    def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
+        """The options of ``block``, or of a spec's whole document; :meth:`read` makes them when first asked for."""
+        block = block.document if isinstance(block, dps.Spec) else block
+        return (block if isinstance(block, dps.FrozenMap) else dps.FrozenMap(block)).typed(cls.read)
 
 
 #: The delta of bounds where no claim names one.
