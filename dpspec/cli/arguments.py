@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from dpspec.cli.terminal.output import note, wants_color
-from dpspec.contract import Diagnostic, Spec
+from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
 from dpspec.text import plain
@@ -88,8 +88,8 @@ _NAMED = 3
 
 
 @contextmanager
-def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[tuple[Spec, ...]]:
-    """The specs of some files and folders, for as long as they are worked with.
+def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
+    """The specs of some files and folders, at least one, for as long as they are worked with.
 
     Diagnostics go to stderr, with the lines that they speak of, whether loading finds them or the work does. Errors
     end the command with their exit code, warnings do not.
@@ -105,7 +105,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
     if not loaded.specs:
         raise NothingToRunError("no spec in the given files")
     try:
-        yield loaded.specs
+        yield loaded
     except (SpecError, PluginError) as error:
         if not error.diagnostics:
             raise

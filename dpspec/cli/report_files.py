@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from dpspec.text import closest, did_you_mean, listed, quoted
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
+    from dpspec.language.load import Loaded
 
 #: What a disk says that has no room.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -57,6 +58,44 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
         if places.count(place) > 1:
             raise UsageError(f"two reports have the path {report.path}; give each a path of its own")
     return tuple(reports)
+
+
+def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path | None) -> None:
+    """Raise ``UsageError`` where a report would replace what the run reads.
+
+    What it reads: the specs and whatever they extend, the secret in ``key``, and every file that a value of a spec
+    names. A baseline is read before, and may be replaced.
+    """
+    for report in reports:
+        if not report.to_stdout and os.path.lexists(report.path):
+            target = os.lstat(report.path)  # a link is replaced, and what it leads to stays
+            if any(_is(target, file) for file in _files_read(loaded, key)):
+                raise UsageError(f"a report to {report.path} would replace what the run reads; give it another path")
+
+
+def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
+    """Paths, some of which are files; and texts that are no paths."""
+    found = {*map(os.fspath, loaded.files), *loaded.sources}
+    if key is not None:
+        found.add(os.fspath(key))
+    for spec in loaded.specs:
+        found |= {os.path.join(spec.directory, text) for text in _texts(spec.to_json())}
+    return found
+
+
+def _texts(tree: object) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict | list):
+        for value in tree.values() if isinstance(tree, dict) else tree:
+            yield from _texts(value)
+
+
+def _is(target: os.stat_result, path: str) -> bool:
+    try:
+        return os.path.samestat(target, os.lstat(path)) or os.path.samestat(target, os.stat(path))
+    except (OSError, ValueError):
+        return False
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:

@@ -85,6 +85,31 @@ def test_what_cannot_be_written_is_told_before_anything_is_computed(reports: lis
     assert not Path("x").exists()
 
 
+@pytest.mark.parametrize("path", ["a.yaml", "./a.yaml", "y/../b.yaml", "rows.csv", "key", "hard"])
+def test_no_report_replaces_what_the_run_reads(path: str, capsys) -> None:
+    """A spec, the one that it extends, a table that it names, the secret of the store, and these by other names."""
+    Path("y").mkdir()
+    Path("b.yaml").write_text("claims: []\n")
+    Path("rows.csv").write_text("x,label\n1,0\n2,1\n")
+    Path("key").write_bytes(bytes(32))
+    spec = SPEC.replace("{kind: declared, records: 100}", "{kind: csv, path: rows.csv, label: label, classes: 2}")
+    Path("a.yaml").write_text("extends: b.yaml\n" + spec)
+    os.link("a.yaml", "hard")
+    before = Path(path).read_bytes()
+    assert main(["run", "a.yaml", "--store-key", "key", "--report", "json=r.json", "--report", f"json={path}"]) == 2
+    assert f"a report to {path} would replace what the run reads" in capsys.readouterr().err
+    assert Path(path).read_bytes() == before
+    assert not Path("r.json").exists()
+
+
+def test_a_link_to_a_spec_is_replaced_and_the_spec_stays() -> None:
+    Path("link").symlink_to("a.yaml")
+    assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0
+    assert Path("a.yaml").read_text() == SPEC
+    assert not Path("link").is_symlink()
+    assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0  # an earlier report of ours
+
+
 def test_figures_are_drawn_whatever_backend_the_environment_names(tmp_path: Path) -> None:
     environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     command = [sys.executable, "-P", "-m", "dpspec", "run", "a.yaml", "--report", "html=y.html"]

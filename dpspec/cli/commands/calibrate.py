@@ -62,7 +62,7 @@ def calibrate(
     catalog = load_catalog()
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
         calibrations = calibrate_specs(
-            loaded, catalog, vary=vary, claims=claims, relative=precision, listeners=(progress, notify)
+            loaded.specs, catalog, vary=vary, claims=claims, relative=precision, listeners=(progress, notify)
         )
     secret = [c.name for c in calibrations if c.private]
     if secret and not internal:

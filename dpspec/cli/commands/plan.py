@@ -46,10 +46,10 @@ def plan(
     catalog = load_catalog()
     page = Page(page_width())
     with loaded_specs(specs, catalog, overrides) as loaded:
-        for spec in loaded:
+        for spec in loaded.specs:
             stop_at_errors(check(spec, catalog))
-        plans = [make_plan(spec, catalog) if spec.audit else NO_TRIALS for spec in loaded]
-        for spec, its_plan in zip(loaded, plans, strict=True):
+        plans = [make_plan(spec, catalog) if spec.audit else NO_TRIALS for spec in loaded.specs]
+        for spec, its_plan in zip(loaded.specs, plans, strict=True):
             _describe(page, spec, its_plan)
     if len(plans) > 1:
         trials = count(sum(p.trials for p in plans), "trial")
@@ -58,7 +58,7 @@ def plan(
         from dpspec.engine.running.forecast import forecast
         from dpspec.engine.running.run_options import RunOptions
 
-        _predict(page, forecast(loaded, plans, catalog, RunOptions(device=device, workers=workers)), price)
+        _predict(page, forecast(loaded.specs, plans, catalog, RunOptions(device=device, workers=workers)), price)
     emit(page.text())
     return ExitCode.OK
 

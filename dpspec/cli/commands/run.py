@@ -89,7 +89,7 @@ def run(
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.arguments import loaded_specs
-    from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
+    from dpspec.cli.report_files import parse_reports, require_apart, show_on_terminal, write_reports
     from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
@@ -124,8 +124,9 @@ def run(
         max_trials=max_trials,
     )
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
+        require_apart(report_files, loaded, store_key)
         result = runner.run(
-            loaded,
+            loaded.specs,
             catalog,
             store=trial_store,
             options=options,

@@ -54,7 +54,7 @@ def show(
     from dpspec.registry.loader import load_catalog
 
     with loaded_specs(specs, load_catalog(), overrides) as loaded:
-        emit("---\n".join(_document(spec, origin=origin) for spec in loaded))
+        emit("---\n".join(_document(spec, origin=origin) for spec in loaded.specs))
     return ExitCode.OK
 
 
