@@ -305,6 +305,7 @@ class Recorder:
         self._got.look()
 
     def _after_own(self) -> None:
+        self._got.stepped()
         self._own.updates += 1
         self._own.update = self._watch.moved()
         self._watch.keep()

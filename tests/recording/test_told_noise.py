@@ -26,11 +26,13 @@ def own(
     steps: int = 40,
     unclipped: float = 1.0,
     uncompared: int | None = None,
+    closure: bool = False,
     **other: Any,
 ) -> CheckedRun:
     """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
 
-    uncompared: the step at which the optimizer steps twice. other: ``divisor_told`` instead of the divisor.
+    uncompared: the step at which the optimizer steps twice. closure: whether it steps with the gradients of a closure,
+    without noise. other: ``divisor_told`` instead of the divisor.
     """
     torch.manual_seed(3)
     x = torch.randn(500, width)
@@ -38,6 +40,13 @@ def own(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     given = {"noise_multiplier": 1.2, "clip_norm": 1.0, "rate": 0.1, "records": 500}
     given["divisor"] = other.get("divisor_told", divisor)
+
+    def plain() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x[:50]), torch.zeros(50, dtype=torch.long))
+        loss.backward()
+        return loss
+
     with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
         for number in range(steps):
             drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
@@ -47,7 +56,7 @@ def own(
             total = (unclipped * rows.sum(0) + part * noise) / divisor
             model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
             if after:
-                optimizer.step()
+                optimizer.step(plain if closure else None)
             if number == uncompared:
                 optimizer.step()
             run.sampled(drawn)
@@ -139,6 +148,13 @@ def test_an_update_that_nobody_compared_proves_nothing(tmp_path: Path) -> None:
     found = own(tmp_path / "run", uncompared=7)
     assert found.verdict == "open"
     assert "39 of 40 steps could be compared" in next(a.text for a in found.assumptions if a.name == "told-by-the-loop")
+
+
+def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path) -> None:
+    """A closure makes them anew, without noise, after the gradients with noise were seen."""
+    found = own(tmp_path / "run", closure=True)
+    assert (found.verdict, found.exit_code) == ("open", 1)
+    assert "not those of a closure" in found.reason
 
 
 def test_contributions_that_are_told_of_as_clipped_and_are_not_are_seen(tmp_path: Path) -> None:

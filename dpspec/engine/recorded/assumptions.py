@@ -9,7 +9,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
-from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums
 from dpspec.engine.recorded.told_noise import not_measured
 
@@ -17,10 +17,23 @@ from dpspec.engine.recorded.told_noise import not_measured
 def computed_from_records(run: RecordedRun) -> str:
     """Which constant of the run was computed from the records, as the recording shows; "" for none."""
     seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
-    sizes = run["rows"][seen]
-    if len(np.unique(sizes)) > 1 and bool((run["divisor"][seen] == sizes).all()):
+    divisors, sizes, rates = run["divisor"][seen], run["rows"][seen], np.nan_to_num(run["rate"][seen])
+    if len(np.unique(sizes)) > 1 and bool((divisors == np.maximum(sizes, 1.0)).all()):
         return "the divisor is the number of records in each batch"
+    for rate in np.unique(rates):
+        if _follows(divisors[rates == rate], sizes[rates == rate]):
+            return "the divisor follows the number of records in each batch"
     return ""
+
+
+def _follows(values: Array, sizes: Array) -> bool:
+    """Whether the values are a function of the sizes: several of them, and equal ones wherever sizes come again.
+
+    A schedule that looks at no batch gives batches of one size values of their own, sooner or later.
+    """
+    different = len(np.unique(sizes))
+    pairs = len(np.unique(np.stack([values, sizes]), axis=1).T)
+    return len(np.unique(values)) > 2 and len(sizes) - different > 2 and pairs == different
 
 
 def maybe_computed(run: RecordedRun) -> str:
@@ -137,12 +150,11 @@ def _unseen_status(before: int, doubted: bool) -> Literal["false", "unchecked", 
 def _constants(run: RecordedRun, adjacency: str, public: bool) -> Assumption:
     text = "rate, divisor, clip norm, learning rate and number of steps do not depend on the records"
     counted, maybe = computed_from_records(run), maybe_computed(run)
-    why = ", ".join(filter(None, [maybe, counted]))
     status: Literal["false", "unchecked", "declared"] = "declared"
-    if adjacency != ADD_REMOVE and why:
-        text += f" other than by their number, which is public: {why}"
-    elif counted:
+    if counted:
         status, text = "false", f"{text}, but {counted}"
+    elif adjacency != ADD_REMOVE and maybe:
+        text += f" other than by their number, which is public: {maybe}"
     elif maybe and not public:
         status, text = "unchecked", f"{text}, but {maybe}"
     else:

@@ -255,8 +255,8 @@ def _judged(
     if conformance.status != "conforms-within":
         return "open", "what ran is not what its options and its accountant say: see Conformance"
     why, maybe = computed_from_records(run), maybe_computed(run)
-    if question.adjacency == ADD_REMOVE and why:
-        return "open", f"{why}: that shows how many there are, whatever the noise"
+    if why:
+        return "open", f"{why}: that shows how large each batch was, whatever the noise, and no accountant counts it"
     if question.adjacency == ADD_REMOVE and maybe and not question.public_constants:
         shows = "a number that is computed from the records shows how many there are, whatever the noise"
         return "open", f"{maybe}: {shows}. Where it was chosen without looking at them, say so by --public-constants"

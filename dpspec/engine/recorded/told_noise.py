@@ -134,7 +134,7 @@ def not_measured(run: RecordedRun) -> str:
     if sums is None:
         return (
             "no gradient could be held against it: tell of norms and noise, and let the optimizer that was given step "
-            "once, before run.stepped()"
+            "once, before run.stepped(), with gradients that stand when step() is called and not those of a closure"
         )
     if not sums.told:
         return "a part of it may be missing, as the divisor of gradients was not told: give divisor= to dpspec.record"

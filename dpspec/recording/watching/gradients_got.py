@@ -42,15 +42,27 @@ class GradientsGot:
 
     def look(self) -> None:
         """The optimizer is about to step with these gradients."""
-        self._got = None
-        if any(p.grad is None or p.grad.is_sparse for p in self._parameters):
+        self._got = self._gradients()
+
+    def stepped(self) -> None:
+        """The optimizer has stepped: where a closure or a hook made other gradients meanwhile, nothing is known of
+        those that it stepped with."""
+        if self._got is None:
             return
+        now = self._gradients()
+        if now is None or not torch.equal(now, self._got):
+            self._got = None
+
+    def _gradients(self) -> Tensor | None:
+        """The gradients as they are now, in the numbers of a sketch; None where one of them is none."""
+        if any(p.grad is None or p.grad.is_sparse for p in self._parameters):
+            return None
         self._sketch.clear()
         for p in self._parameters:
             assert p.grad is not None
             self._sketch.add(p.grad)
             self._rounding = max(self._rounding, _ROUNDINGS * torch.finfo(p.grad.dtype).eps)
-        self._got = self._sketch.results()
+        return self._sketch.results()
 
     def compare(self, step: PendingStep) -> None:
         """The step that was told of: with its noise and its norms, where it made one update."""
