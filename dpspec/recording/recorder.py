@@ -42,7 +42,6 @@ def record(
     clip_norm: float | None = None,
     rate: float | None = None,
     records: int | None = None,
-    divisor: float | None = None,
     planted: Planted | None = None,
 ) -> Recorder:
     """A recorder of one training, for ``with``: it watches while the block runs, and changes nothing of it.
@@ -53,12 +52,11 @@ def record(
     or that ``BatchMemoryManager`` wraps. engine: Opacus' ``PrivacyEngine``, or an accountant with a ``history``.
 
     A loop of one's own says at each step what it did, by :meth:`Recorder.sampled`, :meth:`Recorder.clipped`,
-    :meth:`Recorder.noised` and :meth:`Recorder.stepped`, and here, or later by :meth:`Recorder.declare`, what it means
-    to do: noise_multiplier, the deviation of the noise on a sum in clip norms, >= 0; clip_norm, > 0; rate, in (0, 1],
-    with which Poisson sampling draws each of ``records`` records; divisor, > 0, of the noisy sum, as it stands in the
-    gradients that the optimizer gets (1 where the learning rate takes care of it). With the divisor the noise that the
-    loop tells of is measured in these gradients; without it no claim about a loop of one's own is proved. Opacus' own
-    optimizer and loader say all of it themselves.
+    :meth:`Recorder.summed`, :meth:`Recorder.noised` and :meth:`Recorder.stepped`, and here, or later by
+    :meth:`Recorder.declare`, what it means to do: noise_multiplier, the deviation of the noise on a sum in clip norms,
+    >= 0; clip_norm, > 0; rate, in (0, 1], with which Poisson sampling draws each of ``records`` records. By
+    :meth:`Recorder.summed` the noise that it tells of is found in the gradients that ``optimizer`` gets; without it no
+    claim about a loop of one's own is proved. Opacus' own optimizer and loader say all of it themselves.
 
     planted: what :func:`dpspec.plant` returned, for a loop without a loader; a loader over it says so itself. Once the
     block is over :meth:`Recorder.score` scores its canaries.
@@ -69,13 +67,7 @@ def record(
         with dpspec.record("run", model=model, optimizer=optimizer, loader=loader, engine=engine):
             train(model, optimizer, loader)
     """
-    given = {
-        "noise_multiplier": noise_multiplier,
-        "clip_norm": clip_norm,
-        "rate": rate,
-        "divisor": divisor,
-        "records": records,
-    }
+    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given)
 
 
@@ -171,14 +163,31 @@ class Recorder:
             raise UsageError(
                 "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        given = [noise] if isinstance(noise, Tensor) else list(noise)
-        flat = torch.cat([part.detach().reshape(-1) for part in given]) if given else torch.zeros(0)
+        pending.sketch, pending.noised = self._sketched("noise", noise), True
+
+    def summed(self, total: Tensor | Iterable[Tensor]) -> None:
+        """The sum of what was clipped, before noise is added to it and before it is divided by anything.
+
+        As for :meth:`noised`. What the optimizer that was given steps with must be this and the noise, over a divisor:
+        whatever else there is, or is missing, is seen to the last digit.
+        """
+        pending = self._telling("summed")
+        if pending.summed is not None:
+            raise UsageError(
+                "summed was called twice in one step: call it once, and run.stepped() at the end of each step"
+            )
+        pending.summed = self._sketched("the sum", total)
+
+    def _sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
+        """A tensor of all coordinates, or one of each parameter, in a few numbers."""
+        parts = [given] if isinstance(given, Tensor) else list(given)
+        flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
-            raise UsageError(f"noise must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}")
+            raise UsageError(f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}")
         self._sketch.clear()
         for part in torch.split(flat, self._sizes):
             self._sketch.add(part)
-        pending.sketch, pending.noised = self._sketch.results(), True
+        return self._sketch.results()
 
     def stepped(self) -> None:
         """The parameters were moved: the step is over, and is written."""
@@ -191,17 +200,10 @@ class Recorder:
         noise_multiplier: float | None = None,
         clip_norm: float | None = None,
         rate: float | None = None,
-        divisor: float | None = None,
     ) -> None:
         """What the loop means to do from now on, where that changes; as for :func:`record`."""
         self._telling("declare")
-        given = {
-            "noise_multiplier": noise_multiplier,
-            "clip_norm": clip_norm,
-            "rate": rate,
-            "divisor": divisor,
-            "records": None,
-        }
+        given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
         self._declared |= {key: value for key, value in checked_declaration(given).items() if value is not None}
 
     def _telling(self, what: str) -> PendingStep:
@@ -313,7 +315,7 @@ class Recorder:
     def _own_step(self) -> None:
         step, self._own = self._own, PendingStep()
         step.silent = not step.noised
-        for name in ("noise_multiplier", "clip_norm", "rate", "divisor"):
+        for name in ("noise_multiplier", "clip_norm", "rate"):
             if self._declared[name] is not None:
                 setattr(step, name, float(self._declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm

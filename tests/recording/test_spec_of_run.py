@@ -16,7 +16,7 @@ def record(folder, noises=(1.0,), rate=0.1):
     torch.manual_seed(1)
     model = nn.Linear(40, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500, "divisor": 50.0}
+    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500}
     given |= {"rate": rate} if rate else {}
     with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
         for noise in noises:
@@ -29,6 +29,7 @@ def record(folder, noises=(1.0,), rate=0.1):
                 for p, part in zip(model.parameters(), told.split([120, 3]), strict=True):
                     p.grad = (0.1 + part.view_as(p)) / 50.0
                 optimizer.step()
+                run.summed(torch.full((123,), 0.1))
                 run.noised(told)
                 run.stepped()
 

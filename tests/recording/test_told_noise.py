@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,41 @@ import dpspec
 from dpspec.cli.run_check_page import run_page
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.told_noise import GradientSums
+from dpspec.errors import UsageError
+from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.pending_step import PendingStep
 
 
 def own(
     folder: Path,
     *,
     part: float = 1.0,
+    without: slice = slice(0, 0),
+    at: int | None = None,
     width: int = 20,
     divisor: float = 50.0,
     after: bool = True,
     steps: int = 40,
     unclipped: float = 1.0,
     uncompared: int | None = None,
+    summed: str = "before",
+    kind: torch.dtype = torch.float32,
+    decay: float = 0.0,
     closure: bool = False,
-    **other: Any,
 ) -> CheckedRun:
     """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
 
-    uncompared: the step at which the optimizer steps twice. closure: whether it steps with the gradients of a closure,
-    without noise. other: ``divisor_told`` instead of the divisor.
+    without: coordinates that get no noise, at all steps or at one of them (``at``). uncompared: the step at which the
+    optimizer steps twice. summed: when the sum is told of, ``before`` or ``after`` noise is added to it, or ``never``.
+    kind: of the gradients. decay: of weights, by hand. closure: whether the optimizer steps with the gradients of a
+    closure, without noise.
     """
     torch.manual_seed(3)
-    x = torch.randn(500, width)
-    model = nn.Linear(width, 2)
+    x = torch.randn(500, width).to(kind)
+    model = nn.Linear(width, 2).to(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     given = {"noise_multiplier": 1.2, "clip_norm": 1.0, "rate": 0.1, "records": 500}
-    given["divisor"] = other.get("divisor_told", divisor)
 
     def plain() -> torch.Tensor:
         optimizer.zero_grad()
@@ -50,10 +60,15 @@ def own(
     with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
         for number in range(steps):
             drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
-            rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2)], dim=1)
-            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
-            noise = 1.2 * torch.randn(2 * width + 2)
-            total = (unclipped * rows.sum(0) + part * noise) / divisor
+            rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2, dtype=kind)], dim=1)
+            rows = 0.95 * rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
+            noise = (1.2 * torch.randn(2 * width + 2)).to(kind)
+            added = part * noise
+            if at in (None, number):
+                added[without] = 0.0
+            clipped = unclipped * rows.sum(0)
+            held = torch.cat([p.detach().flatten() for p in model.parameters()])
+            total = (clipped + added) / divisor + decay * held
             model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
             if after:
                 optimizer.step(plain if closure else None)
@@ -62,6 +77,8 @@ def own(
             run.sampled(drawn)
             run.clipped(rows.norm(dim=1))
             run.noised(noise)
+            if summed != "never":
+                run.summed(clipped + added if summed == "after" else clipped)
             if not after:
                 optimizer.step()
             run.stepped()
@@ -72,43 +89,97 @@ def got(found: CheckedRun) -> Any:
     return next(check for check in found.checks if check.test.startswith("noise that was told of"))
 
 
+def others(found: CheckedRun) -> Any:
+    return next(check for check in found.checks if check.test.startswith("gradients that are not the sum"))
+
+
+def told(found: CheckedRun) -> Any:
+    return next(one for one in found.assumptions if one.name == "told-by-the-loop")
+
+
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("divisor", [1.0, 50.0])
 def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bool, tmp_path: Path) -> None:
     found = own(tmp_path / "run", divisor=divisor, after=after)
     assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
     assert got(found).p_value > 1e-3
+    assert (others(found).p_value, others(found).measured) == (1.0, 0)
+    assert np.allclose(found.run["divisor"], divisor, rtol=1e-6)
 
 
-@pytest.mark.parametrize("part", [0.0, -1.0, 0.5])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_short_run_is_proved_as_a_long_one_is(steps: int, tmp_path: Path) -> None:
+    assert own(tmp_path / "run", steps=steps).verdict == "proved"
+
+
+@pytest.mark.parametrize("part", [0.0, -1.0, 0.5, 0.999])
 def test_noise_that_is_told_of_and_not_added_deviates(part: float, tmp_path: Path) -> None:
-    found = own(tmp_path / "run", part=part, width=120)
+    found = own(tmp_path / "run", part=part)
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
-    assert got(found).p_value < 1e-12
-    assert "is not in the gradients" in run_page(found, 200)
+    assert (others(found).p_value, others(found).measured) == (0.0, 40)
+    assert "noise is missing" in " ".join(run_page(found, 200).split())
 
 
-def test_noise_that_is_told_of_and_not_added_is_seen_without_the_divisor(tmp_path: Path) -> None:
-    """As a whole: half of it is that of another divisor."""
-    found = own(tmp_path / "run", part=0.0, width=120, divisor_told=None)
+@pytest.mark.parametrize(
+    ("without", "at"),
+    [(slice(0, 40), None), (slice(40, 42), None), (slice(41, 42), None), (slice(0, 42), 17), (slice(41, 42), 39)],
+)
+def test_noise_that_is_missing_in_one_layer_or_at_one_step_is_seen(
+    without: slice, at: int | None, tmp_path: Path
+) -> None:
+    found = own(tmp_path / "run", without=without, at=at)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert others(found).measured == (40 if at is None else 1)
+
+
+def test_a_sum_that_is_told_of_with_its_noise_is_none(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", summed="after")
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert "the sum was told of after noise was added" in " ".join(run_page(found, 300).split())
+    # Nor where the noise is missing from the gradients, and was taken away from the sum.
+    silent = own(tmp_path / "silent", part=-1.0, summed="after", width=120)
+    assert (silent.verdict, silent.conformance.status) == ("open", "deviates")
+
+
+def test_what_else_is_in_the_gradients_is_seen(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", decay=0.01)
+    assert found.conformance.status == "deviates"
+    assert "belongs into the optimizer" in " ".join(run_page(found, 300).split())
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [(torch.float64, "proved"), (torch.bfloat16, "open")])
+def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
+    kind: torch.dtype, verdict: str, tmp_path: Path
+) -> None:
+    """Half precision conforms, and whether a layer's noise is there is not known."""
+    found = own(tmp_path / "run", kind=kind, divisor=64.0)
+    assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
+    assert ("rounded so coarsely" in told(found).text) is (verdict == "open")
+
+
+def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: Path) -> None:
+    """Half of it is that of another divisor."""
+    found = own(tmp_path / "run", part=0.0, width=120, summed="never")
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
     assert got(found).p_value < 1e-12
-    half = own(tmp_path / "half", part=0.5, width=120, divisor_told=None)
+    half = own(tmp_path / "half", part=0.5, width=120, summed="never")
     assert (half.verdict, half.conformance.status) == ("open", "conforms-within")
+    right = own(tmp_path / "right", summed="never")
+    assert (right.verdict, right.conformance.status) == ("open", "conforms-within")
+    assert "call run.summed" in told(right).text
 
 
 @pytest.mark.parametrize("seed", range(7))
 @pytest.mark.parametrize("part", [0.0, 0.5])
-@pytest.mark.parametrize("told", ["all", "no-divisor", "no-optimizer"])
-def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", ["all", "no-sum", "no-optimizer"])
+def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, said: str, tmp_path: Path) -> None:
     """60 steps of a linear model, batches of 30 records: too little to see noise missing whatever the divisor is."""
     torch.manual_seed(seed)
     x, y = torch.randn(600, 40), torch.randint(0, 2, (600,))
     model = nn.Linear(40, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     given: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.05, "records": 600}
-    given |= {} if told == "no-divisor" else {"divisor": 30.0}
-    given |= {} if told == "no-optimizer" else {"optimizer": optimizer}
+    given |= {} if said == "no-optimizer" else {"optimizer": optimizer}
     with dpspec.record(tmp_path / "run", model=model, **given) as run:
         for _ in range(60):
             drawn = (torch.rand(600) < 0.05).nonzero().squeeze(1)
@@ -122,32 +193,63 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, t
             optimizer.step()
             run.sampled(drawn)
             run.clipped(rows.norm(dim=1))
+            if said != "no-sum":
+                run.summed(rows.sum(0))
             run.noised(noise)
             run.stepped()
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert (found.verdict, found.exit_code) == ("open", 1)
-    if told == "all":
+    if said == "all":
         assert found.conformance.status == "deviates"
         return
-    said = next(one for one in found.assumptions if one.name == "told-by-the-loop")
-    assert said.status == "unchecked"
-    assert f"give {'optimizer=' if told == 'no-optimizer' else 'divisor='}" in said.text
+    assert told(found).status == "unchecked"
+    assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
     assert "is the loop's word: " in run_page(found, 400).partition("What ran")[0]
 
 
-@pytest.mark.parametrize(("steps", "verdict"), [(3, "open"), (40, "proved")])
-def test_a_run_that_is_too_short_to_see_half_of_the_noise_missing_proves_nothing(
-    steps: int, verdict: str, tmp_path: Path
-) -> None:
-    found = own(tmp_path / "run", steps=steps)
-    assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
-    assert ("too short to see half of it missing" in found.reason) is (verdict == "open")
+def test_sums_are_of_all_parameters_and_told_once_a_step(tmp_path: Path) -> None:
+    with dpspec.record(tmp_path / "run", model=nn.Linear(3, 2)) as run:
+        with pytest.raises(UsageError, match="the sum must have 8 numbers, one for each parameter, got 7"):
+            run.summed(torch.zeros(7))
+        run.summed([torch.zeros(2, 3), torch.zeros(2)])
+        with pytest.raises(UsageError, match="twice in one step"):
+            run.summed(torch.zeros(8))
+
+
+@pytest.mark.parametrize("size", [1, 7, 130, 20_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
+    """Sums and noise of float32, over divisors that are no powers of two, at sizes from a bias to a network."""
+    chance = torch.Generator().manual_seed(seed)
+    layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
+    sizes = [p.numel() for p in layers]
+    compared = GradientsGot(layers, sizes)
+    for divisor in (0.3, 7.0, 1e3, 1e-3):
+        for scale in (1e-3, 1.0, 1e3):
+            told, step, sketch = [], PendingStep(), NoiseSketch(sizes)
+            for of, p in product((scale, 1.0), layers):
+                told.append(of * torch.randn(p.shape, generator=chance))
+            for p, one, noise in zip(layers, told[:2], told[2:], strict=True):
+                p.grad = one / divisor + noise / divisor
+            for name, parts in (("summed", told[:2]), ("sketch", told[2:])):
+                sketch.clear()
+                for part in parts:
+                    sketch.add(part)
+                setattr(step, name, sketch.results())
+            step.updates, step.deviation, step.noised = 1, 1.0, True
+            step.norms = [torch.tensor([1e9])]
+            compared.look()
+            compared.compare(step)
+            assert step.divisor == pytest.approx(divisor, rel=1e-5)
+    sums = compared.sums()
+    assert sums is not None
+    assert (sums[0], sums[5], sums[6]) == (12, 12, 0)
 
 
 def test_an_update_that_nobody_compared_proves_nothing(tmp_path: Path) -> None:
     found = own(tmp_path / "run", uncompared=7)
     assert found.verdict == "open"
-    assert "39 of 40 steps could be compared" in next(a.text for a in found.assumptions if a.name == "told-by-the-loop")
+    assert "39 of 40 steps could be compared" in told(found).text
 
 
 def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path) -> None:
@@ -158,7 +260,7 @@ def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path
 
 
 def test_contributions_that_are_told_of_as_clipped_and_are_not_are_seen(tmp_path: Path) -> None:
-    """The sum, which the gradients show but for the noise that was told of, is longer than what it is made of."""
+    """The sum is longer than what it is made of can be."""
     found = own(tmp_path / "run", unclipped=20.0)
     assert found.conformance.status == "deviates"
     assert any(c.test.startswith("steps whose sum is longer") and c.p_value == 0.0 for c in found.checks)
@@ -192,8 +294,8 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
     assert np.mean(wanted) in (0.0, 1.0)
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_the_p_value_holds_its_level_at_the_true_divisor(told: bool) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
     """Many loops with their noise: p-values are no smaller than they may be, whatever the sums look like."""
     source = np.random.default_rng(8)
     found = []
@@ -203,7 +305,7 @@ def test_the_p_value_holds_its_level_at_the_true_divisor(told: bool) -> None:
         total = size * source.normal(size=width) + noise  # a fixed sum of gradients
         a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
         sums = GradientSums(
-            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, told=told, fixed=steps * width
+            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, told=known, fixed=steps * width
         )
         found.append(sums.p_value())
     small = np.array(found)

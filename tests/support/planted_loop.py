@@ -45,7 +45,7 @@ def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> 
     model = nn.Linear(FEATURES + canaries, 1, bias=False)
     nn.init.zeros_(model.weight)
     divisor = RATE * len(planted)
-    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE, "divisor": divisor}
+    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     seen = None if fault == "no-noise" else optimizer
     with dpspec.record(folder, model=model, optimizer=seen, planted=planted, **meant) as run, torch.no_grad():
@@ -55,11 +55,13 @@ def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> 
             norms = rows.norm(dim=1)
             factors = (CLIP / norms.clamp_min(1e-12)).clamp_max(1.0)
             noise = SIGMA * CLIP * torch.randn(rows.shape[1], generator=chance)
-            total = (factors[:, None] * rows).sum(0) + (0.0 if fault == "no-noise" else 1.0) * noise
+            clipped = (factors[:, None] * rows).sum(0)
+            total = clipped + (0.0 if fault == "no-noise" else 1.0) * noise
             model.weight.grad = total.reshape(1, -1) / divisor
             optimizer.step()
             run.sampled(drawn)
             run.clipped(norms * factors)
+            run.summed(clipped)
             run.noised(noise)
             run.stepped()
     if fault == "trained-on":

@@ -12,7 +12,7 @@ from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
 from dpspec.engine.recorded.schedule import poisson_rates
-from dpspec.engine.recorded.told_noise import NOT_GOT, told_noise
+from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, told_noise
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import check, exact, worst
 from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
@@ -40,8 +40,10 @@ _ADVICE = {
     "it costs nothing, but a recording cannot tell: do it in the inner optimizer.",
     "largest clipped norm": "Gradients that are longer than the clip norm lose more than was accounted for: see the "
     "estimate with the norms that were measured.",
-    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with, or only a "
-    "part of it; or the divisor that was told of is smaller than theirs.",
+    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with.",
+    OTHERS: "What the optimizer steps with must be what run.summed and run.noised were given, over a divisor: noise is "
+    "missing, or the sum was told of after noise was added to it, or there is something else in it. What looks at no "
+    "record (weight decay, momentum, clipping once more) belongs into the optimizer.",
     UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
     "an attack that was planted belongs to the answer, whatever it shows.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
@@ -142,9 +144,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
     if type(meddled) is int:
         test = MEDDLED
         yield exact("update", test, "measured", meddled == 0, 0, meddled, "between noise and update", detectable=None)
-    got = told_noise(run)
-    if got is not None:
-        yield got
+    yield from told_noise(run)
     seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.update[seen] == 0.0).sum())

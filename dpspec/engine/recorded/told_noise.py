@@ -1,7 +1,9 @@
 """Whether the noise that a loop of one's own tells of is in the gradients that its optimizer got.
 
-At each step g = (S + n) / D, where S, the sum of clipped gradients, was fixed before its noise n was drawn. In units of
-the noise's deviation, along the recorder's fixed directions, D g - n = S is independent of n, so that
+At each step g = (S + n) / D. Where the loop tells of the sum S and the noise n, the recorder finds D and says whether
+anything but rounding is left of D g - S - n: noise that is missing anywhere is seen as what it is. And S, which was
+fixed before its noise n was drawn, must know nothing of it: in units of the noise's deviation, along the recorder's
+fixed directions,
 
     M = sum (D g - n) . n,   V = sum |D g - n|^2
 
@@ -10,14 +12,15 @@ beforehand: the mixture of exp(l M - l^2 V / 2) over normal l (Robbins 1970, sec
 coordinates). Where a share f of the noise is missing, M is about -f sum |n|^2: so the share is known from which on it
 would have been seen.
 
-That is so where the loop says D. Where it does not, D is positive, and at most what each step allows: divisors up to
-twice the middle of these are tried, and the one that speaks best for the loop counts. Then noise that is missing as a
-whole may be seen, and no share of it: with the rest of it the gradient is that of another divisor.
+Where S is not told, D is positive, and at most what each step allows: divisors up to twice the middle of these are
+tried, and the one that speaks best for the loop counts. Then noise that is missing as a whole may be seen, and no share
+of it: with the rest of it the gradient is that of another divisor.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,10 +28,12 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.stats.conformance.measurement import exact
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 NOT_GOT = "noise that was told of, in the gradients that the optimizer got"
+OTHERS = "gradients that are not the sum and the noise that were told of"
 
 #: So many divisors are tried, and so many shares of the noise.
 _TRIED, _SHARES = 4096, 100
@@ -36,8 +41,9 @@ _TRIED, _SHARES = 4096, 100
 #: Noise being absent is seen where the p-value is this at most.
 _SEEN = 1e-9
 
-#: Noise was measured where so large a share of it would have been missed, and what was found is no rarer than this.
-LARGEST_SHARE, _RARE = 0.5, 1e-3
+#: Noise was found where what was found is no rarer than this, and where rounding hides this share of the smallest
+#: layer's at most.
+_RARE, _HIDDEN = 1e-3, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +95,38 @@ class GradientSums:
         return float(seen_from[0]) if len(seen_from) else None
 
 
-def _sums(run: RecordedRun) -> GradientSums | None:
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What a recorder writes of all steps: ``sums``, at how many steps the sum was told, at how many of these it and
+    the noise were not the gradient, and how much rounding can hide, in deviations."""
+
+    sums: GradientSums
+    summed: int
+    apart: int
+    room: float
+
+
+def compared(run: RecordedRun) -> Compared | None:
     """None where no step could be compared, or what stands at the end is nothing that a recorder writes."""
     said = run.said("gradients")
-    if not (isinstance(said, list) and len(said) == 6 and all(map(_is_sum, said))):
+    if not (isinstance(said, list) and len(said) == 8 and all(map(_is_sum, said))):
         return None
-    steps, product, of_got, of_noise, most, told = map(float, said)
-    if not (1.0 <= steps <= run.steps and told in (0.0, steps) and min(of_got, of_noise, most) > 0.0):
+    steps, product, of_got, of_noise, most, summed, apart, room = map(float, said)
+    if not (1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps and min(of_got, of_noise, most) > 0.0):
         return None
-    fixed = max(1.0, steps * run.header.width)
-    return GradientSums(
-        steps=int(steps), product=product, of_got=of_got, of_noise=of_noise, most=most, told=told > 0.0, fixed=fixed
+    return Compared(
+        sums=GradientSums(
+            steps=int(steps),
+            product=product,
+            of_got=of_got,
+            of_noise=of_noise,
+            most=most,
+            told=summed == steps,
+            fixed=max(1.0, steps * run.header.width),
+        ),
+        summed=int(summed),
+        apart=int(apart),
+        room=max(0.0, room),
     )
 
 
@@ -107,42 +134,47 @@ def _is_sum(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
 
 
-def told_noise(run: RecordedRun) -> Check | None:
-    """The check; None where no step could be compared."""
-    sums = _sums(run)
-    if sums is None:
-        return None
-    return Check(
-        assumption="update",
-        test=f"{NOT_GOT}, correlation",
-        p_value=sums.p_value(),
-        observed="measured",
-        detectable=sums.detectable(),
-        note=f"at {sums.steps} steps, " + ("by the divisor that was told" if sums.told else "whatever the divisor is"),
-    )
+def told_noise(run: RecordedRun) -> Iterator[Check]:
+    """The checks; none where no step could be compared."""
+    found = compared(run)
+    if found is None:
+        return
+    sums = found.sums
+    if found.summed:
+        note = f"sum and noise over a divisor, at {found.summed} steps"
+        yield exact("update", OTHERS, "measured", found.apart == 0, 0, found.apart, note)
+    if found.apart == 0 and found.summed in (0, sums.steps):
+        yield Check(
+            assumption="update",
+            test=f"{NOT_GOT}, correlation",
+            p_value=sums.p_value(),
+            observed="measured",
+            detectable=sums.detectable(),
+            note=f"at {sums.steps} steps, " + ("by the sum that was told" if sums.told else "whatever the divisor is"),
+        )
 
 
 def not_measured(run: RecordedRun) -> str:
     """Why nobody knows whether the noise that was told of is in the gradients, and what to do; "" where it was found.
 
-    It was found where all steps were compared, half of the noise being missing would have been seen, and nothing was
-    seen that speaks against it.
+    It was found where the sum was told at all steps, and with the noise is the gradient, but for rounding that would
+    hide no layer's noise, and where nothing was seen that speaks against the sum.
     """
     if not run.header.optimizer:
         return "no optimizer was given to dpspec.record, so that no gradient was looked at: give optimizer="
-    sums = _sums(run)
-    if sums is None:
+    found = compared(run)
+    if found is None:
         return (
             "no gradient could be held against it: tell of norms and noise, and let the optimizer that was given step "
             "once, before run.stepped(), with gradients that stand when step() is called and not those of a closure"
         )
-    if not sums.told:
-        return "a part of it may be missing, as the divisor of gradients was not told: give divisor= to dpspec.record"
-    if sums.steps < run.steps:
-        return f"only {sums.steps} of {run.steps} steps could be compared with their gradients"
-    if sums.most < 0.5:
-        return "gradients times the divisor are longer than norms and noise can be: give the divisor of the noisy sum"
-    share = sums.detectable()
-    if share is None or share > LARGEST_SHARE:
-        return "the run is too short to see half of it missing"
-    return "" if sums.p_value() > _RARE else "gradients speak against it, though not beyond doubt"
+    if found.summed < found.sums.steps:
+        return "the sum that it was added to was not told of, so that a part of it may be missing: call run.summed"
+    if found.sums.steps < run.steps:
+        return f"only {found.sums.steps} of {run.steps} steps could be compared with their gradients"
+    if found.apart:
+        return f"gradients of {found.apart} steps are not the sum and the noise that were told of"
+    smallest = min((size for _, size in run.header.layers), default=1)
+    if found.room > _HIDDEN * math.sqrt(smallest * run.header.width / max(1, run.header.parameters)):
+        return "gradients are rounded so coarsely that noise could be missing in a layer"
+    return "" if found.sums.p_value() > _RARE else "the sum that was told of follows the noise, though not beyond doubt"

@@ -1,14 +1,14 @@
-"""Whether the optimizer of a loop of one's own got the noise that the loop tells of: sums for one test at the end.
+"""Whether the optimizer of a loop of one's own got the sum and the noise that the loop tells of.
 
-At a step the optimizer gets g = (S + n) / D, with n the noise that was told of, S the sum of clipped gradients and D
-the divisor, where the loop says it. Along the fixed directions of the noise, in units of its deviation, added up over
-the steps are
+At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. Where S
+and n are told, D is the number that brings D g closest to S + n, along the recorder's fixed directions, and what is
+left must be rounding: noise that is missing in one layer, or at one step, is seen whatever its size. For one test at
+the end are added up over the steps, in units of the noise's deviation,
 
     a = sum g . n,  A = sum g . g,  b = sum n . n,
 
-with D g for g where D is known, and of each step how large D can be at most: D |g| = |S + n| <= (sum of the norms after
-clipping) + |n|. Where D is known S = D g - n is as well, and its length along the directions, which is no longer than
-that of S, is kept for the step.
+with D g for g where S was told, and of each step how large D can be at most: D |g| = |S + n| <= (sum of the norms after
+clipping) + |n|.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from dpspec.recording.watching.pending_step import PendingStep
 #: A gradient is rounded at most so often between the sum and what the optimizer gets.
 _ROUNDINGS = 8
 
+#: Signs of rounding errors are as good as random: along few of many directions they are this often their size at most.
+_SPREAD = 100.0
+
 
 class GradientsGot:
     """Looks at the gradients when the optimizer is about to step, and compares them when the step is told of."""
@@ -34,11 +37,12 @@ class GradientsGot:
         """``parameters``: those that noise is added to, with these sizes."""
         self._parameters, self._sketch = list(parameters), NoiseSketch(sizes)
         self._layers = len(sizes)
+        self._share = math.sqrt(self._sketch.width / max(1, sum(sizes)))
         self._got: Tensor | None = None
         self._sums = [0.0, 0.0, 0.0]
         self._most: list[float] = []
-        self._divided = 0
-        self._rounding = 0.0
+        self._summed = self._apart = 0
+        self._eps = self._room = 0.0
 
     def look(self) -> None:
         """The optimizer is about to step with these gradients."""
@@ -61,7 +65,7 @@ class GradientsGot:
         for p in self._parameters:
             assert p.grad is not None
             self._sketch.add(p.grad)
-            self._rounding = max(self._rounding, _ROUNDINGS * torch.finfo(p.grad.dtype).eps)
+            self._eps = max(self._eps, torch.finfo(p.grad.dtype).eps)
         return self._sketch.results()
 
     def compare(self, step: PendingStep) -> None:
@@ -70,33 +74,42 @@ class GradientsGot:
         known = step.sketch is not None and step.updates == 1 and len(step.norms) > 0 and step.deviation > 0.0
         if got is None or step.sketch is None or not known or len(got) != len(step.sketch):
             return
-        noise = step.sketch.to(got.device)
-        divided = step.divisor > 0.0
-        if divided:
-            got[: self._layers] *= step.divisor**2
-            got[self._layers :] *= step.divisor
-            step.sum_norm = self._shortest(got[self._layers :], noise[self._layers :])
-        along, told = got[self._layers :] / step.deviation, noise[self._layers :] / step.deviation
-        longest = torch.stack([norms.sum().to(got.device) for norms in step.norms]).sum()
-        values = [along @ told, along @ along, told @ told, got[: self._layers].sum(), noise[: self._layers].sum()]
-        a, of_got, of_noise, squares, noisy, contributed = torch.stack([*values, longest]).tolist()
-        if not (math.isfinite(a) and math.isfinite(contributed) and squares > 0.0):
+        noise, longest = step.sketch, torch.stack([norms.sum().cpu() for norms in step.norms]).sum()
+        squares, along = got[: self._layers].sum(), got[self._layers :] / step.deviation
+        told = noise[self._layers :].to(got.device) / step.deviation
+        divisor = 1.0
+        if step.summed is not None:
+            divisor = self._divisor(along, told, squares, noise, step)
+        a, of_got, of_noise = torch.stack([along @ told, along @ along, told @ told]).tolist()
+        length, noisy = math.sqrt(float(squares)), math.sqrt(float(noise[: self._layers].sum()))
+        if not (math.isfinite(a) and math.isfinite(float(longest)) and length > 0.0):
             return
-        self._sums = [one + more for one, more in zip(self._sums, (a, of_got, of_noise), strict=True)]
-        self._most.append((contributed + math.sqrt(noisy)) / math.sqrt(squares))
-        self._divided += divided
+        more = (divisor * a, divisor**2 * of_got, of_noise)
+        self._sums = [one + another for one, another in zip(self._sums, more, strict=True)]
+        self._most.append((float(longest) + noisy) / (divisor * length))
+        self._summed += step.summed is not None
 
-    def _shortest(self, got: Tensor, noise: Tensor) -> Tensor:
-        """How long the sum is at least, by what is along the directions, and whatever was rounded."""
-        rounded = self._rounding * (torch.linalg.vector_norm(got) + torch.linalg.vector_norm(noise))
-        length: Tensor = (torch.linalg.vector_norm(got - noise) - rounded).clamp_min(0.0)
-        return length
+    def _divisor(self, along: Tensor, told: Tensor, squares: Tensor, noise: Tensor, step: PendingStep) -> float:
+        """D of a step whose sum was told, and whether anything but rounding is left; 1 where no D fits."""
+        assert step.summed is not None
+        summed = step.summed[self._layers :].to(along.device) / step.deviation
+        step.sum_norm = step.summed[: self._layers].sum().sqrt()
+        wanted = summed + told
+        found = float((along @ wanted) / (along @ along))
+        if not (math.isfinite(found) and found > 0.0):
+            self._apart += 1
+            return 1.0
+        parts = (step.sum_norm, noise[: self._layers].sum().sqrt(), found * squares.sqrt())
+        room = self._eps * sum(float(part) for part in parts) / step.deviation * min(_ROUNDINGS, _SPREAD * self._share)
+        apart = float(torch.linalg.vector_norm(found * along - wanted)) > room
+        self._apart += apart
+        self._room = max(self._room, room)
+        step.divisor = math.nan if apart else found
+        return 1.0 if apart else found
 
     def sums(self) -> list[float] | None:
-        """[steps, a, A, b, the largest divisor at the middle step, steps whose divisor was told]; None for no step.
-
-        Where the divisor of some was told and of others not, the sums are of no use, and None as well.
-        """
-        if not self._most or self._divided not in (0, len(self._most)):
+        """[steps, a, A, b, the largest divisor at the middle step, steps whose sum was told, steps at which sum and
+        noise are not the gradient, the most that rounding can hide in deviations]; None where no step was compared."""
+        if not self._most:
             return None
-        return [len(self._most), *self._sums, median(self._most), self._divided]
+        return [len(self._most), *self._sums, median(self._most), self._summed, self._apart, self._room]

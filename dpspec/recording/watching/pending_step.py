@@ -30,6 +30,7 @@ class PendingStep:
     rate: float = math.nan
     norms: list[Tensor] = field(default_factory=list)
     sketch: Tensor | None = None
+    summed: Tensor | None = None
     noised: bool = False
     sum_norm: Tensor | None = None
     divided: tuple[Tensor, Tensor] | None = None

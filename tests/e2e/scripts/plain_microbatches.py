@@ -54,6 +54,7 @@ def train(model, optimizer, x, y, run=None, fault=""):
         if run is not None:
             run.sampled(drawn)
             run.clipped(torch.cat(norms))
+            run.summed(total.values())
             run.noised(noise.values())
             run.stepped()
 
@@ -76,7 +77,6 @@ def main(folder=None, fault="", seed=0):
             clip_norm=CLIP,
             rate=RATE,
             records=RECORDS,
-            divisor=RATE * RECORDS,
         )
     with recording as run:
         train(model, optimizer, x, y, run, fault)
