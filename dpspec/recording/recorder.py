@@ -353,6 +353,7 @@ class Recorder:
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "gradients": self._got.sums(),
+                "gradients_step": self._got.worst_step(),
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
                 "error": kind.__name__[:100] if kind is not None else "",

@@ -14,6 +14,9 @@ import dpspec
 from dpspec.cli.run_check_page import run_page
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.told_noise import GradientSums
+from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.pending_step import PendingStep
 
 
 def own(
@@ -27,12 +30,13 @@ def own(
     unclipped: float = 1.0,
     uncompared: int | None = None,
     closure: bool = False,
+    without: int | None = None,
     **other: Any,
 ) -> CheckedRun:
     """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
 
     uncompared: the step at which the optimizer steps twice. closure: whether it steps with the gradients of a closure,
-    without noise. other: ``divisor_told`` instead of the divisor.
+    without noise. without: the step whose noise is not added. other: ``divisor_told`` instead of the divisor.
     """
     torch.manual_seed(3)
     x = torch.randn(500, width)
@@ -53,7 +57,7 @@ def own(
             rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2)], dim=1)
             rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
             noise = 1.2 * torch.randn(2 * width + 2)
-            total = (unclipped * rows.sum(0) + part * noise) / divisor
+            total = (unclipped * rows.sum(0) + part * noise * (number != without)) / divisor
             model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
             if after:
                 optimizer.step(plain if closure else None)
@@ -147,6 +151,39 @@ def test_an_update_that_nobody_compared_proves_nothing(tmp_path: Path) -> None:
     found = own(tmp_path / "run", uncompared=7)
     assert found.verdict == "open"
     assert "39 of 40 steps could be compared" in next(a.text for a in found.assumptions if a.name == "told-by-the-loop")
+
+
+@pytest.mark.parametrize("without", [0, 17, 39])
+def test_one_step_without_its_noise_is_seen_among_many(without: int, tmp_path: Path) -> None:
+    """A fortieth of all noise, and no epsilon is finite."""
+    found = own(tmp_path / "run", without=without, width=400)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    (worst,) = [c for c in found.checks if c.test.endswith("worst step") and c.assumption == "update"]
+    assert worst.p_value < 1e-8
+    assert worst.detectable == 1.0
+    sound = own(tmp_path / "sound", width=400)
+    assert (sound.verdict, sound.conformance.status) == ("proved", "conforms-within")
+
+
+def test_the_score_of_a_single_step_is_standard() -> None:
+    """Loops with their noise, and sums from nothing to many times the noise: no score is larger than it may be."""
+    torch.manual_seed(4)
+    found = []
+    for size in [0.0, 0.1, 1.0, 30.0] * 500:
+        p = nn.Parameter(torch.zeros(40))
+        noise = torch.randn(40)
+        p.grad = (size * torch.ones(40) + noise) / 7.0
+        got, sketch = GradientsGot([p], [40]), NoiseSketch([40])
+        sketch.add(noise)
+        step = PendingStep(updates=1, deviation=1.0, divisor=7.0, norms=[torch.full((3,), size)])
+        step.sketch = sketch.results()
+        got.look()
+        got.stepped()
+        got.compare(step)
+        found.append((got.worst_step() or [1.0, -9.0])[1])
+    assert np.mean(np.array(found) < -1.0) <= 0.1587 + 0.03
+    assert np.mean(np.array(found) < -2.0) <= 0.0228 + 0.012
+    assert min(found) > -5.0
 
 
 def test_gradients_of_a_closure_are_not_those_that_were_looked_at(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+from scipy.special import ndtr
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
@@ -119,6 +120,29 @@ def told_noise(run: RecordedRun) -> Check | None:
         observed="measured",
         detectable=sums.detectable(),
         note=f"at {sums.steps} steps, " + ("by the divisor that was told" if sums.told else "whatever the divisor is"),
+    )
+
+
+def told_noise_at_each_step(run: RecordedRun) -> Check | None:
+    """The check of the worst single step; None where no step with a divisor that was told could be compared.
+
+    Given the sum S, (D g - n) . n = S . n is normal with variance |S|^2 at each step, so that its score is standard.
+    detectable: 1 where a step without any of its noise would have been seen, at whichever step; None where not.
+    """
+    said = run.said("gradients_step")
+    if not (isinstance(said, list) and len(said) == 3 and all(map(_is_sum, said))):
+        return None
+    steps, worst, weakest = map(float, said)
+    if not (1.0 <= steps <= run.steps and worst <= 0.0 <= weakest):
+        return None
+    seen = steps * float(ndtr(-weakest)) <= _SEEN
+    return Check(
+        assumption="update",
+        test=f"{NOT_GOT}, worst step",
+        p_value=min(1.0, steps * float(ndtr(worst))),
+        observed="measured",
+        detectable=1.0 if seen else None,
+        note=f"at {int(steps)} steps, each by itself",
     )
 
 

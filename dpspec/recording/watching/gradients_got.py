@@ -8,7 +8,8 @@ the steps are
 
 with D g for g where D is known, and of each step how large D can be at most: D |g| = |S + n| <= (sum of the norms after
 clipping) + |n|. Where D is known S = D g - n is as well, and its length along the directions, which is no longer than
-that of S, is kept for the step.
+that of S, is kept for the step. There S . n is normal with variance |S|^2, given S, at every single step: the smallest
+of its scores is kept, so that one step without noise is seen among many that have it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class GradientsGot:
         self._sums = [0.0, 0.0, 0.0]
         self._most: list[float] = []
         self._divided = 0
+        self._worst, self._weakest = 0.0, math.inf
         self._rounding = 0.0
 
     def look(self) -> None:
@@ -85,6 +87,11 @@ class GradientsGot:
         self._sums = [one + more for one, more in zip(self._sums, (a, of_got, of_noise), strict=True)]
         self._most.append((contributed + math.sqrt(noisy)) / math.sqrt(squares))
         self._divided += divided
+        if divided:
+            # one is added to the variance: an empty sum is rounding, and not independent of the noise
+            variance = max(0.0, of_got - 2.0 * a + of_noise) + 1.0
+            self._worst = min(self._worst, (a - of_noise) / math.sqrt(variance))
+            self._weakest = min(self._weakest, of_noise / math.sqrt(variance + of_noise))
 
     def _shortest(self, got: Tensor, noise: Tensor) -> Tensor:
         """How long the sum is at least, by what is along the directions, and whatever was rounded."""
@@ -100,3 +107,9 @@ class GradientsGot:
         if not self._most or self._divided not in (0, len(self._most)):
             return None
         return [len(self._most), *self._sums, median(self._most), self._divided]
+
+    def worst_step(self) -> list[float] | None:
+        """[steps, the smallest score of any step, the least score, times -1, of any step were its noise missing]."""
+        if not self._divided:
+            return None
+        return [self._divided, self._worst, self._weakest]
