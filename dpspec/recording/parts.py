@@ -140,7 +140,12 @@ class Parts:
 
 def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the loop says it means to do; ``UsageError`` for numbers that cannot be meant."""
-    limits = {"noise_multiplier": (0.0, 1e9, True), "clip_norm": (0.0, 1e9, False), "rate": (0.0, 1.0, False)}
+    limits = {
+        "noise_multiplier": (0.0, 1e9, True),
+        "clip_norm": (0.0, 1e9, False),
+        "rate": (0.0, 1.0, False),
+        "divisor": (0.0, 1e12, False),
+    }
     for name, (low, high, closed) in limits.items():
         value = given[name]
         fits = value is None or (isinstance(value, int | float) and (low < value <= high or (closed and value == low)))

@@ -42,6 +42,7 @@ def record(
     clip_norm: float | None = None,
     rate: float | None = None,
     records: int | None = None,
+    divisor: float | None = None,
     planted: Planted | None = None,
 ) -> Recorder:
     """A recorder of one training, for ``with``: it watches while the block runs, and changes nothing of it.
@@ -54,7 +55,10 @@ def record(
     A loop of one's own says at each step what it did, by :meth:`Recorder.sampled`, :meth:`Recorder.clipped`,
     :meth:`Recorder.noised` and :meth:`Recorder.stepped`, and here, or later by :meth:`Recorder.declare`, what it means
     to do: noise_multiplier, the deviation of the noise on a sum in clip norms, >= 0; clip_norm, > 0; rate, in (0, 1],
-    with which Poisson sampling draws each of ``records`` records. Opacus' own optimizer and loader say so themselves.
+    with which Poisson sampling draws each of ``records`` records; divisor, > 0, of the noisy sum, as it stands in the
+    gradients that the optimizer gets (1 where the learning rate takes care of it). With the divisor the noise that the
+    loop tells of is measured in these gradients; without it no claim about a loop of one's own is proved. Opacus' own
+    optimizer and loader say all of it themselves.
 
     planted: what :func:`dpspec.plant` returned, for a loop without a loader; a loader over it says so itself. Once the
     block is over :meth:`Recorder.score` scores its canaries.
@@ -65,7 +69,13 @@ def record(
         with dpspec.record("run", model=model, optimizer=optimizer, loader=loader, engine=engine):
             train(model, optimizer, loader)
     """
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "clip_norm": clip_norm,
+        "rate": rate,
+        "divisor": divisor,
+        "records": records,
+    }
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given)
 
 
@@ -181,10 +191,17 @@ class Recorder:
         noise_multiplier: float | None = None,
         clip_norm: float | None = None,
         rate: float | None = None,
+        divisor: float | None = None,
     ) -> None:
         """What the loop means to do from now on, where that changes; as for :func:`record`."""
         self._telling("declare")
-        given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
+        given = {
+            "noise_multiplier": noise_multiplier,
+            "clip_norm": clip_norm,
+            "rate": rate,
+            "divisor": divisor,
+            "records": None,
+        }
         self._declared |= {key: value for key, value in checked_declaration(given).items() if value is not None}
 
     def _telling(self, what: str) -> PendingStep:
@@ -295,7 +312,7 @@ class Recorder:
     def _own_step(self) -> None:
         step, self._own = self._own, PendingStep()
         step.silent = not step.noised
-        for name in ("noise_multiplier", "clip_norm", "rate"):
+        for name in ("noise_multiplier", "clip_norm", "rate", "divisor"):
             if self._declared[name] is not None:
                 setattr(step, name, float(self._declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.opacus_training import Training
@@ -20,7 +19,6 @@ import dpspec
 from dpspec.cli.app import main
 from dpspec.cli.run_check_page import run_page
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
-from dpspec.engine.recorded.told_noise import largest_p
 from dpspec.recording.parts import _is_cryptographic
 
 Script = Callable[[Training], None]
@@ -233,69 +231,6 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
     assert not any(c.p_value == 0.0 and c.assumption == "public-constants" for c in found.checks)
 
 
-# A loop of one's own, whose noise is looked for in what its optimizer got.
-
-
-def own(folder: Path, *, part: float = 1.0, width: int = 20, divisor: float = 50.0, after: bool = True) -> CheckedRun:
-    """``part`` of the noise that is told of is added."""
-    torch.manual_seed(3)
-    x = torch.randn(500, width)
-    model = nn.Linear(width, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    given = {"noise_multiplier": 1.2, "clip_norm": 1.0, "rate": 0.1, "records": 500}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
-        for _ in range(40):
-            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
-            rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2)], dim=1)
-            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
-            noise = 1.2 * torch.randn(2 * width + 2)
-            total = (rows.sum(0) + part * noise) / divisor
-            model.weight.grad, model.bias.grad = total[: 2 * width].view(2, width).clone(), total[2 * width :].clone()
-            if after:
-                optimizer.step()
-            run.sampled(drawn)
-            run.clipped(rows.norm(dim=1))
-            run.noised(noise)
-            if not after:
-                optimizer.step()
-            run.stepped()
-    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
-
-
-def got(found: CheckedRun) -> Any:
-    return next(check for check in found.checks if check.test.startswith("noise that was told of"))
-
-
-@pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("divisor", [1.0, 50.0])
-def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bool, tmp_path: Path) -> None:
-    found = own(tmp_path / "run", divisor=divisor, after=after)
-    assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
-    assert got(found).p_value > 1e-3
-
-
-@pytest.mark.parametrize("part", [0.0, -1.0])
-def test_noise_that_is_told_of_and_never_added_deviates(part: float, tmp_path: Path) -> None:
-    found = own(tmp_path / "run", part=part, width=120)
-    assert found.conformance.status == "deviates"
-    assert got(found).p_value < 1e-12
-    assert "is not in the gradients" in run_page(found, 200)
-
-
-def test_the_p_value_holds_its_level_at_the_true_divisor() -> None:
-    """Many loops with their noise: p-values are no smaller than they may be, whatever the sums look like."""
-    source = np.random.default_rng(8)
-    found = []
-    for _ in range(2000):
-        steps, width, size = 20, 8, source.choice([0.1, 1.0, 10.0])
-        noise = source.normal(size=(steps, width))
-        total = size * source.normal(size=width) + noise  # a fixed sum of gradients
-        a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
-        found.append(largest_p(a, of_got, of_noise, 1.0, steps * width))
-    small = np.array(found)
-    assert all((small <= level).mean() <= level + 3 * (level / 2000) ** 0.5 for level in (0.1, 0.01))
-
-
 # What an answer says first.
 
 
@@ -341,15 +276,6 @@ def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
     log.write_bytes(log.read_bytes()[:-1])
     above = run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 300).partition("What ran")[0]
     assert "All that is said here is of its first 15 steps" in above
-
-
-def test_a_loop_of_ones_own_is_not_told_what_it_told(tmp_path: Path) -> None:
-    found = own(tmp_path / "run")
-    page = run_page(found, 200)
-    assert "not recognised" not in page
-    assert "steps before the recording were not looked for" in page
-    assert "1900%" not in page
-    assert "any to" not in page
 
 
 def test_secure_mode_alone_makes_no_generator_cryptographic(monkeypatch: pytest.MonkeyPatch) -> None:

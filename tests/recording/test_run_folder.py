@@ -145,7 +145,11 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert checked.verdict == "open"
     assert "clipping" in checked.reason or "sampling" in checked.reason
-    assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {"sampling", "clipping"}
+    assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
+        "sampling",
+        "clipping",
+        "told-by-the-loop",
+    }
 
 
 def test_an_internal_part_of_another_run_is_refused(tmp_path, capsys):

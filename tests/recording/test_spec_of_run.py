@@ -15,15 +15,21 @@ from dpspec.cli.app import main
 def record(folder, noises=(1.0,), rate=0.1):
     torch.manual_seed(1)
     model = nn.Linear(40, 3)
-    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500}
-    with dpspec.record(folder, model=model, **given, **({"rate": rate} if rate else {})) as run:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500, "divisor": 50.0}
+    given |= {"rate": rate} if rate else {}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
         for noise in noises:
             run.declare(noise_multiplier=noise)
             for _ in range(10):
                 drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
                 run.sampled(drawn)
-                run.clipped(torch.ones(len(drawn)))
-                run.noised(2.0 * noise * torch.randn(123))
+                run.clipped(2.0 * torch.ones(len(drawn)))
+                told = 2.0 * noise * torch.randn(123)
+                for p, part in zip(model.parameters(), told.split([120, 3]), strict=True):
+                    p.grad = (0.1 + part.view_as(p)) / 50.0
+                optimizer.step()
+                run.noised(told)
                 run.stepped()
 
 

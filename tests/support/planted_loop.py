@@ -37,14 +37,18 @@ def loss(model: Any, batch: Any) -> torch.Tensor:
 def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> tuple[Any, nn.Module, Planted]:
     """The recorder, the model and the data once the block is over.
 
-    fault: ``no-noise``: the noise that is told of is added to nothing; ``trained-on``: the model is trained once more
-    without noise, after the block. No optimizer is given to the recorder, so that it believes what it is told.
+    fault: ``no-noise``: the noise that is told of is added to nothing, and no optimizer is given to the recorder, so
+    that it can believe what it is told or leave it; ``trained-on``: the model is trained once more
+    without noise, after the block.
     """
     planted, chance = planted_data(seed, canaries), torch.Generator().manual_seed(seed + 1000)
     model = nn.Linear(FEATURES + canaries, 1, bias=False)
     nn.init.zeros_(model.weight)
-    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE}
-    with dpspec.record(folder, model=model, planted=planted, **meant) as run, torch.no_grad():
+    divisor = RATE * len(planted)
+    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE, "divisor": divisor}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    seen = None if fault == "no-noise" else optimizer
+    with dpspec.record(folder, model=model, optimizer=seen, planted=planted, **meant) as run, torch.no_grad():
         for _ in range(STEPS):
             drawn = (torch.rand(len(planted), generator=chance) < RATE).nonzero().squeeze(1)
             rows = _gradients(model, planted, drawn)
@@ -52,7 +56,8 @@ def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> 
             factors = (CLIP / norms.clamp_min(1e-12)).clamp_max(1.0)
             noise = SIGMA * CLIP * torch.randn(rows.shape[1], generator=chance)
             total = (factors[:, None] * rows).sum(0) + (0.0 if fault == "no-noise" else 1.0) * noise
-            model.weight -= 0.5 * total / (RATE * len(planted))
+            model.weight.grad = total.reshape(1, -1) / divisor
+            optimizer.step()
             run.sampled(drawn)
             run.clipped(norms * factors)
             run.noised(noise)

@@ -11,6 +11,7 @@ from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums
+from dpspec.engine.recorded.told_noise import not_measured
 
 
 def computed_from_records(run: RecordedRun) -> str:
@@ -81,9 +82,9 @@ def assumptions(
     found.append(Assumption(name="noise-law", status="declared", text=text))
     if header.source == "own-loop":
         text = "norms, noise and batches are those that the loop told of, and what it told of is what moved the model"
-        if not header.optimizer:
-            text += "; no optimizer was given to the recorder, so that no update was looked at"
-        found.append(Assumption(name="told-by-the-loop", status="reported", text=text))
+        why = not_measured(run)
+        text += f"; whether its noise is in the gradients is not known: {why}" if why else ""
+        found.append(Assumption(name="told-by-the-loop", status="unchecked" if why else "reported", text=text))
     text = (
         "the recorder saw all that moved the model: nothing was trained before or after the recording, and nothing but "
         "this model is released of these records"

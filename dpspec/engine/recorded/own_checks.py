@@ -39,7 +39,8 @@ _ADVICE = {
     "it costs nothing, but a recording cannot tell: do it in the inner optimizer.",
     "largest clipped norm": "Gradients that are longer than the clip norm lose more than was accounted for: see the "
     "estimate with the norms that were measured.",
-    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with.",
+    NOT_GOT: "The noise that run.noised was given is not in the gradients that the optimizer stepped with, or only a "
+    "part of it; or the divisor that was told of is smaller than theirs.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count a batch as it is.",
     "steps that are made of several drawn batches": "Batches that are drawn and left out as they come make the sample "

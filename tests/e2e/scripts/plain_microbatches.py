@@ -76,6 +76,7 @@ def main(folder=None, fault="", seed=0):
             clip_norm=CLIP,
             rate=RATE,
             records=RECORDS,
+            divisor=RATE * RECORDS,
         )
     with recording as run:
         train(model, optimizer, x, y, run, fault)
