@@ -184,8 +184,8 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
     if over == "eps_noise":
         private = replace(private, noise=value)
     elif over == "eta":
-        assert isinstance(steps[0], Merging)  # others are refused
-        steps = (replace(steps[0], eta=value), *steps[1:])
+        if isinstance(steps[0], Merging):  # of others it is refused
+            steps = (replace(steps[0], eta=value), *steps[1:])
     elif over == "records":
         records = int(value)
     else:

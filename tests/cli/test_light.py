@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -13,40 +14,55 @@ ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib")
 
 
-def loaded_after(process, *arguments: str) -> set[str]:
-    """The top-level modules that a command has imported when it ends."""
-    code = (
-        "import sys\nfrom dpspec.cli.app import main\ncode = main(sys.argv[1:])\n"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)\nsys.exit(code)"
-    )
-    ended = process(*arguments, python=code)
-    assert ended.code == 0, ended
-    return set(ended.err.split("\n")[-2].split())
+#: Runs commands one after another, and says after each which top-level modules are there.
+_RUN = """\
+import json, sys
+from dpspec.cli.app import main
 
+loaded = []
+for arguments in json.loads(sys.argv[1]):
+    code = main(arguments)
+    loaded.append([code, sorted({name.partition('.')[0] for name in sys.modules})])
+print(json.dumps(loaded), file=sys.stderr)
+"""
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["run", "--help"],
-        ["--version"],
-        ["plugins"],
-        ["plugins", "--json"],
-        ["schema"],
-        ["explain", "unknown-key"],
-        ["cache", "ls"],
-        ["validate", str(ROOT / "specs" / "quickstart.yaml")],
-        ["validate", str(ROOT / "specs" / "bounds-only.yaml")],
-        ["show", str(ROOT / "specs" / "quickstart.yaml")],
-    ],
-    ids=lambda arguments: "-".join(Path(part).name for part in arguments),
+QUICK = (
+    ("--help",),
+    ("run", "--help"),
+    ("--version",),
+    ("plugins",),
+    ("plugins", "--json"),
+    ("schema",),
+    ("explain", "unknown-key"),
+    ("cache", "ls"),
+    ("validate", str(ROOT / "specs" / "quickstart.yaml")),
+    ("validate", str(ROOT / "specs" / "bounds-only.yaml")),
+    ("show", str(ROOT / "specs" / "quickstart.yaml")),
 )
-def test_quick_commands_import_neither_torch_nor_scipy(process, arguments):
-    assert not loaded_after(process, *arguments) & set(HEAVY)
+
+
+def loaded_after(process, *commands: tuple[str, ...]) -> list[set[str]]:
+    """The top-level modules that a process has imported after each of the commands.
+
+    What a command imports by itself is among them: modules stay. So where nothing heavy is there in the end, no command
+    by itself imports it, and one start of an interpreter tells of all.
+    """
+    ended = process(json.dumps(commands), python=_RUN)
+    assert ended.code == 0, ended
+    loaded = json.loads(ended.err.splitlines()[-1])
+    assert [code for code, _ in loaded] == [0] * len(commands), ended
+    return [set(modules) for _, modules in loaded]
+
+
+def test_quick_commands_import_neither_torch_nor_scipy(process):
+    for command, modules in zip(QUICK, loaded_after(process, *QUICK), strict=True):
+        assert "dpspec" in modules
+        assert not modules & set(HEAVY), command
 
 
 def test_help_imports_no_library_of_numbers_or_of_terminals(process):
-    assert not loaded_after(process, "--help") & {*HEAVY, "numpy", "rich", "yaml", "jsonschema", "mpmath"}
+    (modules,) = loaded_after(process, ("--help",))
+    assert not modules & {*HEAVY, "numpy", "rich", "yaml", "jsonschema", "mpmath"}
 
 
 def test_importing_the_package_imports_nothing_else(process):
