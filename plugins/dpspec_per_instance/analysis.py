@@ -60,8 +60,14 @@ def has_arrays(trials: Sequence[dps.Trial]) -> bool:
 
 
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """How many records there are: all that conclusions need to know of the data."""
-    records, test_records = kit.recorded(trials[0], "sizes")
+    """How many records there are: all that conclusions need to know of the data.
+
+    Raises ``ValueError`` where trials say different numbers of it.
+    """
+    sizes = kit.recorded(trials[0], "sizes")
+    if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
+        raise ValueError("trials are of data of different sizes")
+    records, test_records = sizes
     return dps.Facts(
         records=kit.whole_number(records, "sizes", least=1),
         features=0,
@@ -153,6 +159,8 @@ class Analysis:
             for direction in self.audited.directions
         }
         observed, points = next(iter(ratios.values()))[0].shape
+        if points != len(self.audited.points):
+            raise ValueError(f"norms of {points} records, where {len(self.audited.points)} are audited")
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
         terms = theory.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}

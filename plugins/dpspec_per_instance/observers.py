@@ -177,8 +177,9 @@ class RecordAttack(Observer):
 
 def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> float:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
-    q, gradient = torch.tensor(phase.sampler.inclusion, dtype=torch.float64), view.gradient.double()
+    gradient = view.gradient.double()
     square = gradient.square().sum()
+    q = torch.full_like(square, phase.sampler.inclusion)  # where the rest is: CUDA's logaddexp takes no CPU scalar
     variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
     moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
     shift = (moved * square - 0.5 * square**2) / variance

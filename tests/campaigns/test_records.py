@@ -22,7 +22,11 @@ KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
         (("evidence", "internal", "gap", "least"), -1),
         (("evidence", "internal", "gap", "below"), True),
     ],
-    "per-instance": [(("evidence", "sizes"), [30]), (("arrays", "ratios", "shape"), [1])],
+    "per-instance": [
+        (("evidence", "sizes"), [30]),
+        (("evidence", "sizes", 0), 2**62),
+        (("arrays", "ratios", "shape"), [1]),
+    ],
     "preprocessing": [
         (("evidence", "internal", "planted", "tau"), "x"),
         (("evidence", "internal", "planted", "changed"), "\n::error::x"),

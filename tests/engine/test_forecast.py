@@ -104,3 +104,10 @@ def test_cells_are_scaled_by_what_their_plans_foresee(tmp_path: Path, monkeypatc
     )
     assert told.wall_seconds == pytest.approx(told.seconds / 4)
     assert list(told.measured) == [specs[0].name]
+
+
+def test_memory_is_asked_of_the_device_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", {"cuda:1": 5, "cuda": 3}.__getitem__)
+    assert [module._device_peak(device) for device in ("cuda:1", "cuda", "cpu")] == [5, 3, 0]

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.ghost_calls import Convolution, Embedding, GroupNorm, LayerNorm, Linear
 from dpspec.training.gradients.ghost_parameters import Lookup, Outer, Rows, gram_pays, gram_squares, squares_of
 
@@ -154,3 +156,42 @@ def test_float32_factors_beyond_float32():
 def test_many_records_are_squared_in_pieces():
     rows = random(300, 1000, seed=0).float()
     assert torch.allclose(squares_of(rows), rows.double().square().sum(1), rtol=1e-13)
+
+
+class Grids(TorchDispatchMode):
+    """Notes how many groups each backward pass of a group norm is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.groups = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.native_group_norm_backward.default:
+            self.groups.append(args[8])
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_group_norm_starts_more_blocks_than_a_gpu_has_room_for():
+    x, weight, shift = random(70, 1, 1000, 2, seed=1), random(1000, seed=2), random(1000, seed=3)
+    call = GroupNorm(weight, shift, ("w", "b"), 1000, 1e-3)
+    with Grids() as grids:
+        y, kept = call.forward(x)
+        call.backward(x, kept, y, True)
+    assert grids.groups == [65_000, 5_000]
+    check(call, x, lambda row, w, s: functional.group_norm(row, 1000, w, s, 1e-3), {"w": weight, "b": shift})
+
+
+@pytest.mark.parametrize("trained", [("w", "b"), ("w", None), (None, "b"), (None, None)])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_group_norm_in_pieces_is_the_whole(monkeypatch, trained, wanted):
+    """To the last bit: chunks follow the memory of a machine, and no number may."""
+    x, weight, shift = random(7, 2, 6, 4, seed=1), random(6, seed=2), random(6, seed=3)
+    call = GroupNorm(weight, shift, trained, 3, 1e-3)
+    y, kept = call.forward(x)
+    whole, of_whole = call.backward(x, kept, torch.sin(y), wanted)
+    for most in (1, 9, 40):
+        monkeypatch.setattr(ghost_calls, "_MOST_GROUPS", most)
+        pieces, of_pieces = call.backward(x, kept, torch.sin(y), wanted)
+        assert (pieces is None and whole is None) or torch.equal(pieces, whole)
+        assert of_pieces.keys() == of_whole.keys() == {name for name in trained if name}
+        assert all(torch.equal(of_pieces[name].rows(), of_whole[name].rows()) for name in of_whole)

@@ -91,3 +91,28 @@ def test_a_real_lack_of_memory_is_recognised():
     assert memory.ran_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
     assert memory.ran_out(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not memory.ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_what_torch_keeps_of_earlier_work_is_free(monkeypatch):
+    """Else chunks would shrink after a first model, and with them change the last bits of every sum."""
+    held = {"mem_get_info": (10 * 2**20, 2**30), "memory_reserved": 700 * 2**20, "memory_allocated": 100 * 2**20}
+    for name, value in held.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert memory.free_bytes("cuda:1") == 610 * 2**20
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "Unable to find a valid cuDNN algorithm to run convolution",
+        "FIND was unable to find an engine to execute this computation",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_what_cudnn_says_where_it_gets_no_memory(said):
+    assert memory.ran_out(RuntimeError(said))
+    assert not memory.ran_out(ValueError(said))

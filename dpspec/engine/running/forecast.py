@@ -89,7 +89,7 @@ class MeasureTrials(AuditTask):
             chunk_seconds=long + slope * (whole - second),
             other_seconds=other + time.monotonic() - concluding,
             memory_bytes=_peak(),
-            device_bytes=_device_peak(),
+            device_bytes=_device_peak(context.device),
             device=context.device,
             steps=(first, second),
         )
@@ -207,6 +207,7 @@ def _peak() -> int:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
-def _device_peak() -> int:
+def _device_peak(device: str) -> int:
+    """The most memory that torch ever held on a GPU, in bytes; 0 on a CPU."""
     torch = sys.modules.get("torch")
-    return int(torch.cuda.max_memory_reserved()) if torch is not None and torch.cuda.is_available() else 0
+    return int(torch.cuda.max_memory_reserved(device)) if torch is not None and device.startswith("cuda") else 0

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from dpspec.training.gradients.ghost_parameters import Gradients, Lookup, Outer, Rows, gram_pays
 
+#: CUDA's backward pass of a group norm starts a block for each group of a record along an axis that has so many.
+_MOST_GROUPS = 65_535
+
 
 class Call(ABC):
     """One use of an operation, with the parameters that it was given.
@@ -125,19 +128,34 @@ class GroupNorm(Call):
     def backward(
         self, x: Tensor, kept: tuple[Tensor, ...], gradient: Tensor, wanted: bool
     ) -> tuple[Tensor | None, dict[str, Gradients]]:
-        """As if all records were channels of one: then torch keeps their scales' and shifts' gradients apart."""
+        """As if all records were channels of one: then torch keeps their scales' and shifts' gradients apart.
+
+        Of as many records at once as a GPU's kernel has room for groups.
+        """
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
+        rows = gradient.reshape(n, channels, size), x.reshape(n, channels, size), *(t.view(n, -1) for t in kept)
+        together = max(1, _MOST_GROUPS // self._groups)
+        pieces = [self._apart(*some, wanted) for some in zip(*(t.split(together) for t in rows), strict=True)]
+        before, scales, shifts = zip(*pieces, strict=True)
+        found = self.named(
+            lambda: Rows(_joined(scales).view(*x.shape[:2], channels).sum(1)),
+            lambda: _joined(shifts).view(*x.shape[:2], channels).sum(1),
+        )
+        return (_joined(before).view(x.shape) if wanted else None), found
+
+    def _apart(self, gradient: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, wanted: bool) -> tuple[Tensor, ...]:
+        """Gradients of x, of scales and of shifts for each of the n rows of ``x`` (n, channels, size), one-dimensional.
+
+        What is not wanted is nothing.
+        """
+        n, channels, size = x.shape
         weight = None if self.weight is None else self.weight.repeat(n)
-        before, scales, shifts = torch.ops.aten.native_group_norm_backward.default(
+        found: tuple[Tensor, ...] = torch.ops.aten.native_group_norm_backward.default(
             *(gradient.reshape(1, n * channels, size), x.reshape(1, n * channels, size)),
-            *(kept[0].view(1, -1), kept[1].view(1, -1), weight, 1, n * channels, size, n * self._groups),
+            *(mean.reshape(1, -1), rstd.reshape(1, -1), weight, 1, n * channels, size, n * self._groups),
             (wanted, self.names[0] is not None, self.names[1] is not None),
         )
-        found = self.named(
-            lambda: Rows(scales.view(*x.shape[:2], channels).sum(1)),
-            lambda: shifts.view(*x.shape[:2], channels).sum(1),
-        )
-        return (before.view(x.shape) if wanted else None), found
+        return found
 
 
 class LayerNorm(Call):
@@ -252,3 +270,8 @@ class Convolution(Call):
             x = x.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
         order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
         return x.permute(order).reshape(n, prod(self.weight.shape[1:]), -1)
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """One axis, of the numbers of all parts."""
+    return parts[0].flatten() if len(parts) == 1 else torch.cat([part.flatten() for part in parts])

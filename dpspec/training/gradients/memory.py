@@ -19,8 +19,12 @@ _PREFERRED = {"cpu": 48 * 2**20, "cuda": 2**30}
 _RECORDS = 32
 _STRETCH = 4
 
-#: What the errors of allocators say that have no type of their own.
-_RAN_OUT = ("not enough memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED", "out of memory")
+#: What errors say that are, or may be, those of an allocator and have no type of their own: cuDNN, where it gets no
+#: memory to work in, says that there is no way to compute this at all.
+_RAN_OUT = (
+    *("not enough memory", "can't allocate memory", "bad_alloc", "ALLOC_FAILED", "out of memory"),
+    *("CUDNN_STATUS_NOT_SUPPORTED", "CUDNN_STATUS_INTERNAL_ERROR", "valid cuDNN algorithm", "unable to find an engine"),
+)
 
 T = TypeVar("T")
 
@@ -29,10 +33,14 @@ _UNKNOWN = 2**30
 
 
 def free_bytes(device: str | torch.device) -> int:
-    """The memory that is free on a device now, in bytes; on a CPU the limits of a container count too."""
+    """The memory that is free on a device now, in bytes.
+
+    On a GPU what torch keeps of earlier work for the next counts as free; on a CPU the limits of a container count.
+    """
     where = torch.device(device)
     if where.type == "cuda":
-        return int(torch.cuda.mem_get_info(where)[0])
+        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        return int(torch.cuda.mem_get_info(where)[0]) + max(0, kept)
     found = [value for value in (_available(), _container()) if value is not None]
     return min(found, default=_UNKNOWN)
 

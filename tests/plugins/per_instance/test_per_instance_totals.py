@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, hypergeom
 
 from dpspec.contract import FrozenMap
 from dpspec_per_instance import theory
 from dpspec_per_instance.bounds import Composer
-from dpspec_per_instance.findings import quantile_place
+from dpspec_per_instance.findings import above, quantile_place
 from dpspec_per_instance.theory import StepTable, entropic_mean, exponents, step_divergence
 
 MECHANISM = {
@@ -138,3 +141,31 @@ def test_quantiles_of_samples_are_safe():
     missed = sum(np.sort(rng.choice(values, 60, replace=False))[place] < 149 for _ in range(2000))
     assert missed / 2000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2000)
     assert quantile_place(0.99, 20, 300, 0.05) is None
+
+
+@given(st.data())
+def test_how_many_of_a_sample_are_marked_is_hypergeometric(data):
+    """By exact counting; and the least place is the one that a search by scipy's tails finds."""
+    population = data.draw(st.integers(1, 60))
+    drawn, marked = data.draw(st.integers(1, population)), data.draw(st.integers(0, population))
+    ways = [math.comb(marked, k) * math.comb(population - marked, drawn - k) for k in range(drawn + 1)]
+    exact = [sum(ways[i + 1 :]) / math.comb(population, drawn) for i in range(drawn)]
+    assert above(population, marked, drawn) == pytest.approx(exact, rel=1e-12, abs=1e-290)
+    fraction, failure = data.draw(st.sampled_from([0.1, 0.5, 0.9, 1.0])), data.draw(st.sampled_from([0.2, 0.05, 1e-3]))
+    if drawn < population:
+        below = math.ceil(fraction * population - 1e-9) - 1
+        searched = (i for i in range(drawn) if hypergeom.sf(i, population, below, drawn) <= failure)
+        assert quantile_place(fraction, drawn, population, failure) == next(searched, None)
+
+
+@pytest.mark.parametrize("population", [10**6, 2**40, 2**62])
+def test_quantiles_of_a_sample_take_no_longer_for_more_records(population):
+    """Of so many the sample is one with replacement, nearly: the number of marked ones is binomial."""
+    marked = population // 10
+    exact = binom.sf(np.arange(40), 40, marked / population)
+    assert above(population, marked, 40) == pytest.approx(exact, rel=1e-2 if population == 10**6 else 1e-6, abs=1e-30)
+
+
+def test_more_records_than_there_are_are_no_sample():
+    with pytest.raises(ValueError, match="cannot be a sample of 7"):
+        quantile_place(0.5, 8, 7, 0.05)
