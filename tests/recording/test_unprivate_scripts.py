@@ -170,20 +170,33 @@ def test_what_is_assumed_of_contributions_is_named(tmp_path: Path) -> None:
     assert {"one-record", "order", "nothing-unseen"} <= {a.name for a in found.assumptions}
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_divisor_that_follows_each_batch_is_proved_for_no_neighbours(more: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["divisor", "divisor and one", "learning rate"])
+def test_a_constant_that_follows_each_batch_is_proved_for_no_neighbours(what: str, tmp_path: Path) -> None:
     """It shows how large batches were. For 50 records at rate 0.05, 100 steps of noise 1, epsilon is 4.35 and not 3.50
     where one is put to nothing."""
 
     def real(training: Training, module: Any) -> None:
-        for _ in range(3):
+        for _ in range(2):
             for x, y in training.loader:
                 training.optimizer_.zero_grad()
-                training.optimizer_.expected_batch_size = len(x) + more
+                if what == "learning rate":
+                    training.optimizer_.param_groups[0]["lr"] = 1.0 / len(x)
+                else:
+                    training.optimizer_.expected_batch_size = len(x) + (what != "divisor")
                 training.criterion(training.model(x), y).backward()
                 training.optimizer_.step()
 
     found = recorded(tmp_path / "run", real, adjacency="zero-out")
     assert found.verdict == "open"
+    assert found.reason.startswith(f"the {what.partition(' and')[0]} ")
     assert "the number of records in each batch" in found.reason
     assert next(a.status for a in found.assumptions if a.name == "public-constants") == "false"
+
+
+def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
+    def stages(training: Training, module: Any) -> None:
+        for rate in (0.1, 0.05, 0.02):
+            training.optimizer_.param_groups[0]["lr"] = rate
+            training.train()
+
+    assert recorded(tmp_path / "run", stages).verdict == "proved"
