@@ -28,6 +28,7 @@ from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.repeated_noise import RepeatedNoise
 from dpspec.recording.watching.sampler_watch import SamplerWatch
 
 
@@ -118,6 +119,7 @@ class Recorder:
         self._resumed = parts.optimizer is not None and bool(parts.optimizer.state)
         self._own = PendingStep()
         self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
+        self._repeated = RepeatedNoise(self._sizes)
         self._opacus, self._handles = self._watch_optimizer()
         return self
 
@@ -163,7 +165,7 @@ class Recorder:
             raise UsageError(
                 "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        pending.sketch, pending.noised = self._sketched("noise", noise), True
+        pending.sketch, pending.noised = self._sketched("noise", noise, self._repeated.look), True
 
     def summed(self, total: Tensor | Iterable[Tensor]) -> None:
         """The sum of what was clipped, before noise is added to it and before it is divided by anything.
@@ -178,12 +180,16 @@ class Recorder:
             )
         pending.summed = self._sketched("the sum", total)
 
-    def _sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
-        """A tensor of all coordinates, or one of each parameter, in a few numbers."""
+    def _sketched(
+        self, what: str, given: Tensor | Iterable[Tensor], look: Callable[[Tensor], None] | None = None
+    ) -> Tensor:
+        """A tensor of all coordinates, or one of each parameter, in a few numbers; ``look`` sees all of it."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
             raise UsageError(f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}")
+        if look is not None:
+            look(flat)
         self._sketch.clear()
         for part in torch.split(flat, self._sizes):
             self._sketch.add(part)
@@ -290,6 +296,7 @@ class Recorder:
 
     def _after(self) -> None:
         assert self._opacus is not None
+        self._opacus.look_after_update()
         step, self._opacus.step = self._opacus.step, PendingStep()
         step.updates = 1
         if not step.noised:
@@ -355,6 +362,8 @@ class Recorder:
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "gradients": self._got.sums(),
+                "repeated": self._repeated.found(),
+                "changed": self._opacus.changed if self._opacus is not None else None,
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
                 "error": kind.__name__[:100] if kind is not None else "",

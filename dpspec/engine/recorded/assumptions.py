@@ -21,7 +21,7 @@ def computed_from_records(run: RecordedRun) -> str:
     """Which constant of the run was computed from the records, as the recording shows; "" for none."""
     seen = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
     sizes = run["rows"][seen]
-    if len(np.unique(sizes)) > 1 and bool((run["divisor"][seen] == np.maximum(sizes, 1.0)).all()):
+    if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][seen], np.maximum(sizes, 1.0), rtol=1e-5):
         return "the divisor is the number of records in each batch"
     rates = np.nan_to_num(run["rate"])
     for name in ("divisor", "learning_rate", "clip_norm", "noise_multiplier"):
@@ -120,7 +120,11 @@ def assumptions(
         text += f", but its accountant had counted {before} steps when it began"
     if run.end is None:
         text += f", but the recording has no end: what came after step {run.steps} is not known"
-    status = _unseen_status(before, resumed or run.end is None)
+    changed = run.said("changed")
+    changing = type(changed) is int and changed > 0
+    if changing:
+        text += f", but gradients were others after {changed} updates than before them: a hook changed them meanwhile"
+    status = _unseen_status(before, resumed or changing or run.end is None)
     found.append(Assumption(name="nothing-unseen", status=status, text=text))
     text = (
         "what is clipped as one contribution is made of one record alone, and each record is one index of the data: no "

@@ -64,7 +64,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
             f"delta = {exact(delta)} is not below 1 over the {records} records: publishing one record as it "
             "is, chosen by chance, would satisfy such a claim."
         )
-    for name, words in (("clip_norm", "clip norm"), ("divisor", "divisor")):
+    for name, words in (("clip_norm", "clip norm"), ("divisor", "divisor"), ("noise_multiplier", "noise multiplier")):
         values = np.unique(run[name][np.isfinite(run[name])])
         if len(values) > _FEW and run.header.clipping != "adaptive":
             yield (

@@ -12,7 +12,7 @@ from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
 from dpspec.engine.recorded.schedule import poisson_rates
-from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, told_noise
+from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, repeated_noise, told_noise
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import check, exact, worst
 from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
@@ -145,6 +145,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
         test = MEDDLED
         yield exact("update", test, "measured", meddled == 0, 0, meddled, "between noise and update", detectable=None)
     yield from told_noise(run)
+    yield from repeated_noise(run)
     seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.update[seen] == 0.0).sum())

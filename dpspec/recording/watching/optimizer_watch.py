@@ -33,6 +33,8 @@ class OpacusWatch:
         self._undo: list[Callable[[], None]] = []
         self._scaled: Tensor | None = None
         self._meddled: Tensor | None = None
+        self._changed: Tensor | None = None
+        self._stepped_with: Tensor | None = None
         self.step = PendingStep()
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
@@ -41,6 +43,11 @@ class OpacusWatch:
     def meddled(self) -> int:
         """How many updates were made with other gradients than the noisy, scaled sum."""
         return 0 if self._meddled is None else int(self._meddled)
+
+    @property
+    def changed(self) -> int:
+        """How many updates left other gradients than they began with."""
+        return 0 if self._changed is None else int(self._changed)
 
     def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None]) -> None:
         """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training."""
@@ -157,6 +164,15 @@ class OpacusWatch:
             now = self._fingerprint()
             other = ((now != scaled) & ~(now.isnan() & scaled.isnan())).any()
             self._meddled = other.long() if self._meddled is None else self._meddled + other
+            self._stepped_with = now
+
+    def look_after_update(self) -> None:
+        """It has stepped: count it where gradients are others now, so that nobody knows which it stepped with."""
+        before, self._stepped_with = self._stepped_with, None
+        if before is not None and all(p.grad is not None for p in self._optimizer.params):
+            now = self._fingerprint()
+            other = ((now != before) & ~(now.isnan() & before.isnan())).any().long()
+            self._changed = other if self._changed is None else self._changed + other
 
     def _fingerprint(self) -> Tensor:
         """Two sums over all gradients (2,), bitwise equal where nothing touched them."""
