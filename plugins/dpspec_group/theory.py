@@ -41,14 +41,17 @@ def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
 
     records: the size of the data set that is held. For fixed-size batches Theorem 3.3 wants a lower bound on the
     smaller data set of a pair, which is ``records - group_size``.
-    Raises ``ValueError`` naming the argument that does not fit.
+    Raises ``ValueError`` naming the argument that does not fit, or the scheme that no theorem covers.
     """
     sampling, sigma = phase.sampling, phase.noise_multiplier
-    if sampling.rate is not None:
-        return Mixture.poisson(group_size, sampling.rate, sigma)
-    if sampling.batch_size is not None:
-        return Mixture.fixed(group_size, records - group_size, sampling.batch_size, sigma)
-    return Mixture.full(group_size, sigma)
+    match sampling.scheme:
+        case "poisson":
+            return Mixture.poisson(group_size, phase.rate(), sigma)
+        case "fixed":
+            return Mixture.fixed(group_size, records - group_size, int(phase["sampling"]["batch_size"]), sigma)
+        case "full":
+            return Mixture.full(group_size, sigma)
+    raise ValueError(f"no theorem here covers {sampling.scheme} batches")
 
 
 def without_amplification(pair: Mixture) -> Mixture:
