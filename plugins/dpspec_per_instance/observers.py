@@ -23,9 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.loop.schedule import Phase, Schedule
 
@@ -98,6 +99,7 @@ class Target:
         self._record = record
         self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
         self._watchers: list[RecordAttack] = []
+        self._most: int | None = None
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
 
     def join(self, watcher: RecordAttack) -> None:
@@ -121,17 +123,16 @@ class Target:
         runs, records = len(states), len(self._x)
         gradients = torch.zeros_like(states)
         self._clipped(gradients, states, *self._record, clip)
-        products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
-        chunk = self._model.chunk(clipper(clip))
-        height = min(runs, chunk)
-        width = max(1, chunk // height)
-        for top in range(0, runs, height):
-            rows = slice(top, top + height)
-            for left in range(0, records, width):
-                part = slice(left, left + width)
+
+        def found(chunk: int) -> Tensor:
+            products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
+            for rows, part in tiles(runs, records, chunk):
                 x, y = (data[part].expand(len(states[rows]), *data[part].shape) for data in (self._x, self._y))
                 along, squares = self._model.along(states[rows], gradients[rows], x, y)
                 products[rows, part] = along * (clip / squares.sqrt().clamp(min=clip))
+            return products
+
+        products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
         return [RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
 
     def _clipped(self, sums: Tensor, states: Tensor, x: Tensor, y: Tensor, clip: float) -> Tensor:

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from dpspec.training.canaries import SignBlocks
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import Populations
@@ -67,3 +69,38 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
         for one, other in zip(found, pieces._all(states, 0.5), strict=True):
             assert torch.allclose(one.sum, other.sum, atol=1e-4)
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
+
+
+@pytest.mark.parametrize("room", [1, 7, 60])
+def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch, room):
+    """Training and watching, with the size that fits kept for all later steps."""
+    whole, refused = StackedModel.add_clipped, []
+
+    def cramped(self, sums, states, x, y, inside, how):
+        if inside.numel() > room:
+            refused.append(inside.numel())
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return whole(self, sums, states, x, y, inside, how)
+
+    def seen():
+        jobs, watchers = watched(make_job, 4)
+        Populations(watchers, make_job().model)
+        train_many(NativeTrainer(), jobs)
+        return [(w.projections, w.squares, flat_model.flatten(j.model)) for j, w in zip(jobs, watchers, strict=True)]
+
+    expected = seen()
+    monkeypatch.setattr(StackedModel, "add_clipped", cramped)
+    for one, other in zip(expected, seen(), strict=True):
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(one, other, strict=True))
+    assert 2 <= len(refused) <= 2 * 20  # two who ask; no size that did not fit is tried twice
+
+
+@pytest.mark.parametrize(
+    ("runs", "records", "chunk"), [(3, 5, 1), (3, 5, 4), (3, 5, 15), (1, 7, 3), (4, 0, 2), (5, 2, 99)]
+)
+def test_tiles_hold_every_record_of_every_model_once(runs, records, chunk):
+    seen = torch.zeros(runs, records)
+    for at in tiles(runs, records, chunk):
+        seen[at] += 1
+        assert 0 < seen[at].numel() <= chunk
+    assert bool((seen == 1).all())

@@ -135,7 +135,8 @@ class GroupNorm(Call):
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
         rows = gradient.reshape(n, channels, size), x.reshape(n, channels, size), *(t.view(n, -1) for t in kept)
         together = max(1, _MOST_GROUPS // self._groups)
-        pieces = [self._apart(*some, wanted) for some in zip(*(t.split(together) for t in rows), strict=True)]
+        parts = zip(*(torch.split(t, together) for t in rows), strict=True)
+        pieces = [self._apart(outer, inner, mean, rstd, wanted) for outer, inner, mean, rstd in parts]
         before, scales, shifts = zip(*pieces, strict=True)
         found = self.named(
             lambda: Rows(_joined(scales).view(*x.shape[:2], channels).sum(1)),

@@ -11,7 +11,7 @@ what is added bounds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -176,6 +176,15 @@ class StackedModel:
         pieces = torch.split(stacked, list(self.layout.sizes), dim=1)
         shaped = zip(self.layout.names, pieces, self.layout.shapes, strict=True)
         return {name: piece.view(len(piece), *shape) for name, piece, shape in shaped}
+
+
+def tiles(runs: int, records: int, chunk: int) -> Iterator[tuple[slice, slice]]:
+    """Which models and which of their records to take at once: at most ``chunk``, as many models as that allows."""
+    height = min(runs, chunk)
+    width = max(1, chunk // height)
+    for top in range(0, runs, height):
+        for left in range(0, records, width):
+            yield slice(top, top + height), slice(left, left + width)
 
 
 class _Taps(TorchFunctionMode):

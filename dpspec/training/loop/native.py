@@ -17,11 +17,11 @@ from torch.nn.utils.rnn import pad_sequence
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as tensors  # plugins import it from here
-from dpspec.training.gradients import flat_model
+from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import checkpoint_of
 from dpspec.training.loop.dpsgd import Parts, noise_of, run
 from dpspec.training.loop.optimizers import update_of
@@ -91,6 +91,7 @@ class _Runs:
 
     def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
         self._pool(jobs, members)
+        self._most: int | None = None
         model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
         self._stacked = StackedModel(jobs[0].model, self._x, self._y)
         self._canaries = [
@@ -106,17 +107,17 @@ class _Runs:
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
         where = pad_sequence(drawn, batch_first=True).to(states.device)
         inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
-        sums = torch.zeros_like(states)
-        norms = torch.zeros(where.shape, dtype=torch.float64, device=states.device)
-        chunk = self._stacked.chunk(how)
-        height = min(len(states), chunk)
-        width = max(1, chunk // height)
-        for top in range(0, len(states), height):
-            runs = slice(top, top + height)
-            for left in range(0, where.shape[1], width):
-                at = runs, slice(left, left + width)
+
+        def added(chunk: int) -> tuple[Tensor, Tensor]:
+            sums = torch.zeros_like(states)
+            norms = torch.zeros(where.shape, dtype=torch.float64, device=states.device)
+            for runs, records in tiles(where.shape[0], where.shape[1], chunk):
+                at = runs, records
                 rows = self._x[where[at]], self._y[where[at]]
                 norms[at] = self._stacked.add_clipped(sums[runs], states[runs], *rows, inside[at], how)
+            return sums, norms
+
+        (sums, norms), self._most = memory.halving(added, self._stacked.chunk(how), self._most)
         found = [row[:n] for row, n in zip(norms, reals, strict=True)]
         for place, (canaries, batch) in enumerate(zip(self._canaries, batches, strict=True)):
             if canaries is not None and len(batch) > reals[place]:

@@ -18,9 +18,10 @@ from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.canaries import SignBlocks
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
+from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
@@ -235,6 +236,7 @@ class Populations:
         self._x, self._y = first.x, first.y
         self._model = StackedModel(module, self._x, self._y)
         self._ready: dict[int, tuple[Tensor, Population]] = {}
+        self._most: int | None = None
         for watcher in watchers:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
@@ -251,19 +253,19 @@ class Populations:
 
     def _all(self, states: Tensor, clip: Clip) -> list[Population]:
         how, runs, records = clipper(clip), len(states), len(self._x)
-        sums = torch.zeros_like(states)
-        squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
-        chunk = self._model.chunk(how)
-        height = min(runs, chunk)
-        width = max(1, chunk // height)
-        for top in range(0, runs, height):
-            at = slice(top, top + height)
-            some = len(states[at])
-            for left in range(0, records, width):
-                x, y = (rows[left : left + width].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
+
+        def added(chunk: int) -> tuple[Tensor, Tensor]:
+            sums = torch.zeros_like(states)
+            squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
+            for at, places in tiles(runs, records, chunk):
+                some = len(states[at])
+                x, y = (rows[places].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
                 inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
                 norms = self._model.add_clipped(sums[at], states[at], x, y, inside, how)
                 squares[at] += norms.square().sum(1)
+            return sums, squares
+
+        (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
         return [Population(total, float(square)) for total, square in zip(sums, squares, strict=True)]
 
 
