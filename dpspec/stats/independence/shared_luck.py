@@ -1,15 +1,16 @@
 """Whether runs differ by more than chance lets them: luck that all canaries of a run share.
 
-Null: canaries are independent in every run, and in each the guesses of :mod:`dpspec.stats.independence.order_statistics`
-are right as often as those from N(mu b, 1), one mu for all. With V_t right guesses in run t of n, means M_t and
-variances S_t at the mu where the means add up to all that were right, the sum of (V_t - M_t)^2 / S_t is chi-square
-of n - 1 degrees in the limit of many canaries. Only large values tell against it.
+Null: canaries are independent in every run, and in each the guesses of
+:mod:`dpspec.stats.independence.order_statistics` are right as often as those from N(mu b, 1), one mu for all. With V_t
+right guesses in run t of n, means M_t and variances S_t at the mu where the means add up to all that were right, the
+sum of (V_t - M_t)^2 / S_t is chi-square of n - 1 degrees in the limit of many canaries. Only large values tell against
+it.
 
 One run shows nothing of it, whatever the test: if a release is, with chance g, a Gaussian one of parameter mu, and
 nothing otherwise, then a run that had the luck is to the last digit a run of the Gaussian release. So a bound that is
-above some value with chance q for the Gaussian release is above it with chance g q at least for the other, whose epsilon
-at delta is only that of the Gaussian one at delta / g. (Its mu for all deltas is the same: see ``whole_curve`` of the
-plugin ``group``.) In n runs all have the luck with chance g^n.
+above some value with chance q for the Gaussian release is above it with chance g q at least for the other, whose
+epsilon at delta is only that of the Gaussian one at delta / g. (Its mu for all deltas is the same: see ``whole_curve``
+of the plugin ``group``.) In n runs all have the luck with chance g^n.
 """
 
 from __future__ import annotations
