@@ -37,6 +37,9 @@ _USUAL_DELTA = 1e-5
 
 _MU = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
+#: Noise that is ruled out is told of up to so many times the declared one: beyond, sampling decides what leaks.
+_TOLD = 10.0
+
 #: Room for the rounding of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
@@ -106,11 +109,13 @@ def noise_ruled_out(phases: Sequence[dps.Phase], size: int, records: int, mu: fl
 
     Such noise is a / mu times the declared one, a the mu of all its steps, and all that is larger. It leaves out the
     amplification by sampling, so that with small rates less noise is ruled out too, and not told of. Nothing is said
-    where no mu is shown, or a phase has no noise.
+    where no mu is shown, where a phase has no noise, or where it is more than ten times the declared noise.
     """
     if not mu > 0.0 or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return ""
     times = mu_of_all_steps(phases, size, records) / mu
+    if times > _TOLD:
+        return ""
     declared = {phase.noise_multiplier for phase in phases}
     if len(declared) > 1:
         return f"; rules out noise {round_up(times, 4)} times as large as declared, and more"

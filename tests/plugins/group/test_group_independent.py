@@ -102,6 +102,7 @@ def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
     said = whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.5)
     assert said == "; rules out noise multipliers of 6.001 and more at these rates and steps"
     assert whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.0) == ""
+    assert whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.07) == ""  # 10.7 times the declared noise
     first = spec.phases[0]
     both = (first, first.replace(noise_multiplier=8.0))
     times = math.sqrt(9 / 16 + 9 / 64) / 0.25
