@@ -20,7 +20,9 @@ from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_c
 from dpspec.stats.conformance import run_checks
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
+from dpspec_group.independent import independent_bounds
 from dpspec_group.options import EDGES, Attack
+from dpspec_group.whole_curve import noise_ruled_out
 
 _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
@@ -76,7 +78,8 @@ def one_run_coins(attack: Attack, trial: dps.Trial) -> dict[int, str]:
 
 
 def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """For each group size: evidence, what follows from it for epsilon and mu, and an estimate that is no bound."""
+    """For each group size: evidence, what follows from it for epsilon and mu, an estimate that is no bound, and what
+    would follow from independent canaries."""
     attack, records = Attack.of(spec), _records(trials)
     coins = [one_run_coins(attack, trial) for trial in trials]
     for size in attack.sizes:
@@ -121,14 +124,15 @@ def one_run_outcomes(
     method = f"{attack.description}, {canaries} canary groups of {size}"
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
+    mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
     yield dps.Finding(
         quantity="mu",
-        value=one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence),
+        value=mu,
         bound="lower",
         rigor="statistical",
         at=dps.FrozenMap({"group_size": size}),
         scope=evidence.scope,
-        method=f"{method}, {of_curve[0]} guesses",
+        method=f"{method}, {of_curve[0]} guesses{noise_ruled_out(spec.phases, size, records, mu)}",
         source=one_run_curve.SOURCE,
         assumptions=(*coins, _GUESSES),
         confidence=confidence,
@@ -145,6 +149,7 @@ def one_run_outcomes(
             source=gaussian_fit.SOURCE,
             assumptions=(_GAUSSIAN,),
         )
+    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, (*coins, _GUESSES))
 
 
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:

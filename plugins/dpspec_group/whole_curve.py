@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
+from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper, round_up
 from dpspec_group import theory
 from dpspec_group.bounds import Curves, attaining_records, scopes
 
@@ -33,6 +33,9 @@ from dpspec_group.bounds import Curves, attaining_records, scopes
 _USUAL_DELTA = 1e-5
 
 _MU = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
+
+#: Noise that is ruled out is told of up to so many times the declared one: beyond, sampling decides what leaks.
+_TOLD = 10.0
 
 #: Room for the rounding of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
@@ -81,15 +84,38 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 def mu_interval(phases: Sequence[dps.Phase], size: int, records: int, curves: Curves, direction: str) -> Interval:
     """The least mu for which all steps together are mu-GDP for groups of ``size``: between what is attained at the
     deltas of ``curves`` and the mu of the module."""
-    squares = (
-        phase.steps * (float(pair.sensitivities[-1]) / pair.sigma) ** 2
-        for phase, pair in ((phase, theory.mixture(phase, size, records)) for phase in phases)
-    )
-    upper = math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
+    upper = mu_of_all_steps(phases, size, records)
     lower = 0.0
     for delta, epsilon in curves.intervals[size][direction].items():
         lower = max(lower, _attained_mu(epsilon.lower, delta, upper))
     return Interval(min(lower, upper), upper).by("one mu for all deltas")
+
+
+def mu_of_all_steps(phases: Sequence[dps.Phase], size: int, records: int) -> float:
+    """The mu of the module, rounded up; noise a times as large has one a times as small."""
+    squares = (
+        phase.steps * (float(pair.sensitivities[-1]) / pair.sigma) ** 2
+        for phase, pair in ((phase, theory.mixture(phase, size, records)) for phase in phases)
+    )
+    return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
+
+
+def noise_ruled_out(phases: Sequence[dps.Phase], size: int, records: int, mu: float) -> str:
+    """The noise with which no training of the declared rates and steps has as large a mu as is shown, in words.
+
+    Such noise is a / mu times the declared one, a the mu of all its steps, and all that is larger. It leaves out the
+    amplification by sampling, so that with small rates less noise is ruled out too, and not told of. Nothing is said
+    where no mu is shown, where a phase has no noise, or where it is more than ten times the declared noise.
+    """
+    if not mu > 0.0 or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
+        return ""
+    times = mu_of_all_steps(phases, size, records) / mu
+    if times > _TOLD:
+        return ""
+    declared = {phase.noise_multiplier for phase in phases}
+    if len(declared) > 1:
+        return f"; rules out noise {round_up(times, 4)} times as large as declared, and more"
+    return f"; rules out noise multipliers of {round_up(times * declared.pop(), 4)} and more at these rates and steps"
 
 
 def tpr_interval(phases: Sequence[dps.Phase], size: int, records: int, fpr: float, direction: str) -> Interval:

@@ -72,7 +72,7 @@ def of_curve(canaries: int) -> Rung:
 
     A whole curve is told by more guesses than one of its points: a twentieth of the canaries, but a hundred of few
     canaries, or two fifths where there are fewer than 250. Of Gaussian scores with mu from 0.25 to 1.7 nothing else
-    shows notably more (tests/benchmarks/attacks.py); any number is valid.
+    shows notably more (tests/benchmarks/attack_designs.py); any number is valid.
     """
     side = math.ceil(0.5 * max(canaries / 20.0, min(100.0, 0.4 * canaries)))
     return min(side, canaries - canaries // 2), min(side, canaries // 2)

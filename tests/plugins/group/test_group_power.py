@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 from scipy.stats import binom
 from support.attacks import attacked, outcomes_of, spec_at, trials_of
@@ -12,7 +13,8 @@ from support.attacks import attacked, outcomes_of, spec_at, trials_of
 from dpspec.contract import Finding, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import gaussian_fit
+from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run_curve
+from dpspec.stats.independence import order_statistics
 from dpspec_group import design, theory
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
@@ -126,6 +128,35 @@ def test_mu_over_two_hundred_seeds(epsilon: int) -> None:
         shown += [gaussian_fit.epsilon(mu, 1e-5) for mu in lower(spec, quantity="mu").values()]
     assert sum(value > truth(spec) for value in shown) <= 21
     assert median(shown) > 0.6 * truth(spec)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [2, 4, 8])
+def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
+    """Seeds 0 to 199 of the scores' law if all is as declared, without training. Bounds rise with the right guesses, so
+    that the median bound is that of their median, and those above the truth are those of large counts."""
+    spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
+    law = design.law_of(spec, prepare(spec, load_catalog()).facts.records, 1)
+    assert law is not None
+    laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
+    side, run = guess_counts.of_curve(20_000)[0], order_statistics.design(20_000)
+    of_curve, of_extremes = [], []
+    for seed in range(200):
+        source = np.random.default_rng(seed)
+        coins, u = source.integers(0, 2, 20_000), source.random(20_000)
+        scores = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
+        ordered = coins[np.argsort(scores)]
+        of_curve.append(int((ordered[:side] == 0).sum() + ordered[-side:].sum()))
+        of_extremes.append(order_statistics.right("".join(map(str, ordered)), run))
+    true = truth(spec)
+    mu = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
+    assert 0.66 * true < gaussian_fit.epsilon(mu, 1e-5) < 0.75 * true
+    largest = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
+    assert gaussian_fit.epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
+    independent = order_statistics.mu_lower([run], sorted(of_extremes)[100], 0.95)
+    assert 0.93 * true < gaussian_fit.epsilon(independent, 1e-5) < true
+    surprising = order_statistics.mu_lower([run], sorted(of_extremes)[178], 0.95)
+    assert gaussian_fit.epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
 
 
 @pytest.mark.slow

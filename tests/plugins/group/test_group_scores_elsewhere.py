@@ -87,7 +87,7 @@ def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path, catalog: Catalog
     coins, scores = scored(400, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
-    evidence, lower, mu, estimate = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower, mu, estimate, *_ = conclude(spec, [trial_of(spec, catalog)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)
@@ -127,7 +127,7 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path, catalog: Cata
 def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path, catalog: Catalog) -> None:
     written(tmp_path, *scored(200, 1.0))
     spec = spec_in(tmp_path)
-    evidence, lower, mu, _ = conclude(spec, [trial_of(spec, catalog)])
+    evidence, lower, mu, *_ = conclude(spec, [trial_of(spec, catalog)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)

@@ -1,0 +1,244 @@
+"""Bounds that hold if canaries are independent: the exact law, its domination, and what the tests of it see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpspec.stats.attacks import gaussian_fit
+from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
+from dpspec.stats.independence.order_statistics import Guesses
+
+Source = np.random.Generator
+
+
+def ranked(scores: np.ndarray, coins: np.ndarray) -> str:
+    return "".join(map(str, coins[np.argsort(scores, kind="stable")]))
+
+
+def gaussian(mu: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    return ranked(source.standard_normal(canaries) + mu * coins, coins)
+
+
+def randomised_response(epsilon: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    kept = source.random(canaries) < 1.0 / (1.0 + math.exp(-epsilon))
+    return ranked(np.where(kept, coins, 1 - coins) + 1e-9 * source.random(canaries), coins)
+
+
+def laplace(epsilon: float, canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    seen = source.laplace(0.0, 1.0 / epsilon, canaries) + coins
+    return ranked(np.abs(seen) - np.abs(seen - 1.0) + 1e-9 * source.random(canaries), coins)
+
+
+def spread(canaries: int, source: Source) -> str:
+    coins = source.integers(0, 2, canaries)
+    return ranked((1.0 + 0.3 * coins) * source.standard_normal(canaries) + coins, coins)
+
+
+def rejected_share(draw: Callable[[Source], str], seeds: int) -> float:
+    found = [curve_shape.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
+    return sum(one is not None and one.p_value <= 0.05 for one in found) / seeds
+
+
+# --- the law ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
+def test_the_law_of_one_guess_on_either_side_is_an_integral(mu: float) -> None:
+    """Of m canaries the least is out, and the largest in: both are right with a chance from their joint density."""
+    m, x = 5, np.linspace(-8.0, 8.0 + mu, 2001)
+    step = x[1] - x[0]
+    out, into = 0.5 * stats.norm.pdf(x), 0.5 * stats.norm.pdf(x - mu)
+    law = 0.5 * (stats.norm.cdf(x) + stats.norm.cdf(x - mu))
+    between = np.clip(law[None, :] - law[:, None], 0.0, None)  # of the least in rows, the largest in columns
+    exact = float(m * (m - 1) * (out @ between ** (m - 2) @ into)) * step**2
+    assert order_statistics.p_value([Guesses(m, 1, 1)], 2, mu) == pytest.approx(exact, rel=1e-6)
+
+
+def test_without_a_signal_guesses_are_fair_coins() -> None:
+    for run in (Guesses(40, 10, 7), Guesses(1000, 320, 320), Guesses(9, 1, 3)):
+        number = run.low + run.high
+        for correct in (0, number // 2, number * 5 // 8, number):
+            exact = float(stats.binom.sf(correct - 1, number, 0.5))
+            assert order_statistics.p_value([run], correct, 0.0) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize(("run", "mu"), [(Guesses(40, 10, 7), 1.2), (Guesses(30, 9, 9), 0.4), (Guesses(12, 3, 3), 2.5)])
+def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
+    """100,000 runs, seed 0: each share within five standard deviations."""
+    runs, source = 100_000, np.random.default_rng(0)
+    coins = source.integers(0, 2, (runs, run.canaries), dtype=np.int8)
+    order = (source.standard_normal((runs, run.canaries)) + mu * coins).argsort(axis=1)
+    sorted_coins = np.take_along_axis(coins, order, axis=1)
+    found = (1 - sorted_coins[:, : run.low]).sum(axis=1) + sorted_coins[:, run.canaries - run.high :].sum(axis=1)
+    for correct in range(run.low + run.high + 1):
+        share, exact = float((found >= correct).mean()), order_statistics.p_value([run], correct, mu)
+        assert abs(share - exact) <= 5.0 * math.sqrt(exact * (1.0 - exact) / runs) + 1e-5
+    mean, variance = order_statistics.moments(run, mu)
+    assert found.mean() == pytest.approx(mean, abs=5.0 * math.sqrt(variance / runs))
+    assert found.var() == pytest.approx(variance, rel=0.05)
+
+
+def test_runs_add_up() -> None:
+    one, two = Guesses(10, 2, 2), Guesses(14, 3, 4)
+    alone = [order_statistics.p_value([one], v, 1.0) for v in range(6)]
+    masses = [a - b for a, b in pairwise(alone)]
+    for correct in range(12):
+        joint = sum(p * order_statistics.p_value([two], correct - v, 1.0) for v, p in enumerate(masses))
+        assert order_statistics.p_value([one, two], correct, 1.0) == pytest.approx(joint, rel=1e-7)
+
+
+@cache
+def channels() -> tuple[tuple[str, float, np.ndarray], ...]:
+    """Laws of one canary's part with few values, given coin 0 and coin 1, and a mu for which they are mu-GDP."""
+    found = []
+    for name, absent in (("rr", [0.7, 0.3]), ("leak", [0.9, 0.1, 0.0]), ("ternary", [0.5, 0.35, 0.15])):
+        p = np.array(absent)
+        q = p[::-1]
+        order = np.argsort(q / np.maximum(p, 1e-300), kind="stable")[::-1]
+        fpr, tpr = np.cumsum(p[order])[:-1], np.cumsum(q[order])[:-1]
+        mu = float(np.max(stats.norm.ppf(tpr) - stats.norm.ppf(np.maximum(fpr, 1e-300)))) if fpr[0] > 0 else math.inf
+        if math.isfinite(mu):
+            found.append((name, mu, np.vstack([p, q])))
+    return tuple(found)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (1, 2)])
+def test_no_independent_release_beats_the_gaussian_one(index: int, low: int, high: int) -> None:
+    """All releases of five canaries, by brute force: whatever is guessed best from each stays below the theorem."""
+    _, mu, law = channels()[index]
+    m = 5
+    tails = np.zeros(low + high + 1)
+    for release in product(range(law.shape[1]), repeat=m):
+        both = law[:, list(release)]
+        chance = float(np.prod(0.5 * both.sum(axis=0)))
+        present = np.sort(both[1] / both.sum(axis=0))
+        masses = np.ones(1)
+        for right in [*(1.0 - present[:low]), *present[m - high :]]:
+            masses = np.convolve(masses, [1.0 - right, right])
+        tails += chance * masses[::-1].cumsum()[::-1]
+    for correct in range(low + high + 1):
+        assert tails[correct] <= order_statistics.p_value([Guesses(m, low, high)], correct, mu * (1 + 1e-9)) + 1e-9
+
+
+# --- the bound ----------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    canaries=st.integers(4, 150),
+    share=st.floats(0.5, 1.0),
+    mu=st.floats(0.0, 3.0),
+    more=st.floats(1e-3, 1.0),
+)
+def test_p_values_rise_with_mu_and_fall_with_right_guesses(canaries: int, share: float, mu: float, more: float) -> None:
+    run = order_statistics.design(canaries)
+    correct = math.ceil(share * (run.low + run.high))
+    p = order_statistics.p_value([run], correct, mu)
+    assert 0.0 <= p <= 1.0
+    assert order_statistics.p_value([run], correct, mu + more) >= p * (1.0 - 1e-6) - 1e-13
+    assert order_statistics.p_value([run], correct + 1, mu) <= p
+    low = order_statistics.mu_lower([run], correct, 0.95)
+    assert low == 0.0 or order_statistics.p_value([run], correct, low) <= 0.05
+    assert order_statistics.p_value([run], correct, 1.001 * low + 1e-3) > 0.05
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.502, 1.666])
+def test_it_is_above_the_truth_as_often_as_it_says(mu: float) -> None:
+    """Seeds 0 to 399: at most the 99.9% quantile of Bin(400, 0.05), and not never."""
+    run = order_statistics.design(300)
+    sources = map(np.random.default_rng, range(400))
+    correct = [order_statistics.right(gaussian(mu, 300, source), run) for source in sources]
+    above = sum(order_statistics.p_value([run], v, mu) <= 0.05 for v in correct)
+    assert 5 <= above <= stats.binom.ppf(0.999, 400, 0.05)
+
+
+@pytest.mark.parametrize(("canaries", "share"), [(1000, 0.83), (10_000, 0.94)])
+def test_it_shows_most_of_an_epsilon_of_four(canaries: int, share: float) -> None:
+    mu, run = 0.925, order_statistics.design(canaries)
+    mean, _ = order_statistics.moments(run, mu)
+    shown = gaussian_fit.epsilon(order_statistics.mu_lower([run], round(mean), 0.95), 1e-5)
+    assert share < shown / gaussian_fit.epsilon(mu, 1e-5) < 1.0
+
+
+def test_what_cannot_be_is_refused() -> None:
+    run = order_statistics.design(100)
+    with pytest.raises(ValueError, match="at least 4"):
+        order_statistics.design(3)
+    with pytest.raises(ValueError, match="100 canaries"):
+        order_statistics.right("01", run)
+    with pytest.raises(ValueError, match="negative"):
+        order_statistics.p_value([run], 50, -0.1)
+    with pytest.raises(ValueError, match="between them"):
+        order_statistics.p_value([Guesses(10, 5, 5)], 5, 1.0)
+    with pytest.raises(ValueError, match="confidence"):
+        order_statistics.mu_lower([run], 50, 1.0)
+    assert order_statistics.mu_lower([], 0, 0.95) == 0.0
+
+
+# --- the tests of what is assumed ----------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 1.7])
+def test_gaussian_curves_are_rejected_as_often_as_stated(mu: float) -> None:
+    """Seeds 0 to 119: at most the 99.9% quantile of Bin(120, 0.05)."""
+    share = rejected_share(lambda source: gaussian(mu, 600, source), 120)
+    assert 120 * share <= stats.binom.ppf(0.999, 120, 0.05)
+
+
+@pytest.mark.parametrize("draw", [randomised_response, laplace], ids=["randomised-response", "laplace"])
+def test_curves_that_are_not_gaussian_are_seen(draw: Callable[[float, int, Source], str]) -> None:
+    assert rejected_share(lambda source: draw(1.0, 1000, source), 40) >= 0.95
+
+
+def test_an_unequal_spread_is_seen() -> None:
+    assert rejected_share(lambda source: spread(2000, source), 30) >= 0.9
+
+
+def test_the_fitted_mu_is_the_true_one_and_any_rising_function_of_scores_will_do() -> None:
+    source = np.random.default_rng(5)
+    coins = source.integers(0, 2, 4000)
+    scores = source.standard_normal(4000) + 1.1 * coins
+    found = curve_shape.gaussian_shape([ranked(scores, coins)])
+    assert found is not None
+    assert found.mu == pytest.approx(1.1, abs=0.12)
+    assert curve_shape.gaussian_shape([ranked(np.exp(scores), coins)]) == found
+    assert curve_shape.gaussian_shape(["01" * 200]) is None
+
+
+def test_runs_that_share_luck_do_not_agree() -> None:
+    """Four runs of 1000; the luck of mu = 1 comes with chance one half: all alike in 1 of 8."""
+    run, seen, quiet = order_statistics.design(1000), 0, 0
+    for seed in range(16):
+        source = np.random.default_rng(seed)
+        lucky = source.integers(0, 2, 4)
+        correct = [order_statistics.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
+        p = shared_luck.runs_agree([run] * 4, correct)
+        assert p is not None
+        if 0 < lucky.sum() < 4:
+            assert p < 1e-6
+            seen += 1
+        else:
+            quiet += p > 0.05
+    assert seen >= 10
+    assert quiet >= 16 - seen - 1
+
+
+def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
+    run = order_statistics.design(2000)
+    assert shared_luck.runs_agree([run], [700]) is None
+    assert shared_luck.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="2 runs"):
+        shared_luck.runs_agree([run] * 2, [700])
