@@ -3,7 +3,8 @@
 Coordinate i of a layer belongs to direction i mod W, with the sign S[(i div W) mod R, i mod W]; S is a fixed table of
 R by W random signs. The directions are orthogonal, and together they hold every coordinate, so that Gaussian noise of
 deviation s gives independent N(0, s^2) along them, and noise that is used again at another step shows in their products
-(:mod:`~dpspec.recording.watching.repeated_noise` looks within a step). It takes one addition for each coordinate, and no memory that grows with the model.
+(:mod:`~dpspec.recording.watching.repeated_noise` looks within a step). It takes one addition for each coordinate, and
+no memory that grows with the model.
 """
 
 from __future__ import annotations
