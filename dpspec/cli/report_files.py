@@ -25,6 +25,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: The format whose lines are meant to be obeyed.
 COMMANDS = "github"
 
+#: Parts of a spec that name no files: a report may be called as an audit is.
+_NO_FILES = ("name", "description", "claims")
+
 #: The path that means stdout.
 STDOUT = "-"
 
@@ -79,7 +82,8 @@ def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
     if key is not None:
         found.add(os.fspath(key))
     for spec in loaded.specs:
-        found |= {os.path.join(spec.directory, text) for text in _texts(spec.to_json())}
+        values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
+        found |= {os.path.join(spec.directory, text) for text in _texts(values)}
     return found
 
 

@@ -108,6 +108,8 @@ def test_a_link_to_a_spec_is_replaced_and_the_spec_stays() -> None:
     assert Path("a.yaml").read_text() == SPEC
     assert not Path("link").is_symlink()
     assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0  # an earlier report of ours
+    for _ in range(2):
+        assert main(["run", "a.yaml", "--report", "json=ordinary"]) == 0  # called as the audit is
 
 
 def test_figures_are_drawn_whatever_backend_the_environment_names(tmp_path: Path) -> None:
