@@ -43,6 +43,16 @@ def test_report_into_a_file(dpspec, stored, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.json", "result.json"]
 
 
+def test_no_report_replaces_the_result_that_it_is_of(dpspec, stored, tmp_path):
+    before = stored.read_bytes()
+    (tmp_path / "link.json").symlink_to(stored)
+    for output in (stored, tmp_path / "link.json"):
+        ended = dpspec("report", stored, "--format", "markdown", "-o", output)
+        assert ended.code == 2
+        assert "is the result that is read" in ended.err
+    assert stored.read_bytes() == before
+
+
 def test_report_of_an_unknown_format(dpspec, stored):
     ended = dpspec("report", stored, "--format", "jsn")
     assert ended.code == 2

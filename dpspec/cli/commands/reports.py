@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,8 @@ def report(
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import read_results
 
+    if output is not None and any(os.path.realpath(path) == os.path.realpath(output) for path in results):
+        raise UsageError(f"--output {output} is the result that is read; give it a path of its own")
     stored = read_results(results)
     if format_ is None and output is None:
         show_on_terminal(stored, internal=internal)

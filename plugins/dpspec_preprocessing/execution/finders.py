@@ -131,14 +131,10 @@ class Products:
         self._scale = float(np.ldexp(1.0, min(1000, -int(np.frexp(np.abs(centred).max(initial=0.0))[1]))))
         centred = centred * self._scale
         squares = np.einsum("ij,ij->i", centred, centred)
-        # Products of float32 are as exact as that only where nobody asked for coarser ones.
-        exact = torch.get_float32_matmul_precision() != "highest"
-        kind = torch.float64 if exact else torch.float32
-        self._rows = torch.tensor(centred, dtype=kind, device=device)
-        self._squares = torch.tensor(squares, dtype=kind, device=device)
+        self._rows = torch.tensor(centred, dtype=torch.float32, device=device)
+        self._squares = torch.tensor(squares, dtype=torch.float32, device=device)
         self._weights = torch.tensor(weight, dtype=torch.float64, device=device)
-        unit = 2.0**-53 if exact else 2.0**-24
-        self._slack = (4.0 * x.shape[1] + 64.0) * unit * float(squares.max(initial=0.0))
+        self._slack = (4.0 * x.shape[1] + 64.0) * 2.0**-24 * float(squares.max(initial=0.0))
         self._block = max(1, _PRODUCTS // max(1, len(x)))
 
     def weights_within(self, radius: float) -> Array:
@@ -169,8 +165,11 @@ class Products:
 
     def _split(self, rows: Array, radius: float) -> tuple[Any, list[tuple[Array, Array]]]:
         """Who surely lies within ``radius`` of ``rows``, (b, n) on the device, and in pairs the close calls that do."""
+        from dpspec.training.device import full_precision
+
         at = self._rows[rows]
-        squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * at @ self._rows.T
+        with full_precision(self._rows.device):
+            squared = self._squares[rows][:, None] + self._squares[None, :] - 2.0 * at @ self._rows.T
         limit = (radius * self._scale) * (radius * self._scale)
         sure = squared <= limit - self._slack
         left, right = ((squared <= limit + self._slack) & ~sure).nonzero(as_tuple=True)
