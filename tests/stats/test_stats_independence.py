@@ -99,7 +99,7 @@ def test_runs_add_up() -> None:
 
 
 def least_mu(absent: np.ndarray, present: np.ndarray) -> float:
-    """The least mu for which a part with these laws, of few values, is mu-GDP: its tests are the corners and between."""
+    """The least mu for which a part with these laws, of few values, is mu-GDP: its power at each corner says."""
     order = np.argsort(present / absent)[::-1]
     fpr, tpr = np.cumsum(absent[order])[:-1], np.cumsum(present[order])[:-1]
     return float(np.max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr)))
