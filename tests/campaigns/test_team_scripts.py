@@ -20,9 +20,9 @@ def test_two_lines_are_all_that_a_recording_adds_to_a_script_with_opacus(name: s
     assert [line.partition("(")[0] for line in added] == ["import dpspec", "with dpspec.record"]
 
 
-def test_a_loop_of_one_s_own_says_four_things_a_step() -> None:
+def test_a_loop_of_one_s_own_says_five_things_a_step() -> None:
     added = {line.partition("(")[0] for line in campaign.added("plain_microbatches")}
-    told = {"run.sampled", "run.clipped", "run.noised", "run.stepped"}
+    told = {"run.sampled", "run.clipped", "run.summed", "run.noised", "run.stepped"}
     assert added == {"import dpspec", "recording = dpspec.record", "with recording as run:", *told}
 
 

@@ -68,7 +68,7 @@ def test_a_bound_alone_needs_no_more_than_its_formula(site, bounded, environment
     done = execute("pytest", "-q", "-p", "no:cacheprovider", str(bounded), env=environment(site), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     example = site / "dpspec_plain_count" / "example.yaml"
-    done = execute("dpspec", "run", str(example), env=environment(site), cwd=tmp_path)
+    done = execute("dpspec", "run", "-v", str(example), env=environment(site), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "epsilon <= 1.5  at delta 1e-6, group_size 3" in done.stdout
     asked = ["--set", "audit={method: many-run}"]
@@ -88,7 +88,7 @@ def test_what_is_written_is_short(project, bounded):
 
 def test_its_example_runs(site, environment, tmp_path):
     example = site / "dpspec_noisy_count" / "example.yaml"
-    done = execute("dpspec", "run", str(example), env=environment(site), cwd=tmp_path)
+    done = execute("dpspec", "run", "-v", str(example), env=environment(site), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "noisy-count-example" in done.stdout
     assert "PROVED" in done.stdout
