@@ -102,7 +102,7 @@ def test_one_score_that_knows_its_coin_is_not_seen(script: ModuleType, catalog: 
 
 
 def test_the_table_that_jax_privacy_left(catalog: Catalog, tmp_path: Path) -> None:
-    """``scripts/jax_scores.py`` says how it was made, and that 2.0.0 printed a lower bound of 0.1862 of the same scores.
+    """``scripts/jax_scores.py`` says how it was made, and that jax-privacy printed 0.1862 of the same scores.
 
     That is ``CanaryScoreAuditor(in, out).epsilon_one_run(significance=0.05, delta=1e-5)``: only canaries called in, and
     a share of the level for each of 17 thresholds. Guesses of both kinds, at five counts fixed before, show more.
