@@ -64,7 +64,7 @@ def measure(folder: Path, suffix: str, rows: int, method: str, mu: float) -> tup
         run.wait()
     seconds = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024.0
-    lines = [line.strip() for line in printed.splitlines() if "one: " in line or "interval" in line]
+    lines = [line.strip() for line in printed.splitlines() if " one [" in line]
     return seconds, _processor_seconds() - used, peak, " ".join(lines[:2]) if lines else printed[-300:]
 
 
