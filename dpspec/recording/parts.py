@@ -52,9 +52,7 @@ class Parts:
                 f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out"
             )
         self._require_one_model()
-        if self.planted is not None and self.planted.kind == GRADIENTS:
-            batches = None if self.sampler is None else self.sampler.batches
-            refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
+        self._require_fit()
 
     def _require_one_model(self) -> None:
         """Raise ``UsageError`` where the optimizer steps parameters that the model does not hold."""
@@ -66,6 +64,12 @@ class Parts:
                 f"optimizer: {strange} of its parameters are none of the model's; give the model that it trains, "
                 "as make_private returned it"
             )
+
+    def _require_fit(self) -> None:
+        """Raise ``UsageError`` where gradient canaries were planted, and cannot enter."""
+        if self.planted is not None and self.planted.kind == GRADIENTS:
+            batches = None if self.sampler is None else self.sampler.batches
+            refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
 
     @property
     def workers(self) -> int:
@@ -79,9 +83,10 @@ class Parts:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def gradient_canaries(self) -> GradientCanaries | None:
-        """Those that were planted, where canaries are gradients; raises as they do."""
+        """Those that were planted, where canaries are gradients, for a recording that begins now; raises as they do."""
         if self.planted is None or self.planted.kind != GRADIENTS:
             return None
+        self._require_fit()  # another recorder may have begun since this one was made
         return GradientCanaries(self.planted, self.noisy_parameters())
 
     def trained_parameters(self) -> list[nn.Parameter]:

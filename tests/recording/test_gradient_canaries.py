@@ -151,6 +151,35 @@ def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
     assert counts[coins == 1].mean() == pytest.approx(20 * 0.25, abs=5 * np.sqrt(20 * 0.25 * 0.75 / coins.sum()))
 
 
+def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
+    """A pass that was left early, and every other batch left out: each canary adds the clip norm at most once a step.
+
+    (Opacus itself refuses to add up several Poisson batches in one step.)
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = training(3, noise=0.0)
+        entered = []
+        own = parts["optimizer"].step_hook
+
+        def hook(this):
+            own(this)
+            entered.append(float(torch.cat([p.summed_grad.reshape(-1) for p in this.params]).norm()))
+
+        parts["optimizer"].attach_step_hook(hook)
+        with dpspec.record(tmp_path / "run", **parts) as run:
+            next(iter(parts["loader"]))
+            drawn = []
+            for number, (x, y) in enumerate(parts["loader"]):
+                if number % 2:
+                    (0.0 * cross_entropy(parts["model"](x), y)).backward()
+                    drawn.append(run._samples.latest())
+                    parts["optimizer"].step()
+                    parts["optimizer"].zero_grad()
+    assert len(entered) == 2
+    assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), clip=st.floats(1e-3, 1e3), count=st.integers(8, 30))
 def test_directions_are_orthogonal_no_longer_than_the_clip_norm_and_follow_from_the_seed(seed, clip, count):
@@ -225,8 +254,13 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
         parts = training(0)
     with pytest.raises(UsageError, match="give it the loader"):
         dpspec.record(tmp_path / "a", **{**parts, "loader": None}, planted=planted)
-    with dpspec.record(tmp_path / "one", **parts), pytest.raises(UsageError, match=r"add_noise .* was replaced"):
-        dpspec.record(tmp_path / "two", **parts)
+    made_before = dpspec.record(tmp_path / "two", **parts)
+    with dpspec.record(tmp_path / "one", **parts):
+        with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
+            dpspec.record(tmp_path / "three", **parts)
+        with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
+            made_before.__enter__()
+    assert not (tmp_path / "two").exists()
     with pytest.raises(UsageError, match="8 gradient canaries need a coordinate each, and 4 are trained"):
         GradientCanaries(planted, [nn.Parameter(torch.zeros(4))])
     with pytest.raises(UsageError, match="half precision"):
