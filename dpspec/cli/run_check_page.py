@@ -169,8 +169,10 @@ def _canaries(checked: CheckedRun) -> str:
     if found is None:
         return f"nothing: {unscored_of(checked.run)}"
     model = "the final model" if found.final else "another model than the recorder saw last"
+    model = "the noisy gradients of all steps" if found.gradients else model
+    what = "clipped gradient" if found.gradients else "record"
     said = (
-        f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a record that is put to nothing, from "
+        f"epsilon >= {lower(found.lower)} at {CONFIDENCE:.0%} confidence, for a {what} that is put to nothing, from "
         f"{model}; {found.canaries} canaries can show {nearest(found.largest)} at most"
     )
     if found.contradicts:
@@ -309,6 +311,7 @@ def _canary_json(checked: CheckedRun) -> Mapping[str, Any] | None:
         "largest": found.largest,
         "confidence": CONFIDENCE,
         "adjacency": "zero-out",
+        "access": "all-iterates" if found.gradients else "final-model",
         "guesses": list(found.guesses),
         "correct": list(found.correct),
         "p_value": found.p_value,

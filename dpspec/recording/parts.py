@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Header
+from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
+from dpspec.recording.planting.kinds import GRADIENTS
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.watching import recognised
 from dpspec.recording.watching.accountant_watch import AccountantWatch
@@ -50,6 +52,7 @@ class Parts:
                 f"records is {told}, and the planted data set has {len(self.planted)} places: leave it out"
             )
         self._require_one_model()
+        self._require_fit()
 
     def _require_one_model(self) -> None:
         """Raise ``UsageError`` where the optimizer steps parameters that the model does not hold."""
@@ -62,6 +65,12 @@ class Parts:
                 "as make_private returned it"
             )
 
+    def _require_fit(self) -> None:
+        """Raise ``UsageError`` where gradient canaries were planted, and cannot enter."""
+        if self.planted is not None and self.planted.kind == GRADIENTS:
+            batches = None if self.sampler is None else self.sampler.batches
+            refuse_unfit(self.clipping, self.optimizer, batches, self.workers)
+
     @property
     def workers(self) -> int:
         """How many processes load data ahead."""
@@ -72,6 +81,13 @@ class Parts:
         if self.clipping is not None:
             return list(self.optimizer.params)
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    def gradient_canaries(self) -> GradientCanaries | None:
+        """Those that were planted, where canaries are gradients, for a recording that begins now; raises as they do."""
+        if self.planted is None or self.planted.kind != GRADIENTS:
+            return None
+        self._require_fit()  # another recorder may have begun since this one was made
+        return GradientCanaries(self.planted, self.noisy_parameters())
 
     def trained_parameters(self) -> list[nn.Parameter]:
         """Those, and whatever else of the model or of the optimizer is trained."""
@@ -131,7 +147,7 @@ class Parts:
             layers=layers,
             width=width_of([size for _, size in layers]),
             secure=_is_cryptographic(optimizer, self._engine),
-            canaries=0 if planted is None else len(planted.canaries),
+            canaries=0 if planted is None else planted.count,
             canary_kind="" if planted is None else planted.kind,
             left_out=0 if planted is None else planted.left_out,
             commitment="" if planted is None else planted.source.commitment,

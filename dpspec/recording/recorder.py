@@ -60,7 +60,8 @@ def record(
     claim about a loop of one's own is proved. Opacus' own optimizer and loader say all of it themselves.
 
     planted: what :func:`dpspec.plant` returned, for a loop without a loader; a loader over it says so itself. Once the
-    block is over :meth:`Recorder.score` scores its canaries.
+    block is over :meth:`Recorder.score` scores its canaries. Those of kind ``gradients`` are the one thing that the
+    recorder adds to a training, to the sums of clipped gradients, as whoever plants them asks for.
 
     Raises ``UsageError`` for a folder that holds anything, and for what the recorder does not know, by name: wrappers
     that spread a step over processes, optimizers that are derived from Opacus'.
@@ -76,7 +77,7 @@ class Recorder:
     """Watches one training; made by :func:`record`.
 
     A fault while looking on is told of by a warning and ends the recording, never the training. Nothing here draws a
-    random number, and no tensor of the training is written to.
+    random number of the training's, and none of its tensors is written to, but for gradient canaries that were planted.
     """
 
     def __init__(
@@ -105,6 +106,9 @@ class Recorder:
         self._samples, notes = self._watch_sampler()
         header = parts.header(notes)
         try:
+            self._gradients = parts.gradient_canaries()
+            if self._gradients is not None and self._samples is None:
+                raise UsageError("gradient canaries cannot enter this training: its sampler cannot be watched")
             self._writer = RunWriter(self.folder, header)
         except BaseException:
             if self._samples is not None:
@@ -223,7 +227,7 @@ class Recorder:
 
     # Once the block is over.
 
-    def score(self, model: nn.Module, loss: Loss, *, batch_size: int = 256) -> None:
+    def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
         """Score all canaries of the planted data set, those that are in and those that are left out, and write it down.
 
         model: the one that was trained. loss: ``loss(model, batch)`` gives the loss of each record of a batch, (b,), as
@@ -232,10 +236,13 @@ class Recorder:
         gradients, and is not told which of them are in. Coins and scores go to ``canaries.npz`` in the folder, which
         speaks of records and is not for publication. ``dpspec check`` shows what they prove.
 
+        Of canaries of kind ``gradients`` neither model nor loss is asked for: the score is how far all gradients that
+        the optimizer stepped with went along the canary's direction.
+
         Canaries are scored once: whoever scores again, and takes what shows most, has no bound.
 
-        Raises ``UsageError`` where nothing was planted, before the end of the block, for a second time, or where
-        ``loss`` does not give a number for each record.
+        Raises ``UsageError`` where nothing was planted, before the end of the block, for a second time, where ``loss``
+        does not give a number for each record, without a model and a loss of records, and with one of gradients.
         """
         planted, writer = self._parts.planted, self._ended
         if planted is None:
@@ -245,11 +252,18 @@ class Recorder:
         if writer is None:
             why = "the recording came to no end" if self._begun and self._writer is None else "the block is not over"
             raise UsageError(f"run.score is for after the block: {why}")
-        collate = getattr(self._parts.loader, "collate_fn", None) or planted.collate or default_collate
-        values = scores_of(model, loss, planted.canaries, collate, batch_size)
+        if self._gradients is not None:
+            if model is not None or loss is not None:
+                raise UsageError("canaries of kind 'gradients' are scored by no model and no loss: write run.score()")
+            values, final = self._gradients.scores(), True
+        elif model is None or loss is None:
+            raise UsageError("canaries that are records are scored by a model and a loss: run.score(model, loss)")
+        else:
+            collate = getattr(self._parts.loader, "collate_fn", None) or planted.collate or default_collate
+            values, final = scores_of(model, loss, planted.canaries, collate, batch_size), self._is_final(model)
         content = table(planted.coins, values, planted.source)
         self._scored = True
-        writer.scored(content, canaries=len(planted.canaries), final=self._is_final(model))
+        writer.scored(content, canaries=planted.count, final=final)
 
     def _is_final(self, model: nn.Module) -> bool:
         """Whether a model has the parameters of the recorded one, which are those that its last step left."""
@@ -278,7 +292,8 @@ class Recorder:
     def _watch_optimizer(self) -> tuple[OpacusWatch | None, list[Any]]:
         parts = self._parts
         if parts.clipping is not None:
-            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch)
+            entering = None if self._gradients is None else self._enter_canaries
+            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, entering)
             watch.attach(self._before, self._after, self._guarded)
             return watch, []
         if parts.optimizer is None:
@@ -293,6 +308,14 @@ class Recorder:
         assert self._opacus is not None
         self._opacus.step.outside = self._watch.moved()
         self._opacus.look_before_update()
+        if self._gradients is not None:
+            self._gradients.look()
+
+    def _enter_canaries(self, clip_norm: float) -> Tensor:
+        """Those of the batch that was drawn for this step."""
+        assert self._gradients is not None
+        assert self._samples is not None
+        return self._gradients.enter(self._samples.latest(), clip_norm)
 
     def _after(self) -> None:
         assert self._opacus is not None

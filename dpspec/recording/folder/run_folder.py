@@ -43,7 +43,7 @@ _LONGEST_END = 1 << 20
 @dataclass(frozen=True, kw_only=True)
 class Scored:
     """That canaries were scored. digest: SHA-256 of their file. final: whether by the recorded model as its last step
-    left it."""
+    left it, or, of gradient canaries, by the gradients that were recorded."""
 
     canaries: int
     digest: str

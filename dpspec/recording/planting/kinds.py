@@ -20,6 +20,9 @@ from dpspec.text import closest, did_you_mean
 #: A record's label is under one of these, where it is a mapping and nobody says which.
 _LABELS = ("label", "labels", "y", "target")
 
+#: The kind of canaries that are no records: they are added to sums of gradients.
+GRADIENTS = "gradients"
+
 #: Where in a record something is.
 Place: TypeAlias = int | str
 
@@ -37,8 +40,9 @@ class Recipe:
     def make(self, kind: str) -> list[Any]:
         """The canaries; ``UsageError`` where there is no such kind, or records are not such as it needs."""
         if kind not in KINDS:
-            near = did_you_mean(closest(kind, list(KINDS)))
-            raise UsageError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}{near}")
+            known = [*KINDS, GRADIENTS]
+            near = did_you_mean(closest(kind, known))
+            raise UsageError(f"kind must be one of {', '.join(known)}, got {kind!r}{near}")
         return KINDS[kind](self)
 
     def drawn(self) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from dpspec.errors import UsageError
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.planting.alike import Collate, require_alike
 from dpspec.recording.planting.coins import Array, CoinSource
-from dpspec.recording.planting.kinds import Recipe
+from dpspec.recording.planting.kinds import GRADIENTS, Recipe
 
 #: With fewer canaries than this nothing can be shown, and more are not read.
 LEAST, MOST = 8, MOST_CANARIES
@@ -45,9 +45,11 @@ def plant(
     """The data set with places for canaries, each of which is in or left out by a fair coin of its own.
 
     dataset: a map-style one of torch. kind: ``mislabelled`` (records with a wrong label), ``noise`` (random features, a
-    random label), ``blank`` (all features zero, at most one for each label) or ``duplicate`` (records as they are,
-    once more); count: how many, from 8 to 10**6; classes: how many labels there are, which are 0, 1, ...; label: where
-    in a record its label is, by default its last part, or the only one of the keys label, labels, y and target.
+    random label), ``blank`` (all features zero, at most one for each label), ``duplicate`` (records as they are, once
+    more) or ``gradients`` (no records: the recorder adds each as a clipped gradient to the sum of a step that drew its
+    place; for Opacus' optimizer with flat clipping); count: how many, from 8 to 10**6; classes: how many labels there
+    are, which are 0, 1, ...; label: where in a record its label is, by default its last part, or the only one of the
+    keys label, labels, y and target.
     records: instead of kind and count, canaries of one's own, each as the data set's records are (tensors, tuples or
     dictionaries of tensors). collate: the loader's ``collate_fn``, where it is not torch's own: canaries are put
     together with a record by it here, so that what does not fit is told of before training. seed: in [0, 2**63), what
@@ -77,6 +79,10 @@ def plant(
     if classes is not None and (type(classes) is not int or classes < 1):
         raise UsageError(f"classes must be a whole number from 1 on, got {classes!r}")
     source = CoinSource.of(seed)
+    if kind == GRADIENTS:
+        if classes is not None or label is not None or collate is not None:
+            raise UsageError("canaries of kind 'gradients' are no records: leave classes, label and collate out")
+        return Planted(dataset, [], source, kind, count=number)
     if records is not None:
         kind, canaries = "crafted", list(records)
     else:
@@ -90,22 +96,30 @@ class Planted(Dataset[Any]):
     """A data set of ``n`` records with ``m`` places for canaries behind them; made by :func:`plant`.
 
     kind: of the canaries, ``crafted`` for those of the caller. canaries: all of them, those that are in and those that
-    are left out. collate: how batches are put together; None for torch's own way.
+    are left out; none of kind ``gradients``, which are no records. count: m. collate: how batches are put together;
+    None for torch's own way.
     """
 
     def __init__(
-        self, dataset: Any, canaries: list[Any], source: CoinSource, kind: str, collate: Collate | None = None
+        self,
+        dataset: Any,
+        canaries: list[Any],
+        source: CoinSource,
+        kind: str,
+        collate: Collate | None = None,
+        count: int | None = None,
     ) -> None:
         """As for :func:`plant`."""
         self.dataset, self.canaries, self.kind, self.source = dataset, canaries, kind, source
         self.collate = collate
         self._records = len(dataset)
-        self._coins = source.coins(len(canaries))
+        self.count = len(canaries) if count is None else count
+        self._coins = source.coins(self.count)
         self._there = np.concatenate([np.ones(1, dtype=np.int8), self._coins])
 
     def __len__(self) -> int:
         """How many places there are, n + m."""
-        return self._records + len(self.canaries)
+        return self._records + self.count
 
     @property
     def coins(self) -> Array:
@@ -118,7 +132,7 @@ class Planted(Dataset[Any]):
         return int((self._coins == 0).sum())
 
     def present(self, indices: Any) -> Any:
-        """The indices that are there, in their order, without those of canaries that are left out.
+        """The indices that contribute, in their order: without those of canaries that are left out.
 
         indices: (b,) a tensor, and then so is the answer; or a sequence, of which it is a list.
         """
@@ -131,7 +145,13 @@ class Planted(Dataset[Any]):
         return torch.from_numpy(kept).to(indices.device) if isinstance(indices, Tensor) else kept.tolist()
 
     def __getitem__(self, index: Any) -> Any:
-        """One record; ``UsageError`` in the place of a canary that is left out, ``IndexError`` beyond the last."""
+        """One record; ``UsageError`` in the place of a canary that is left out or is no record, ``IndexError`` beyond
+        the last."""
+        if self.kind == GRADIENTS and not self._fetched([int(index)]):
+            raise UsageError(
+                f"place {int(index)} of the planted data set holds no record, its canary is a gradient or nothing: "
+                "fetch batches, as torch's loaders do"
+            )
         if not self.present([int(index)]):
             raise UsageError(
                 f"place {int(index)} of the planted data set is empty, its canary is left out: fetch batches, as "
@@ -141,11 +161,16 @@ class Planted(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A batch, as torch's loaders ask for it: the records that are there."""
-        return [self._fetch(index) for index in self.present(indices)]
+        return [self._fetch(index) for index in self._fetched(indices)]
 
     def __iter__(self) -> Iterator[Any]:
         """All records that are there, in order."""
-        return (self._fetch(index) for index in self.present(range(len(self))))
+        return (self._fetch(index) for index in self._fetched(range(len(self))))
+
+    def _fetched(self, indices: Sequence[int]) -> list[int]:
+        """Those that are there and are records."""
+        there: list[int] = self.present(list(indices))
+        return there if self.kind != GRADIENTS else [index for index in there if index < self._records]
 
     def _fetch(self, index: int) -> Any:
         return self.dataset[index] if index < self._records else self.canaries[index - self._records]

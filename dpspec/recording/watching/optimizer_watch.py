@@ -24,11 +24,17 @@ from dpspec.recording.watching.pending_step import PendingStep
 #: What is called when the inner optimizer is about to step, and when it has stepped.
 Moment = Callable[[], None]
 
+#: Adds gradient canaries to the sums of a step before noise is, by its clip norm; gives the norm of each, (k,).
+Entering = Callable[[float], Tensor]
+
 
 class OpacusWatch:
     """Fills in the pending step of a recorder."""
 
-    def __init__(self, optimizer: Any, clipping: str, model: Any, sketch: NoiseSketch) -> None:
+    def __init__(
+        self, optimizer: Any, clipping: str, model: Any, sketch: NoiseSketch, entering: Entering | None = None
+    ) -> None:
+        self._entering = entering
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._undo: list[Callable[[], None]] = []
         self._scaled: Tensor | None = None
@@ -136,6 +142,7 @@ class OpacusWatch:
         return result
 
     def _around_noise(self, original: Callable[[], Any]) -> Any:
+        self._guarded(self._enter)
         result = original()
 
         def look() -> None:
@@ -156,6 +163,15 @@ class OpacusWatch:
 
         self._guarded(look)
         return result
+
+    def _enter(self) -> None:
+        """Gradient canaries are contributions of this step as any."""
+        if self._entering is None:
+            return
+        norms = self._entering(float(self._optimizer.max_grad_norm))
+        self.step.rows += len(norms)
+        if self.step.norms:
+            self.step.norms.append(norms)
 
     def look_before_update(self) -> None:
         """The inner optimizer is about to step: count it where gradients are not what the noisy, scaled sum was."""

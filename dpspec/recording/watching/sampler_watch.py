@@ -72,6 +72,10 @@ class SamplerWatch:
         drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
         self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
 
+    def latest(self) -> Indices:
+        """The batch that was drawn last, of those that no step took yet; nothing where there is none."""
+        return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
+
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The records drawn for a step that added up ``rows`` contributions, and in how many batches; None of none.
 

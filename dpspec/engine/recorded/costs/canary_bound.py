@@ -3,8 +3,10 @@
 Flipping one coin makes of the training another one, on data of which one record more, or less, contributes to the
 batches that draw its place; all else agrees. So if what ran is (epsilon, delta)-DP for a record that is put to nothing
 (zero-out), the theorem on one run holds of the guesses of all coins (:mod:`dpspec.stats.attacks.one_run`). The same
-pair is one of add-remove where no constant follows from the number of records. Guess counts follow from the number of
-canaries alone, and equal scores keep the order of places, which knows no coin.
+pair is one of add-remove where no constant follows from the number of records. Canaries that are gradients
+(:mod:`dpspec.recording.planting.gradients`) are such contributions too, chosen by an adversary who chooses gradients;
+they are scored by the gradients of all steps, which somebody who sees the final model alone does not have. Guess counts
+follow from the number of canaries alone, and equal scores keep the order of places, which knows no coin.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canari
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import exact, lower, upper
+from dpspec.recording.planting.kinds import GRADIENTS
 from dpspec.stats.attacks import guess_counts
 
 #: A lower bound is no larger than the truth with this probability.
@@ -40,7 +43,8 @@ class CanaryBound:
     lower: epsilon is at least this, at :data:`CONFIDENCE`. largest: what would have been shown, had all guesses been
     right. upper: the certified epsilon of the schedule; None where it has none, and infinite where it is. p_value: of
     what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
-    final: whether the model that was scored is the recorded one as its last step left it.
+    final: whether the model that was scored is the recorded one as its last step left it; of gradients always, which
+    are scored by what was recorded. gradients: whether canaries are gradients, and scored by those of all steps.
     """
 
     delta: float
@@ -53,6 +57,7 @@ class CanaryBound:
     upper: float | None
     p_value: float
     final: bool
+    gradients: bool
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -97,13 +102,15 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         upper=upper_end,
         p_value=guess_counts.p_value(number, guesses, correct, points),
         final=run.scored is not None and run.scored.final,
+        gradients=_of_gradients(run),
         assumptions=_assumptions(run),
     )
 
 
 def evidence_of(run: RecordedRun, found: CanaryBound) -> Evidence:
-    """The same for the judge of a spec: of the pipeline that ran, for zero-out, to who sees the final model."""
-    header = run.header
+    """The same for the judge of a spec: of the pipeline that ran, for zero-out, to who sees the final model, or, of
+    gradients that somebody chose, every iterate."""
+    header, gradients = run.header, found.gradients
     return Evidence(
         id="canaries",
         kind="one-run-ladder",
@@ -112,14 +119,15 @@ def evidence_of(run: RecordedRun, found: CanaryBound) -> Evidence:
         ),
         scope=Scope(
             adjacency=ZERO_OUT,
-            access="final-model",
-            adversary="record",
+            access="all-iterates" if gradients else "final-model",
+            adversary="gradient" if gradients else "record",
             data="planted",
             pipeline="executed",
             min_records=max(0, (header.records or 0) - header.canaries),
         ),
         at=FrozenMap({"delta": found.delta, "group_size": 1}),
-        method=f"one run, final model, {found.canaries} canaries of a recorded script",
+        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries of a "
+        "recorded script",
         source=guess_counts.SOURCE,
         power=found.largest,
         assumptions=found.assumptions,
@@ -136,7 +144,10 @@ def told_against(
     counted: whether the claim is about neighbours of which one has a record more while constants follow from the number
     of records. Canaries are no such neighbours, and refute no such claim.
     """
-    shown = f"by {found.canaries} canaries epsilon is at least {lower(found.lower)}, at {CONFIDENCE:.0%} confidence"
+    seen = ", to who sees the gradients of all steps," if found.gradients else ""
+    shown = (
+        f"by {found.canaries} canaries{seen} epsilon is at least {lower(found.lower)}, at {CONFIDENCE:.0%} confidence"
+    )
     beyond = found.lower > epsilon and not counted
     if not (found.contradicts or found.above or beyond):
         return None
@@ -165,6 +176,10 @@ def outcomes(read: CanaryScores) -> str:
     return bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
 
 
+def _of_gradients(run: RecordedRun) -> bool:
+    return run.header.canary_kind == GRADIENTS
+
+
 def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
     """What the lower bound rests on, in the order in which a reader should doubt it."""
     header = run.header
@@ -172,7 +187,9 @@ def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
         Assumption(
             name="blind-training",
             status="declared",
-            text="the training got its canaries from the planted data set alone, and neither it nor the loss looked at "
+            text="the training got its canaries from the recorder alone, and did not look at their coins"
+            if _of_gradients(run)
+            else "the training got its canaries from the planted data set alone, and neither it nor the loss looked at "
             "their coins",
         ),
         Assumption(

@@ -1,0 +1,123 @@
+"""Canaries that are gradients: each a direction of its own, which enters the clipped sum as a record would.
+
+*Places.* A gradient canary has a place in the planted data set and no record in it. The training's own sampler draws
+the places, at the rate of the records. At a step whose batch drew the place of a canary that is in, the recorder adds
+the canary's vector, as long as the clip norm, to the sum of clipped gradients before noise is added to it. Of several
+batches that were drawn since the step before, those of the last one enter. So a coin more or less is one contribution
+of at most the clip norm, drawn as a record is, that is put to nothing (zero-out). Only clipping is not put to the test.
+
+*Directions.* Canary i has ``b`` coordinates to itself, drawn without repetition among all d, with random signs: unit
+vectors that are orthogonal to each other, fixed by the seed before the first step, by another stream than the coins.
+
+*Scores.* The inner product of each direction with the sum of all gradients that the inner optimizer stepped with. No
+score knows at which steps its canary was drawn. Whoever sees every iterate of plain SGD has seen these gradients. They
+are what DP-SGD releases, so that its epsilon bounds what anybody can tell from them (Nasr et al. 2023,
+https://arxiv.org/abs/2302.07956, and Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.errors import UsageError
+from dpspec.recording.planting.coins import Array
+from dpspec.recording.planting.planted import Planted
+
+#: No direction has more coordinates: it would see no more, and take more memory.
+MOST_COORDINATES = 256
+
+#: A canary is as long as the clip norm but for this part of it, so that rounding makes none longer.
+_SHORTER = 1e-6
+
+
+class GradientCanaries:
+    """The canaries of one recording, in the coordinates of its noisy parameters.
+
+    Between steps it keeps ``m`` sums and m directions of at most :data:`MOST_COORDINATES` coordinates. It draws from
+    the planting's own stream of randomness, and from no generator of the training.
+    """
+
+    def __init__(self, planted: Planted, parameters: Sequence[nn.Parameter]) -> None:
+        """``parameters``: what noise is added to, in order. Raises ``UsageError`` where they are in half precision, or
+        have fewer coordinates than there are canaries."""
+        kinds = {p.dtype for p in parameters}
+        if not kinds <= {torch.float32, torch.float64}:
+            raise UsageError(
+                "gradient canaries need parameters in float32 or float64, as half precision rounds what they add: "
+                "train in mixed precision, or plant records"
+            )
+        size, count = sum(p.numel() for p in parameters), planted.count
+        if size < count:
+            raise UsageError(
+                f"{count} gradient canaries need a coordinate each, and {size} are trained: plant {size} at most"
+            )
+        self._parameters, self._first = list(parameters), len(planted) - count
+        own = min(size // count, MOST_COORDINATES)
+        chance = planted.source.generator()
+        places = chance.choice(size, size=(count, own), replace=False)
+        signs = 1.0 - 2.0 * chance.integers(0, 2, size=(count, own))
+        device = self._parameters[0].device
+        self._places = torch.from_numpy(places.astype(np.int64)).to(device)
+        self._directions = torch.from_numpy(signs / np.sqrt(own)).to(device)
+        self._sums = torch.zeros(count, dtype=torch.float64, device=device)
+
+    def enter(self, drawn: Array, clip_norm: float) -> Tensor:
+        """Add the canaries among the places that were drawn to ``summed_grad`` of each parameter.
+
+        drawn: (b,) places, without those of canaries that are left out. clip_norm: of this step, > 0. Returns the norm
+        of each contribution, (k,) float64: one for each time that a canary was drawn.
+        """
+        numbers = drawn[drawn >= self._first] - self._first
+        length = clip_norm * (1.0 - _SHORTER)
+        norms = torch.full((len(numbers),), length, dtype=torch.float64)
+        if not len(numbers):
+            return norms
+        times = torch.from_numpy(np.bincount(numbers, minlength=len(self._sums))).to(self._places.device)
+        sizes = [p.numel() for p in self._parameters]
+        flat = torch.zeros(sum(sizes), dtype=self._parameters[0].dtype, device=self._places.device)
+        flat[self._places] = (self._directions * (times * length)[:, None]).to(flat)
+        with torch.no_grad():
+            for p, part in zip(self._parameters, torch.split(flat, sizes), strict=True):
+                summed: Any = p.summed_grad  # type: ignore[attr-defined]
+                summed.add_(part.view_as(summed).to(summed))
+        return norms
+
+    def look(self) -> None:
+        """The inner optimizer is about to step: add what its gradients are along each direction."""
+        device = self._places.device
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self._parameters]
+        flat = torch.cat([g.reshape(-1).to(device) for g in grads])
+        self._sums += (flat[self._places].double() * self._directions).sum(1)
+
+    def scores(self) -> Array:
+        """(m,) float64: one of each canary, in their order; minus infinity where it is no number."""
+        values: Array = self._sums.cpu().numpy()
+        return np.where(np.isnan(values), -np.inf, values)
+
+
+def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:
+    """Raise ``UsageError`` that names why gradient canaries cannot enter this training.
+
+    clipping: how Opacus' optimizer clips, None for a loop of one's own. batches: what draws batches of indices in the
+    loader that the recorder was given, None where there is none. workers: processes that load ahead.
+    """
+    why = ""
+    if clipping is None:
+        why = "a loop of one's own adds up gradients where no recorder can add to them"
+    elif clipping != "flat":
+        why = f"with {clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+        why = "with ghost clipping no gradient of a single record is there" if clipping == "ghost" else why
+    elif batches is None:
+        why = "the recorder does not see who is drawn: give it the loader over the planted data set"
+    elif workers:
+        why = f"{workers} processes load ahead, so that the batch of a step is not known in time: set num_workers=0"
+    elif "add_noise" in vars(optimizer):
+        why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+    if why:
+        hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+        raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
