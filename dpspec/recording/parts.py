@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Header
+from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
-from dpspec.recording.planting.kinds import GRADIENTS
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.watching import recognised
 from dpspec.recording.watching.accountant_watch import AccountantWatch

@@ -21,6 +21,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 #: How many bytes all coins follow from.
 BYTES = 32
 
+#: The kind of canaries that are no records: they are added to sums of gradients.
+GRADIENTS = "gradients"
+
 #: Seeds that are given are below this.
 MOST_SEEDS = 2**63
 

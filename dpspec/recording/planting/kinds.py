@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from dpspec.errors import UsageError
+from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.text import closest, did_you_mean
 
 #: A record's label is under one of these, where it is a mapping and nobody says which.
 _LABELS = ("label", "labels", "y", "target")
-
-#: The kind of canaries that are no records: they are added to sums of gradients.
-GRADIENTS = "gradients"
 
 #: Where in a record something is.
 Place: TypeAlias = int | str

@@ -24,8 +24,8 @@ from torch.utils.data import Dataset
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import MOST_CANARIES
 from dpspec.recording.planting.alike import Collate, require_alike
-from dpspec.recording.planting.coins import Array, CoinSource
-from dpspec.recording.planting.kinds import GRADIENTS, Recipe
+from dpspec.recording.planting.coins import GRADIENTS, Array, CoinSource
+from dpspec.recording.planting.kinds import Recipe
 
 #: With fewer canaries than this nothing can be shown, and more are not read.
 LEAST, MOST = 8, MOST_CANARIES

@@ -22,7 +22,7 @@ from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canari
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import exact, lower, upper
-from dpspec.recording.planting.kinds import GRADIENTS
+from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.stats.attacks import guess_counts
 
 #: A lower bound is no larger than the truth with this probability.
