@@ -185,7 +185,8 @@ def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, c
     assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "SGD, a loop of one's own batches that the loop told of, drawn from 600 records" in page
-    assert "the loop's word" not in page
+    assert "That norms after clipping and batches are those of its gradients is the loop's word" in page
+    assert "That the noise is in" not in page
     assert "400 of them are places for canaries (crafted)" in page
     assert "one record, by canaries: epsilon >= " in page
     assert "from the final model; 400 canaries can show 4.884 at most" in page

@@ -105,6 +105,7 @@ def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bo
     assert got(found).p_value > 1e-3
     assert (others(found).p_value, others(found).measured) == (1.0, 0)
     assert np.allclose(found.run["divisor"], divisor, rtol=1e-6)
+    assert "values in 40 steps" not in run_page(found, 200)  # rounding makes no divisors
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -118,6 +119,7 @@ def test_noise_that_is_told_of_and_not_added_deviates(part: float, tmp_path: Pat
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
     assert (others(found).p_value, others(found).measured) == (0.0, 40)
     assert "noise is missing" in " ".join(run_page(found, 200).split())
+    assert "Note: The gradients of 40 of 40 steps are not the sum and the noise" in run_page(found, 200)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_what_is_as_expected_has_a_line_each():
     assert rows[1].endswith(", as expected")
     assert not rows[0].endswith(", as expected")
     assert "none of 3 checks is rejected" in rows[2]
-    assert "from 0.5% (noise-scale) on, the last from 10% (update) on" in rows[2]
+    assert "the sharpest of each kind sees deviations from 0.5% (noise-scale) to 10% (update)" in rows[2]
     assert "Not as expected" not in text
 
 

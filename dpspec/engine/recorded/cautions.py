@@ -9,7 +9,7 @@ import numpy as np
 from dpspec.engine.recorded.assumptions import batches_left, unused_batches
 from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.recorded.told_noise import not_measured
+from dpspec.engine.recorded.told_noise import compared, not_measured
 from dpspec.engine.results.decimals import exact, nearest
 
 #: Kinds of canaries that are made of records.
@@ -17,6 +17,16 @@ REPEATED = ("mislabelled", "duplicate")
 
 #: Constants with more values than this are told of: schedules have few, what follows the data has many.
 _FEW = 8
+
+
+def _of_own_loop(run: RecordedRun) -> Iterator[str]:
+    """What is believed of a loop that tells of itself."""
+    found = compared(run)
+    if found is not None and found.apart:
+        yield f"The gradients of {found.apart} of {run.steps} steps are not the sum and the noise that were told of."
+    elif why := not_measured(run):
+        yield f"That the noise is in what moved the model is the loop's word: {why}."
+    yield "That norms after clipping and batches are those of its gradients is the loop's word: nobody saw them made."
 
 
 def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -> Iterator[str]:
@@ -42,8 +52,8 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
             "The model whose canaries were scored is not the one that the recording ends with: its parameters are "
             "others. What is said here of the steps that were recorded is not said of that model."
         )
-    if run.header.source == "own-loop" and (why := not_measured(run)):
-        yield f"That the noise is in what moved the model is the loop's word: {why}."
+    if run.header.source == "own-loop":
+        yield from _of_own_loop(run)
     if run.header.told_before:
         yield (
             f"The accountant had counted {run.header.told_before} steps when the recording began: it shows a part of "

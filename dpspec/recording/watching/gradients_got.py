@@ -104,7 +104,7 @@ class GradientsGot:
         apart = float(torch.linalg.vector_norm(found * along - wanted)) > room
         self._apart += apart
         self._room = max(self._room, room)
-        step.divisor = math.nan if apart else found
+        step.divisor = math.nan if apart else float(f"{found:.6g}")  # as exact as rounding leaves it
         return 1.0 if apart else found
 
     def sums(self) -> list[float] | None:

@@ -99,7 +99,8 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     sizes = sorted((size, name) for name, size in sharpest.items() if size > 0.0)
     if sizes:
         sharp, blunt = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
-        parts.append(f"deviations are seen from {sharp} on{'' if sharp == blunt else f', the last from {blunt} on'}")
+        sizes_seen = f"of {sharp}" if sharp == blunt else f"from {sharp} to {blunt}"
+        parts.append(f"the sharpest of each kind sees deviations {sizes_seen}")
     if blind:
         parts.append(f"none could see {', '.join(blind)}")
     terminal.row(page, status, "; ".join(parts))
