@@ -18,7 +18,8 @@ app = typer.Typer(
     help="Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec.",
     epilog=(
         "Exit codes: 0 every claim came out as expected, 1 some did not, 2 usage, 3 spec invalid, 4 plugin missing or "
-        "broken, 5 nothing to run, 6 incomplete (a re-run resumes), 70 a bug in dpspec, 130 interrupted."
+        "broken, 5 nothing to run, 6 incomplete (a re-run resumes), 7 not all of it could be recomputed (verify), 70 a "
+        "bug in dpspec, 130 interrupted."
     ),
     add_completion=False,
     no_args_is_help=True,
@@ -37,7 +38,7 @@ app.command("verify", short_help="Recompute a result from its own evidence.")(ve
 app.command("diff", short_help="Show what changed between two results.")(reports.diff)
 app.command("calibrate", short_help="Find the least noise, the most steps, ... that claims allow.")(calibrate.calibrate)
 app.command("check", short_help="Hold a recorded training against what is claimed.")(check.check)
-app.command("explain", short_help="Explain a diagnostic code, a key or a kind.")(explain.explain)
+app.command("explain", short_help="Explain a diagnostic code, a key, a kind or a verdict.")(explain.explain)
 app.command("plugins", short_help="List what the installed plugins offer.")(plugins.plugins)
 app.command("schema", short_help="Print the JSON Schema of specs or results.")(specs.schema)
 app.add_typer(new.app, name="new")

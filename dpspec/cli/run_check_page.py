@@ -206,10 +206,12 @@ def _conformance(page: Page, checked: CheckedRun, every: bool) -> None:
     if bad or every:
         level = f"p <= {lower(LEVEL / family)}, which is {exact(LEVEL)} shared among all {family} checks"
         page.line(f"A check is rejected where {level}.", indent=2)
+    given = {""}
     for check in checked.checks if every else bad:
         page.item(_check(check, check in bad), indent=4)
-        if check in bad and (words := advice(check)):
+        if check in bad and (words := advice(check)) not in given:
             page.line(words, indent=6)
+            given.add(words)
 
 
 def _check(check: Check, bad: bool) -> str:

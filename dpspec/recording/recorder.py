@@ -115,6 +115,7 @@ class Recorder:
                 self._samples.detach()
             raise
         self._begun, self._pid, self._started = True, os.getpid(), time.monotonic()
+        self._layers = header.layers
         self._sizes = [size for _, size in header.layers]
         self._sketch = NoiseSketch(self._sizes)
         self._trained = parts.trained_parameters()
@@ -191,7 +192,12 @@ class Recorder:
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
-            raise UsageError(f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}")
+            apart = [(name, size, part.numel()) for (name, size), part in zip(self._layers, parts, strict=False)]
+            first = next((one for one in apart if one[1] != one[2]), None) if len(parts) > 1 else None
+            where = f": {first[0]} has {first[1]}, and {first[2]} were given for it" if first else ""
+            raise UsageError(
+                f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
+            )
         if look is not None:
             look(flat)
         self._sketch.clear()

@@ -224,9 +224,10 @@ def train(folder: Path) -> None:
             members = torch.nonzero(torch.rand(40) < 0.25).reshape(-1)
             run.sampled(members)
             run.clipped(torch.full((len(members),), 0.5))
-            noise = torch.randn(27)
+            total, noise = 0.1 * len(members) * torch.ones(27), torch.randn(27)
+            run.summed(total)
             run.noised(noise)
-            for parameter, part in zip(model.parameters(), noise.split([24, 3]), strict=True):
+            for parameter, part in zip(model.parameters(), (total + noise).split([24, 3]), strict=True):
                 parameter.grad = part.reshape(parameter.shape) / 10.0
             optimizer.step()
             run.stepped()

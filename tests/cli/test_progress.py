@@ -60,6 +60,14 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch):
     assert "digits: 2 of 3 trials\n" in text
 
 
+def test_who_asks_for_quiet_hears_what_was_noticed_alone():
+    stream = io.StringIO()
+    with Progress(stream, quiet=True) as listener:
+        for event in EVENTS:
+            listener(event)
+    assert stream.getvalue() == "digits: evil \\x1b[31m[red]notice\n"
+
+
 def test_nothing_to_train_says_nothing():
     stream = io.StringIO()
     with Progress(stream) as listener:

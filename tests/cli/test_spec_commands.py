@@ -101,6 +101,22 @@ def test_explain_a_kind(dpspec):
     assert dpspec("explain", "json").out.startswith("report format json, by dpspec ")
 
 
+def test_explain_what_only_a_description_names(dpspec):
+    """Kinds of canaries are free text in the schema, since plugins bring their own."""
+    ended = dpspec("explain", "orthogonal")
+    assert (ended.code, ended.out.partition("\n")[0]) == (0, "audit.canary.kind")
+    assert dpspec("explain", "a").code == 2
+
+
+def test_explain_all_verdicts(dpspec):
+    out = dpspec("explain", "verdicts").out
+    assert [line for line in out.splitlines() if line.startswith("verdict ")][:3] == [
+        "verdict contradicted",
+        "verdict refuted",
+        "verdict proved",
+    ]
+
+
 def test_explain_a_kind_lists_its_keys(dpspec):
     lines = dpspec("explain", "csv").out.split("\n")
     assert "    data.label: text, not empty; required" in lines

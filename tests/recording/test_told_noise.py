@@ -37,13 +37,14 @@ def own(
     kind: torch.dtype = torch.float32,
     decay: float = 0.0,
     closure: bool = False,
+    honest: bool = False,
 ) -> CheckedRun:
     """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
 
     without: coordinates that get no noise, at all steps or at one of them (``at``). uncompared: the step at which the
     optimizer steps twice. summed: when the sum is told of, ``before`` or ``after`` noise is added to it, or ``never``.
     kind: of the gradients. decay: of weights, by hand. closure: whether the optimizer steps with the gradients of a
-    closure, without noise.
+    closure, without noise. honest: tell of the noise that is added, not of the noise that should be.
     """
     torch.manual_seed(3)
     x = torch.randn(500, width).to(kind)
@@ -76,7 +77,7 @@ def own(
                 optimizer.step()
             run.sampled(drawn)
             run.clipped(rows.norm(dim=1))
-            run.noised(noise)
+            run.noised(added if honest else noise)
             if summed != "never":
                 run.summed(clipped + added if summed == "after" else clipped)
             if not after:
@@ -209,10 +210,32 @@ def test_a_short_run_without_its_noise_is_never_proved(part: float, seed: int, s
     assert "is the loop's word: " in run_page(found, 400).partition("What ran")[0]
 
 
+@pytest.mark.parametrize("at", [None, 20])
+def test_a_layer_whose_noise_is_none_has_no_bound(at: int | None, tmp_path: Path) -> None:
+    """The loop says so itself: a figure that counts noise in every layer would be none of what ran."""
+    found = own(tmp_path / "run", without=slice(40, 42), at=at, honest=True)
+    assert (found.verdict, found.conformance.status, found.costs[1].interval) == ("open", "deviates", None)
+    assert found.reason == "some updates of bias got no noise: nothing bounds what these parameters show"
+    page = run_page(found, 400)
+    assert "one record: not bounded: some updates of bias got no noise" in page
+    assert page.count("One tensor of the model got less noise than the others") == 1  # of two checks that it speaks of
+    assert own(tmp_path / "sound").costs[1].interval is not None
+
+
+def test_noise_that_is_zero_is_told_as_what_it_is(tmp_path: Path) -> None:
+    found = own(tmp_path / "run", without=slice(0, 42), at=20, honest=True)
+    assert found.reason == "1 of 40 updates got no noise: no epsilon is finite"
+    page = run_page(found, 400)
+    assert "the loop's word: the noise that it told of is zero at 1 of 40 steps" in page
+    assert "updates of the parameters without noise, exact (first at step 21)" in page
+
+
 def test_sums_are_of_all_parameters_and_told_once_a_step(tmp_path: Path) -> None:
     with dpspec.record(tmp_path / "run", model=nn.Linear(3, 2)) as run:
         with pytest.raises(UsageError, match="the sum must have 8 numbers, one for each parameter, got 7"):
             run.summed(torch.zeros(7))
+        with pytest.raises(UsageError, match="got 7: bias has 2, and 1 were given for it"):
+            run.summed([torch.zeros(2, 3), torch.zeros(1)])
         run.summed([torch.zeros(2, 3), torch.zeros(2)])
         with pytest.raises(UsageError, match="twice in one step"):
             run.summed(torch.zeros(8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,9 @@ _CHOOSER = {
     "claim": "claims.kind",
 }
 
+#: Shorter words than this stand in every description.
+_SHORTEST = 4
+
 
 def explain(
     what: Annotated[
@@ -34,7 +38,7 @@ def explain(
         typer.Argument(
             metavar="CODE|KEY|KIND",
             help="A diagnostic code (unknown-key), a key (mechanism.noise_multiplier), a kind (group, csv, approx-dp), "
-            "a choice (all-iterates) or a verdict (open).",
+            "a choice (all-iterates), a verdict (open), or verdicts for all of them.",
             show_default=False,
         ),
     ],
@@ -58,14 +62,14 @@ def explain(
     ]
     if what in catalog.reporters:
         blocks.append(_kind("report format", what, catalog.reporters[what], ()))
-    if what in VERDICTS:
-        blocks.append(f"verdict {what}\n{_folded(VERDICTS[what])}")
+    told = VERDICTS if what in ("verdict", "verdicts") else {what: VERDICTS[what]} if what in VERDICTS else {}
+    blocks += [f"verdict {verdict}\n{_folded(text)}" for verdict, text in told.items()]
     claims = _of_kind("claim", what, all_keys)
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
     if not blocks:
-        blocks += [_key([key], ()) for key in _choosing(what, all_keys)]
+        blocks += [_key([key], ()) for key in _choosing(what, all_keys) or _mentioning(what, all_keys)]
     if not blocks:
         kinds = [kind for name, _ in _FAMILIES for kind in getattr(catalog, name)]
         paths = [key.path for key in all_keys]
@@ -120,6 +124,19 @@ def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
 
     taking = {key.path: dataclasses.replace(key, conditions=()) for key in known if value in choices(key)}
     return list(taking.values())
+
+
+def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
+    """The keys of free text whose description names a value, such as the kinds of canaries, each path once."""
+    if len(value) < _SHORTEST:
+        return []
+    word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
+    found = {
+        key.path: dataclasses.replace(key, conditions=())
+        for key in known
+        if key.type.startswith("text") and word.search(key.description)
+    }
+    return list(found.values())
 
 
 def _listed(keys: Sequence[Key]) -> str:

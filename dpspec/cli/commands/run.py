@@ -85,7 +85,7 @@ def run(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last line alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the last line alone, and no progress.")] = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.arguments import loaded_specs
@@ -123,7 +123,7 @@ def run(
         deadline=deadline,
         max_trials=max_trials,
     )
-    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
+    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
         require_apart(report_files, loaded, store_key)
         result = runner.run(
             loaded.specs,

@@ -81,10 +81,14 @@ MANY = 8
 
 
 class Progress:
-    """A listener for events and a context manager; leaving it clears the bar away."""
+    """A listener for events and a context manager; leaving it clears the bar away.
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._view: _Lines | _Bar = _Bar(stream) if stream.isatty() else _Lines(stream)
+    quiet: say what somebody must know, such as a worker that was lost, and neither plans nor progress.
+    """
+
+    def __init__(self, stream: IO[str], *, quiet: bool = False) -> None:
+        self._view: _Lines | _Bar | _Notes
+        self._view = _Notes(stream) if quiet else _Bar(stream) if stream.isatty() else _Lines(stream)
 
     def __call__(self, event: Event) -> None:
         """Take note of one event."""
@@ -125,6 +129,23 @@ class _Plans:
             whole, self._sum = self._sum, None
             return planned(whole)
         return None
+
+
+class _Notes:
+    """What was noticed alone: a worker that was lost, a stored trial that is damaged."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def begin(self) -> None:
+        """There is nothing to show yet."""
+
+    def end(self) -> None:
+        """There is nothing to clear away."""
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Noticed):
+            _write(self._stream, f"{plain(event.audit)}: {plain(event.message)}\n")
 
 
 class _Lines:

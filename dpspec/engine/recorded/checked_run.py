@@ -26,7 +26,7 @@ from dpspec.engine.recorded.costs.told import Told, told_of
 from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.own_checks import UNSCORED, along_directions, own_checks
 from dpspec.engine.recorded.recorded_run import RecordedRun, read_run
-from dpspec.engine.recorded.run_sums import InternalSums, evidence, internal_sums, scaled_squares
+from dpspec.engine.recorded.run_sums import InternalSums, bare_layers, evidence, internal_sums, scaled_squares
 from dpspec.engine.recorded.schedule import (
     Stretch,
     asked_multipliers,
@@ -189,6 +189,11 @@ def _bounded(
     bare = bare_cost(noise)
     if bare is not None:
         return bare
+    quiet = bare_layers(run)
+    if quiet:
+        named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
+        reason = f"some updates of {named} got no noise: nothing bounds what these parameters show"
+        return Cost(interval=None, reason=reason)
     rates = [rate for rate in poisson_rates(run) if rate is not None]
     if len(rates) == len(noise):
         return poisson_cost(noise, rates, question.delta, size)
@@ -248,7 +253,8 @@ def _judged(
     claimed, low, high = question.epsilon, cost.interval.lower, cost.interval.upper
     if high > claimed:
         bounded = f"epsilon of the {_steps(run)} is bounded by {upper(high, against=claimed)} only"
-        true = f" (true value >= {lower(low, against=claimed)})" if cost.tight else ""
+        at_least = f"whoever sees every noisy sum learns {lower(low, against=claimed)} of the worst data"
+        true = f"; {at_least}, which is more than the claim" if cost.tight and low > claimed else ""
         return "open", cost.reason or f"{bounded}{true}"
     if conformance.status != "conforms-within" and _only_unscored(checks):
         return "open", f"the attack that was planted is missing: {unscored_of(run)}"

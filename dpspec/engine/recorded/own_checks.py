@@ -12,7 +12,7 @@ from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
 from dpspec.engine.recorded.schedule import poisson_rates
-from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, repeated_noise, told_noise
+from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, TWICE, repeated_noise, told_noise
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import check, exact, worst
 from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
@@ -27,6 +27,7 @@ MOVED = "moves of the parameters without the recorded optimizer"
 CHANGED = "other parts of the model that changed, and got no noise"
 UNSCORED = "canaries that were planted, and of which no score is there"
 MEDDLED = "updates by other gradients than the noisy sum"
+_WITHOUT = "updates of the parameters without noise"
 _ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
 
 #: What may be the matter, and what to do about it, by how a test's name begins.
@@ -44,6 +45,10 @@ _ADVICE = {
     OTHERS: "What the optimizer steps with must be what run.summed and run.noised were given, over a divisor: noise is "
     "missing, or the sum was told of after noise was added to it, or there is something else in it. What looks at no "
     "record (weight decay, momentum, clipping once more) belongs into the optimizer.",
+    _WITHOUT: "Add noise at each update, also where a batch is empty: a step without noise shows its sum as it is.",
+    "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
+    "of the same deviation for every tensor that is trained, at each step.",
+    TWICE: "Draw new noise for every tensor and every step: what is used twice is taken away by a difference.",
     UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
     "an attack that was planted belongs to the answer, whatever it shows.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
@@ -88,9 +93,10 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     seen = np.isfinite(squares)
     if seen.any():
         asked = run["noise_multiplier"] > 0.0
-        without = int((seen & (squares == 0.0) & (asked | np.isnan(run["noise_multiplier"]))).sum())
-        test = "updates of the parameters without noise"
-        yield exact("noise-scale", test, "reported", without == 0, 0, without, "every update has noise")
+        without = seen & (squares == 0.0) & (asked | np.isnan(run["noise_multiplier"]))
+        count = int(without.sum())
+        note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
+        yield exact("noise-scale", _WITHOUT, "reported", count == 0, 0, count, note)
     parts = {
         name: (float(total), size * run.steps)
         for (name, size), total in zip(run.header.layers, run.layers, strict=True)

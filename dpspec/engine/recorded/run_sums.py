@@ -103,6 +103,13 @@ def scaled_squares(run: RecordedRun) -> Array | None:
     return found
 
 
+def bare_layers(run: RecordedRun) -> list[str]:
+    """Names of trained tensors of the model that got no noise at all at some step, where all noise was seen."""
+    if scaled_squares(run) is None:
+        return []
+    return [name for (name, size), least in zip(run.header.layers, run.quietest, strict=True) if size and least == 0.0]
+
+
 def _noise(run: RecordedRun) -> NoiseSums | None:
     scaled, count = scaled_squares(run), run.header.parameters
     if scaled is None or count < 1 or run.header.width < 1:

@@ -191,6 +191,9 @@ def not_measured(run: RecordedRun) -> str:
     if not run.header.optimizer:
         return "no optimizer was given to dpspec.record, so that no gradient was looked at: give optimizer="
     found = compared(run)
+    zero = run["noise_squares"] == 0.0
+    if zero.any():
+        return f"the noise that it told of is zero at {int(zero.sum())} of {run.steps} steps"
     if found is None:
         return (
             "no gradient could be held against it: tell of norms and noise, and let the optimizer that was given step "

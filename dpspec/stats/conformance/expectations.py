@@ -72,7 +72,7 @@ def foresee(run: Run) -> Iterator[Check]:
     """The checks of a run, each with the deviation that it would see; ``p_value`` is 1, and nothing is measured.
 
     Where what is seen depends on the gradients, every record's is taken to be as long as the clip norm, which is the
-    worst case; how well the update itself can be tested is known only afterwards.
+    worst case; how well the update itself can be tested, and the smallest layer, is known only afterwards.
     """
     runs = [as_declared(run)] * run.trials
     for check in run_checks.of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
@@ -81,7 +81,7 @@ def foresee(run: Run) -> Iterator[Check]:
             test=check.test.partition(", ")[0],
             p_value=1.0,
             observed=check.observed,
-            detectable=check.detectable if check.assumption != "update" else None,
+            detectable=None if check.assumption == "update" or "layer" in check.note else check.detectable,
             note=check.note,
         )
 
