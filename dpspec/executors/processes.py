@@ -273,7 +273,7 @@ def open_pool(demand: Demand) -> Pool:
     A single worker is the caller's own process. Raises ``UsageError`` where the device does not exist here.
     """
     wanted, available = demand.workers, cores()
-    if wanted == 1 or demand.tasks <= 1 or (wanted is None and (demand.seconds < _WORTHWHILE or available == 1)):
+    if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):
         return Inline()
     from dpspec.training.device import devices
     from dpspec.training.gradients.memory import free_bytes
@@ -283,5 +283,5 @@ def open_pool(demand: Demand) -> Pool:
     most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
     if most == 1:
         return Inline()
-    threads = available if wanted is None else max(available, wanted)
+    threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # a GPU waits for one thread
     return Processes(places, most, threads, int(free), _PROCESS)

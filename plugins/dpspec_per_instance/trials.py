@@ -42,8 +42,9 @@ from dpspec_per_instance.options import (
 Array: TypeAlias = np.ndarray[Any, Any]
 Rows: TypeAlias = tuple[Array, Array]
 
-#: On a CPU, models with more parameters than this train faster one by one.
-LARGE = 20_000
+#: Models with more parameters than this train one by one: on a CPU that is faster, and on a GPU, which one run of them
+#: keeps busy, it is no slower; and what is trained alone can be resumed.
+LARGE = {"cpu": 20_000, "cuda": 1_000_000}
 
 #: At most so many attacked runs of one record are trained together.
 _TOGETHER = 64
@@ -125,7 +126,8 @@ class RunSetup:
 
     def train(self, jobs: Sequence[dps.TrainingJob], indices: Sequence[int] = ()) -> None:
         """Train jobs: together where that helps, or else one by one, so that they can be resumed."""
-        alone = self.context.device == "cpu" and (self.context.facts.parameters or 0) > LARGE
+        kind = self.context.device.partition(":")[0]
+        alone = (self.context.facts.parameters or 0) > LARGE.get(kind, LARGE["cuda"])
         if len(jobs) > 1 and not alone:
             train_many(self.context.trainer, jobs)
             return

@@ -257,6 +257,15 @@ class TestOpening:
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
         assert processes.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
 
+    def test_few_threads_leave_no_gpu_without_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(processes, "cores", lambda: 1)  # as OMP_NUM_THREADS=1 says
+        assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+        monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1"))
+        pool = processes.open_pool(Demand(tasks=9, seconds=1e6))
+        pool.start(task(1, tasks.Counts(1)))
+        assert pool.room(Needs())
+        pool.close()
+
     def test_workers_that_were_asked_for_run_at_once_where_memory_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 2 * 2**30)
         pool = processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu", workers=8))

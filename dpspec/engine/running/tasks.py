@@ -7,6 +7,7 @@ the next audit reuses where it reads the same ones.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -142,6 +143,7 @@ class TrainTrials(AuditTask):
             recorded = {
                 **environment(None),
                 "device": context.device_used,
+                **({} if (gpu := gpu_name(context.device_used)) is None else {"gpu": gpu}),
                 "threads": self.threads,
                 "seconds": round(seconds, 3),
                 "spec": spec.name,
@@ -156,6 +158,14 @@ class TrainTrials(AuditTask):
         """In another process, a folder that the caller made is there only if the disk is the same."""
         folder = self.folders.get(index)
         return folder if folder is None or self.cache is not None or folder.is_dir() else None
+
+
+def gpu_name(device: str | None) -> str | None:
+    """What a GPU is called by its driver, as its kernels decide a trial's last bits; None for what is no GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or device is None or not device.startswith("cuda"):
+        return None
+    return str(torch.cuda.get_device_name(device))
 
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:

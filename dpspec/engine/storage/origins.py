@@ -44,14 +44,15 @@ def version_of(distribution: str) -> str | None:
 _RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
 
 #: Versions of which several among the trials of one audit are worth a word.
-_MIXED = ("device", "dpspec", "torch")
+_MIXED = ("device", "gpu", "dpspec", "torch")
 
 
 def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
     """Say where the trials of one audit were made on different devices or by different versions."""
     notices = []
     for what in _MIXED:
-        values = sorted({str(record.recorded.get(what)).partition(":")[0] for record in records})
+        said = [record.recorded.get(what) for record in records]
+        values = sorted({str(value).partition(":")[0] for value in said if value is not None})
         if len(values) > 1:
             notices.append(f"its trials were made with different {what}: {', '.join(values)}")
     return notices

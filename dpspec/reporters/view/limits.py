@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpspec.contract import FrozenMap, Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord
 from dpspec.engine.storage import origins
 from dpspec.engine.storage.origins import origin_summary, version_notices
 from dpspec.reporters.view import words
@@ -148,11 +148,17 @@ def _recipe(audit: AuditResult) -> Iterator[tuple[str, str]]:
         parts.append(words.trials(audit))
     if origin := origins.origin_summary(audit):
         parts.append(origin)
-    devices = sorted({str(trial.recorded["device"]) for trial in audit.trials if trial.recorded.get("device")})
+    devices = sorted(set(filter(None, map(_device, audit.trials))))
     if devices:
         parts.append(f"trained on {' and '.join(devices)}")
     parts.append(f"took {decimals.duration(audit.seconds)}")
     yield audit.name, ", ".join(parts)
+
+
+def _device(trial: TrialRecord) -> str:
+    """What a trial was trained on: ``cpu``, or ``cuda:1 (NVIDIA H200)``; empty where its record says nothing."""
+    device, gpu = trial.recorded.get("device"), trial.recorded.get("gpu")
+    return f"{device} ({gpu})" if device and gpu else str(device or "")
 
 
 def _seed(document: FrozenMap) -> Json:

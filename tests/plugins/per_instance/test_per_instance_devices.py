@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from dpspec.contract import FrozenMap, Phase
 from dpspec.training.loop.schedule import Schedule
 from dpspec_per_instance.observers import RecordView, step_score
+from dpspec_per_instance.trials import RunSetup
 
 #: A device on which torch's CPU build computes shapes alone. It stands for one that the CPU's numbers are not on.
 AWAY = torch.device("meta")
@@ -51,3 +55,36 @@ def test_a_score_at_hand():
     shift = (1.0 * 0.6 + 2.0 * 0.8 - 0.5) / 4.0
     expected = float(torch.tensor(0.7 + 0.3 * torch.e**shift, dtype=torch.float64).log())
     assert step_score(view, torch.tensor([1.0, 2.0]), phase) == pytest.approx(expected, rel=1e-6)
+
+
+class Trained:
+    """A trainer that notes how it is asked to train."""
+
+    def __init__(self) -> None:
+        self.alone: list[object] = []
+        self.together = 0
+
+    def train(self, job: Job) -> None:
+        self.alone.append(job.resumable)
+
+    def train_many(self, jobs: list[Job]) -> None:
+        self.together += len(jobs)
+
+
+@dataclass(frozen=True)
+class Job:
+    resumable: object = None
+
+
+@pytest.mark.parametrize(
+    ("device", "parameters", "alone"),
+    [("cpu", 20_000, 0), ("cpu", 20_001, 2), ("cuda", 20_001, 0), ("cuda:1", 1_000_001, 2), ("cuda", None, 0)],
+)
+def test_runs_of_large_models_are_trained_alone_and_resumed(device: str, parameters: int | None, alone: int) -> None:
+    trainer = Trained()
+    facts = SimpleNamespace(parameters=parameters)
+    context = SimpleNamespace(device=device, facts=facts, trainer=trainer, resumable=lambda index: f"folder {index}")
+    setup = RunSetup(inputs=FrozenMap(), context=context)  # type: ignore[arg-type]
+    setup.train([Job(), Job()], [3, 4])  # type: ignore[list-item]
+    assert trainer.alone == ["folder 3", "folder 4"][:alone]
+    assert trainer.together == 2 - alone
