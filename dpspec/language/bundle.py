@@ -19,7 +19,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
     """The schema of everything that a spec may hold, given what is installed."""
-    whole = _whole(catalog, blocks.mechanism_block)
+    whole = _whole(catalog, _written)
     inherits = {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]}
     top = {key: whole[key] for key in ("title", "description", "type")}
     names = {key: {"description": value["description"]} for key, value in whole["properties"].items()}
@@ -37,6 +37,16 @@ def bundle(catalog: Catalog) -> dict[str, Json]:
 def reference(catalog: Catalog) -> dict[str, Json]:
     """The same without cases for parents, matrix and phases: what a page of reference is made from."""
     return _whole(catalog, functools.partial(blocks.mechanism_block, demanding=True))
+
+
+def _written(provider: Mechanism) -> Plain:
+    """The mechanism block as it may be written: its phases as a list, a table or a formula."""
+    schema = blocks.mechanism_block(provider)
+    if provider.steps:
+        phases = schema["properties"]["phases"]
+        either = {"description": phases["description"], "anyOf": [phases, blocks.core("schedule")]}
+        schema["properties"] = {**schema["properties"], "phases": either}
+    return schema
 
 
 def _whole(catalog: Catalog, mechanism_block: Json) -> Plain:

@@ -15,6 +15,7 @@ from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.composing import overrides as command_line
+from dpspec.language.composing import schedules
 from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
 from dpspec.language.reading.tree import from_plain, locate, not_json, origin, plain
@@ -231,8 +232,11 @@ def _load(
 
 
 def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    checked = check(plain(composed.root), catalog)
-    spans = origin(composed.root)
+    root, unclear = schedules.expand(composed.root, path.parent)
+    spans = origin(root)
+    if unclear:
+        return None, [locate(d, spans) for d in unclear]
+    checked = check(plain(root), catalog)
     wrong = [locate(d, spans) for d in checked.diagnostics]
     if any(d.severity == "error" for d in wrong):
         return None, wrong

@@ -133,9 +133,9 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
 
 
 def _inherited(diagnostic: Diagnostic, span: Span, spans: Mapping[Path, Span]) -> Diagnostic:
-    """With the way out for a key that does not fit and stands in a file that the spec extends."""
+    """With the way out for a key that does not fit and stands in a file that the spec extends, not in a table."""
     file = source_file(spans)
-    if diagnostic.code != "unknown-key" or not file or span.file in (file, "--set"):
+    if diagnostic.code != "unknown-key" or not file or span.file in (file, "--set") or span.file.endswith(".csv"):
         return diagnostic
     drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
     return dataclasses.replace(diagnostic, help=f"{diagnostic.help}; {drop}" if diagnostic.help else drop)

@@ -1,0 +1,152 @@
+"""Phases from a table or a formula: what they stand for is what a list of phases would say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpspec.contract import Spec, thaw
+from dpspec.language.composing.schedules import expand
+from dpspec.language.load import Loaded
+from dpspec.language.reading.tree import from_plain, plain
+
+Load = Callable[..., Loaded]
+
+BLOCK = "  noise_multiplier: 1\n  clip_norm: 1.0\n  sampling: {scheme: poisson, rate: 0.01}\n  steps: 100\n"
+
+
+def scheduled(valid: str, phases: str) -> str:
+    assert BLOCK in valid
+    return valid.replace(BLOCK, f"  clip_norm: 1.0\n  sampling: {{scheme: poisson, rate: 0.01}}\n  phases: {phases}\n")
+
+
+def only(loaded: Loaded) -> Spec:
+    assert loaded.diagnostics == ()
+    (spec,) = loaded.specs
+    return spec
+
+
+def phases_of(text: str, directory: Path = Path()) -> list[dict[str, object]]:
+    root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), directory)
+    assert wrong == []
+    return plain(root)["mechanism"]["phases"]  # type: ignore[no-any-return]
+
+
+class TestFormula:
+    @pytest.mark.parametrize(("shape", "middle"), [("linear", 2.5), ("geometric", 2.0), ("cosine", 2.5)])
+    def test_three_phases(self, shape: str, middle: float) -> None:
+        found = phases_of(f"{{steps: 250, every: 100, noise_multiplier: {{from: 4, to: 1, shape: {shape}}}}}")
+        assert [phase["steps"] for phase in found] == [100, 100, 50]
+        assert [phase["noise_multiplier"] for phase in found] == pytest.approx([4.0, middle, 1.0])
+
+    def test_a_quarter_of_a_cosine(self) -> None:
+        found = phases_of("{steps: 5, noise_multiplier: {from: 3, to: 1, shape: cosine}}")
+        assert found[1]["noise_multiplier"] == pytest.approx(1.0 + 2.0 * (1.0 + math.cos(math.pi / 4)) / 2.0)
+
+    @given(
+        steps=st.integers(1, 5000),
+        every=st.integers(1, 800),
+        ends=st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)),
+        shape=st.sampled_from(["linear", "geometric", "cosine"]),
+    )
+    def test_it_begins_and_ends_as_it_says_and_goes_one_way(
+        self, steps: int, every: int, ends: tuple[float, float], shape: str
+    ) -> None:
+        text = yaml.safe_dump({"steps": steps, "every": every, "x": {"from": ends[0], "to": ends[1], "shape": shape}})
+        root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), Path())
+        if -(-steps // every) > 1000:
+            assert [d.code for d in wrong] == ["bad-value"]
+            return
+        found = plain(root)["mechanism"]["phases"]
+        assert sum(phase["steps"] for phase in found) == steps
+        assert all(phase["steps"] == every for phase in found[:-1])
+        values = [phase["x"] for phase in found]
+        assert (values[0], values[-1]) == (ends[0], ends[1] if len(found) > 1 else ends[0])
+        up = sorted(values) if ends[0] <= ends[1] else sorted(values, reverse=True)
+        assert values == pytest.approx(up)
+
+    def test_it_is_the_list_that_it_stands_for(self, load: Load, valid: str) -> None:
+        formula = "{steps: 20, every: 10, noise_multiplier: {from: 2, to: 1}, sampling: {rate: {from: 0.1, to: 0.2}}}"
+        written = (
+            "[{steps: 10, noise_multiplier: 2.0, sampling: {scheme: poisson, rate: 0.1}}, "
+            "{steps: 10, noise_multiplier: 1.0, sampling: {scheme: poisson, rate: 0.2}}]"
+        )
+        spec, other = only(load(scheduled(valid, formula))), only(load(scheduled(valid, written)))
+        assert spec.phases == other.phases
+        assert spec.digest == other.digest
+        assert isinstance(thaw(spec.document)["mechanism"]["phases"], list)
+
+    def test_a_matrix_varies_it(self, load: Load, valid: str) -> None:
+        text = scheduled(valid, "{steps: 4, noise_multiplier: {from: 2, to: 1}}")
+        loaded = load(f"{text}matrix: {{mechanism.phases.every: [1, 2]}}\n")
+        assert [len(spec.phases) for spec in loaded.specs] == [4, 2]
+
+
+class TestTable:
+    def test_it_is_the_list_that_it_stands_for(self, load: Load, valid: str, tmp_path: Path) -> None:
+        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sampling.rate\n5,2.5,0.2\n\n 7 , 1,\n")
+        table = only(load(scheduled(valid, "{table: s.csv}")))
+        first = "{steps: 5, noise_multiplier: 2.5, sampling: {scheme: poisson, rate: 0.2}}"
+        written = f"[{first}, {{steps: 7, noise_multiplier: 1}}]"
+        assert table.digest == only(load(scheduled(valid, written))).digest
+        assert [phase.sampling.rate for phase in table.phases] == [0.2, 0.01]
+
+    def test_errors_are_told_at_its_lines(self, load: Load, valid: str, tmp_path: Path) -> None:
+        (tmp_path / "s.csv").write_text("steps,noise_multiplier\n5,2.5\n0,1\n3,much\n4,nan\n")
+        loaded = load(scheduled(valid, "{table: s.csv}"))
+        found = [(d.code, Path(d.span.file).name, d.span.line) for d in loaded.diagnostics if d.span]
+        assert found == [("out-of-range", "s.csv", 3), ("wrong-type", "s.csv", 4), ("bad-number", "s.csv", 5)]
+
+    def test_a_column_that_no_phase_has_is_not_called_inherited(self, load: Load, valid: str, tmp_path: Path) -> None:
+        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sigma\n5,2.5,1\n")
+        (wrong,) = load(scheduled(valid, "{table: s.csv}")).diagnostics
+        assert wrong.code == "unknown-key"
+        assert "inherited" not in (wrong.help or "")
+
+
+@pytest.mark.parametrize(
+    ("phases", "content", "says"),
+    [
+        ("{}", None, "must say how many steps there are, or name a table"),
+        ("{steps: true}", None, "steps must be a whole number, 1 or more"),
+        ("{steps: 2.5}", None, "steps must be a whole number, 1 or more"),
+        ("{steps: 10, every: 0}", None, "every must be a whole number, 1 or more"),
+        ("{steps: 1001}", None, "1001 steps in phases of 1 are 1001 phases, of at most 1000"),
+        ("{steps: 9, noise_multiplier: {from: 2}}", None, "from a number to a number"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: [1]}}", None, "from a number to a number"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 1, by: 3}}", None, "'by' does not belong"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 1, shape: round}}", None, "shape must be one of linear"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 0, shape: geometric}}", None, "from above 0 to above 0"),
+        ("{table: s.csv, steps: 3}", "steps\n1\n", "'steps' does not belong beside 'table'"),
+        ("{table: 3}", None, "table must be the path of a .csv file"),
+        ("{table: s.txt}", "steps\n1\n", "table must be the path of a .csv file"),
+        ("{table: /etc/s.csv}", None, "relative to the spec"),
+        ("{table: s.csv}", None, "cannot be read"),
+        ("{table: s.csv}", "", "a line of names and a line for each phase"),
+        ("{table: s.csv}", "steps\n", "a line of names and a line for each phase"),
+        ("{table: s.csv}", "steps,steps\n1,2\n", "name each of its columns once"),
+        ("{table: s.csv}", "steps,\n1,2\n", "name each of its columns once"),
+        ("{table: s.csv}", "steps,x\n1,2,3\n", "the line has 3 values, of 2 columns"),
+        ("{table: s.csv}", "steps\n" + "1\n" * 1001, "has 1001 phases, of at most 1000"),
+        ("{table: s.csv}", "steps\n" + "1" * 2**17, "larger than"),
+        ("{table: s.csv}", b"steps\n\xff\n", "not UTF-8 text"),
+        ("{table: .}", None, "table must be the path of a .csv file"),
+    ],
+)
+def test_what_is_no_schedule_is_told_of(
+    phases: str, content: str | bytes | None, says: str, load: Load, valid: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "s.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / "s.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    loaded = load(scheduled(valid, phases))
+    assert loaded.specs == ()
+    (wrong,) = loaded.diagnostics
+    assert says in wrong.message
+    assert wrong.span is not None
