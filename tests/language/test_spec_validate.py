@@ -321,7 +321,7 @@ class TestPhases:
         ("phases", "message"),
         [
             ("phases: []", "phases must have at least 1 item, got 0"),
-            ("phases: twice", "phases must be a list, got text \"twice\""),
+            ("phases: twice", 'phases must be a list, got text "twice"'),
             ("phases: [{steps: 3}, 4]", "phases[1] must be a map, got 4"),
             ("phases: [{noise_multiplier: 3}]", "missing key 'steps' in mechanism.phases[0]"),
             ("phases: [{steps: 1, stepps: 3}]", "unknown key 'stepps' in mechanism.phases[0]; did you mean 'steps'?"),
