@@ -18,7 +18,14 @@ LONGEST = 40
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 #: ASCII punctuation that no Markdown dialect reads as markup in the middle of a line.
-_TAME = frozenset(" ,-./()=%;+'")
+_TAME = frozenset(" ,-./()=%;+'?\"")
+
+#: What is markup in Markdown, and is none where it stands like this: relations between blanks, and a lone ampersand;
+#: what is no word's part on neither side begins no emphasis.
+_RELATIONS = re.compile(r"(?<= )(?:[<>]=?|[~&])(?= )|(?<=[^\W_])_(?=[^\W_])")
+
+#: Markup that a backslash takes away, for whoever reads the text as it is; the rest is written as an entity.
+_BACKSLASHED = frozenset("[]")
 
 #: What continuous-integration runners obey when it stands in a log: ``::command::``, and ``##[command]``,
 #: ``##vso[command]``, ``##teamcity[command]``.
@@ -88,7 +95,11 @@ def plain_lines(text: str) -> str:
 def markdown(text: str) -> str:
     """:func:`plain` text in which no character is markup, for a Markdown line, its middle or a table cell."""
     line = plain(text).strip()
-    escaped = "".join(c if _tame(c, line[i + 1 : i + 2]) else f"&#{ord(c)};" for i, c in enumerate(line))
+    relations = {i for found in _RELATIONS.finditer(line) for i in range(*found.span())}
+    escaped = "".join(
+        c if i in relations or _tame(c, line[i + 1 : i + 2]) else f"\\{c}" if c in _BACKSLASHED else f"&#{ord(c)};"
+        for i, c in enumerate(line)
+    )
     return _START.sub(lambda start: f"{start[1]}&#{ord(start[2])};", _ADDRESS.sub(r"\1&#46;", escaped))
 
 

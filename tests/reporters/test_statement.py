@@ -92,7 +92,7 @@ def test_a_control_is_told_of_and_is_no_claim_that_failed() -> None:
     result = factory.result(audit(verdicts=(factory.verdict(), control)))
     assert blocks(result)["Epsilon and delta"].coverage == "checked"
     page = statement.render(result)
-    assert "| too-good | epsilon &#60;= 3 at delta = 1e-06 | refuted (a control, made to fail) |" in page
+    assert "| too-good | epsilon <= 3 at delta = 1e-06 | refuted (a control, made to fail) |" in page
 
 
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:

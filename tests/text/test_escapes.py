@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from dpspec.text import markdown, plain
 
@@ -44,10 +46,43 @@ def test_what_hides_is_written_out(text, seen):
 
 @given(st.text(alphabet="<>|`*_[]!#\\&@~:a \n"))
 def test_markdown_leaves_no_markup(text):
-    rest = markdown(text)
+    rest = re.sub(r"\\[\[\]]|(?<= )(?:[<>]=?|[~&])(?= )|(?<=\w)_(?=\w)", "", markdown(text))
     for entity in {f"&#{ord(c)};" for c in rest} | {f"&#{n};" for n in range(33, 127)}:
         rest = rest.replace(entity, "")
     assert not set(rest) & set("<>|`*_[]!#\\&@~")
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("epsilon <= 3 and mu >= 1, a < b > c ~ d & e", "epsilon <= 3 and mu >= 1, a < b > c ~ d & e"),
+        ("group_size 8", "group_size 8"),
+        ("[2.348, 2.349]", r"\[2.348, 2.349\]"),
+        ("agree?", "agree?"),
+        (">= 3", "&#62;= 3"),
+        (
+            "<b> &amp; _x_ __y__ ~~z~~",
+            "&#60;b&#62; &#38;amp; &#95;x&#95; &#95;&#95;y&#95;&#95; &#126;&#126;z&#126;&#126;",
+        ),
+        (r"\[x](y)", r"&#92;\[x\](y)"),
+    ],
+)
+def test_what_reads_as_it_is_stays(text, seen):
+    assert markdown(text) == seen
+
+
+@given(st.text(alphabet="<>|`*_[]()!#\\&@~:;=-+.?\"'1a \n") | st.text())
+def test_a_reader_of_markdown_sees_the_text_and_nothing_else(text):
+    """By another program's rules: CommonMark with the tables and strikethroughs of GitHub."""
+    reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    shown = markdown(text)
+    kinds = [token.type for token in reader.parse(shown)]
+    assert kinds == (["paragraph_open", "inline", "paragraph_close"] if shown else [])
+    children = [child for token in reader.parse(shown) for child in token.children or ()]
+    assert {child.type for child in children} <= {"text", "text_special"}
+    assert "".join(child.content for child in children) == plain(text).strip()
+    cells = [token for token in reader.parse(f"|a|b|\n|---|---|\n|{shown}|x|\n") if token.type == "td_open"]
+    assert len(cells) == 2
 
 
 def test_an_address_is_no_link():
