@@ -40,7 +40,6 @@ from dpspec_group import theory
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
 
-
 #: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
 _USUAL_DELTA = 1e-5
 
