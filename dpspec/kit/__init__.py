@@ -6,7 +6,8 @@
 
 :class:`SimpleMechanism` audits by an upper bound on epsilon alone, :class:`AttackedMechanism` by an attack on real
 releases too. ``dpspec new plugin`` writes one of each kind to start from. The functions are for mechanisms that write
-an ``Audit`` of their own, because they train models by DP-SGD, say. Importing this imports neither numpy nor torch.
+an ``Audit`` of their own, because they train models by DP-SGD, say. :mod:`dpspec.kit.scores_elsewhere` is for those
+that judge scores of another program. Importing this imports neither numpy nor torch.
 """
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model

@@ -1,4 +1,4 @@
-"""Bounds of the plugin as findings: epsilon per group size, delta and direction, and where it is attained.
+"""Bounds of the plugin as findings: epsilon per group size, delta and direction, and where claims ask, the whole curve.
 
 *For whom an upper bound holds.* Poisson and full batches: for all data sets (Ganesh 2024, Theorem 3.1, which asks
 nothing of their size), and as well for members who stay and count for nothing (zero-out): a sum has the same law then.
@@ -26,18 +26,22 @@ claimed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Interval, certified_lower, certified_upper
+from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
 from dpspec.training.loop.learning_rates import shows_every_sum
 from dpspec_group import theory
 
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
+
+#: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
+_USUAL_DELTA = 1e-5
 
 
 def group_sizes(spec: dps.Spec) -> list[int]:
@@ -110,6 +114,73 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
             yield lower
 
 
+def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
+    """What is proved of the mu, rates and advantages that claims name, in each scope that it holds in: upper bounds,
+    and lower ones where the worst case is attained. Nothing where a phase has no noise."""
+    if any(phase.noise_multiplier < theory.NO_NOISE for phase in spec.phases):
+        return
+    least = attaining_records(spec)
+    asked: set[tuple[str, int, str, str, float]] = set()
+    for claim in spec.claims:
+        about = (claim.group_size, claim.direction, claim.adjacency)
+        asked.update((quantity, *about, fpr) for quantity, fpr in _asked(claim))
+    for quantity, size, direction, adjacency, fpr in sorted(asked):
+        method = ""
+        at: dict[str, dps.Json] = {"group_size": size}
+        if quantity == "mu":
+            interval = theory.mu_interval(spec.phases, size, records, curves.intervals[size][direction])
+            method = _given_away(spec, size, interval.upper, curves, direction)
+        elif quantity == "advantage":
+            interval = theory.advantage_interval(spec.phases, size, records)
+        else:
+            interval, at = theory.tpr_interval(spec.phases, size, records, fpr, direction), {"fpr": fpr, **at}
+        uppers = [
+            certified_upper(
+                quantity,
+                interval,
+                at=at,
+                scope=replace(scope, adjacency=adjacency),
+                source=theory.MU_SOURCE if quantity == "mu" else theory.source_of(spec.phases),
+                assumptions=kit.ASSUMPTIONS,
+                method=method,
+            )
+            for scope in scopes(spec.phases, size, records, direction)
+        ]
+        yield from uppers
+        if least is not None:
+            source = f"{theory.source_of(spec.phases)}; attained: section 3.3"
+            lower = certified_lower(uppers[0], interval, source=source, min_records=least)
+            if lower is not None:
+                yield lower
+
+
+def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
+    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
+
+    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
+    """
+    rows = [
+        (size, epsilon.upper, epsilon.lower, delta)
+        for size, by_direction in curves.intervals.items()
+        for delta, epsilon in sorted(by_direction[curves.whole].items(), reverse=True)
+        if math.isfinite(epsilon.upper)
+    ]
+    return kit.series(
+        "delta-against-epsilon",
+        "Delta against epsilon for each group size",
+        kit.columns_of(("group_size", "epsilon", "lower", "delta"), rows),
+        units={"group_size": "records"},
+        rigor="certified",
+        source=theory.source_of(spec.phases),
+        x="epsilon",
+        y=["delta"],
+        by="group_size",
+        log=["y"],
+        upper=["epsilon"],
+        lower=["lower"],
+    )
+
+
 def attaining_records(spec: dps.Spec) -> int | None:
     """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
     scope's own number, as batches of a fixed size do. None where it is not attained: see the module."""
@@ -142,3 +213,23 @@ def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interv
     at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
     source = theory.source_of(phases)
     return certified_upper("epsilon", epsilon, at=at, scope=scope, source=source, assumptions=kit.ASSUMPTIONS)
+
+
+def _asked(claim: dps.Claim) -> Iterator[tuple[str, float]]:
+    """The quantities that a claim bounds, rates with the false-positive rate that they stand at; told by its keys."""
+    if "mu" in claim.options:
+        yield "mu", 0.0
+    rates = kit.claimed_fprs([claim])
+    yield from (("tpr", fpr) for fpr in rates)
+    if "advantage" in claim.options and not rates:
+        yield "advantage", 0.0
+
+
+def _given_away(spec: dps.Spec, size: int, mu: float, curves: Curves, direction: str) -> str:
+    """What the bound is called: with the epsilon that it implies at one delta, and the one that is certified there."""
+    delta = kit.claimed_deltas(spec, size, default=_USUAL_DELTA)[-1]
+    known = curves.intervals[size][direction].get(delta)
+    implied = PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
+    certified = "" if known is None else f", where {known.upper:.4g} is certified"
+    at = f"{delta:g}".replace("e-0", "e-")
+    return f"without amplification by sampling; at delta {at} it says epsilon {implied:.4g}{certified}"

@@ -18,11 +18,10 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
+from dpspec.stats.independence.independent_bounds import independent_bounds
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
-from dpspec_group.independent import independent_bounds
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.whole_curve import noise_ruled_out
 
 _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
@@ -132,7 +131,7 @@ def one_run_outcomes(
         rigor="statistical",
         at=dps.FrozenMap({"group_size": size}),
         scope=evidence.scope,
-        method=f"{method}, {of_curve[0]} guesses{noise_ruled_out(spec.phases, size, records, mu)}",
+        method=f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, records, mu)}",
         source=one_run_curve.SOURCE,
         assumptions=(*coins, _GUESSES),
         confidence=confidence,

@@ -52,15 +52,14 @@ class GroupAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Epsilon per group size, delta and direction, from both sides where the worst case is attained, and as tables
         against the group size and against delta; mu, rates and the advantage where claims ask for them."""
-        from dpspec_group.bounds import epsilon_curves, lower_bounds, upper_bounds
-        from dpspec_group.tables import profile_series, size_series
-        from dpspec_group.whole_curve import whole_curve_bounds
+        from dpspec_group.bounds import epsilon_curves, lower_bounds, profile_series, upper_bounds, whole_curve_bounds
+        from dpspec_group.printed.comparison import size_series
 
         curves, records = epsilon_curves(spec, context), context.facts.records
         epsilons = list(upper_bounds(spec, curves, records))
         found = [*epsilons, *lower_bounds(spec, curves, records), *whole_curve_bounds(spec, curves, records)]
         if _elsewhere(spec):
-            from dpspec_group.elsewhere.evidence import as_executed
+            from dpspec.kit.scores_elsewhere.assumptions import as_executed
 
             found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
         yield from found
@@ -70,7 +69,7 @@ class GroupAudit(dps.Audit):
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""
         if _elsewhere(spec):
-            from dpspec_group.elsewhere.evidence import plan
+            from dpspec_group.scores_elsewhere import plan
 
             return plan(spec, facts)
         from dpspec_group.design import power
@@ -98,7 +97,7 @@ class GroupAudit(dps.Audit):
         Of scores from elsewhere, the table's digest and what its trial reads.
         """
         if _elsewhere(spec):
-            from dpspec_group.elsewhere.table import trial_inputs
+            from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
 
             return trial_inputs(spec)
         return kit.select_inputs(
@@ -111,7 +110,7 @@ class GroupAudit(dps.Audit):
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries, once per index, and without; or read the table of scores, where there is one."""
         if "scores" in inputs["audit"]:
-            from dpspec_group.elsewhere.table import run_trials as read_scores
+            from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
 
             yield from read_scores(inputs, context, indices)
             return
@@ -122,7 +121,7 @@ class GroupAudit(dps.Audit):
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         """Lower bounds with their evidence, accuracy, and checks of the pipeline that ran."""
         if _elsewhere(spec):
-            from dpspec_group.elsewhere.evidence import conclude
+            from dpspec_group.scores_elsewhere import conclude
 
             yield from conclude(spec, trials)
             return

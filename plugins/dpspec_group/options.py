@@ -9,6 +9,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 
 #: The kinds of canaries per space, the default first.
@@ -52,38 +53,9 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
 )
 
 
-def _column(description: str) -> dict[str, dps.Json]:
-    return {"type": "string", "minLength": 1, "maxLength": 200, "description": description}
-
-
-SCORES_SCHEMA: dict[str, dps.Json] = kit.block(
-    "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
-    "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
-    "before training, if no score was made by looking at its coin, and if the number of rows was fixed before.",
-    ["path", "coin", "score"],
-    path={
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 4000,
-        "description": "The table: a file that ends in .csv, .npz or .parquet, of at most 128 MiB and 1,000,000 rows. "
-        "Relative to the spec's directory.",
-    },
-    coin=_column("The column that says whether the canary was in (1) or out (0): as a fair coin decided."),
-    score=_column("The column of scores: the higher, the more it looks as if the canary was in."),
-    group_size=_column(
-        "The column that says how many records the row's group has. Left out, all have threat_model.group_size."
-    ),
-    id=_column("The column that names the canaries, or runs: none may stand there twice."),
-    rows=kit.integer(
-        "How many rows the table must have: the number of canaries, or of runs, as it was fixed before training.",
-        least=1,
-        most=10**6,
-    ),
-)
-
 AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
-    scores=SCORES_SCHEMA,
+    scores=scores_block.SCHEMA,
     score=kit.choice(
         "What a final model is asked about planted records: by how much their loss fell since the first model (this is "
         "the default), how small it is, or how likely both are if they were planted, learned from half of the "

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_group.options import KINDS, Attack
 
@@ -104,9 +105,7 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     """Every reason why the attack of a spec with an audit cannot be made."""
     assert spec.audit is not None
     if "scores" in spec.audit.options:
-        from dpspec_group.elsewhere.refusals import refusals as of_scores
-
-        yield from of_scores(spec)
+        yield from scores_block.refusals(spec)
         return
     canary = spec.audit.options.get("canary")
     if canary is None:

@@ -1,4 +1,4 @@
-"""Group privacy of DP-SGD: from a spec's phases to mixtures of Gaussians, and from those to epsilon.
+"""Group privacy of DP-SGD: from a spec's phases to mixtures of Gaussians, and from those to epsilon, rates and mu.
 
 Ganesh 2024, "Tight Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms":
 with c the random number of group members in a batch (Theorem 3.1, Poisson: Binomial(k, rate)) or twice that number
@@ -6,16 +6,28 @@ with c the random number of group members in a batch (Theorem 3.1, Poisson: Bino
 
     N(0, sigma^2)   and   sum_j P[c = j] N(j, sigma^2)
 
-dominates T steps of DP-SGD for groups of up to k records, under add-up-to-k and remove-up-to-k.
+dominates T steps of DP-SGD for groups of up to k records, under add-up-to-k and remove-up-to-k. So no test of
+membership has a larger true-positive rate at a false-positive rate, or a larger advantage tpr - fpr, than the best one
+of this pair. The direction is the one in which the test looks: remove, for the group's presence; add, for its absence.
+
+*One mu for all deltas.* Whoever is also told c sees N(c, sigma^2) against N(0, sigma^2), c of one law in both, and that
+is G_(j/sigma) given c = j, at most G_(s/sigma) with s the largest shift. Telling c can only help a test, so each step
+is s/sigma-GDP, and the whole
+
+    mu = sqrt(sum over steps of (s / sigma)^2)                     (Dong, Roth & Su 2022, Corollary 3.3).
+
+With Poisson batches no smaller mu holds for all deltas: all members are in all batches with a probability p > 0, so
+that the best test for that, of level Phi(-z), has the power p Phi(mu - z) at least, and ln p + ln Phi(mu - z) exceeds
+ln Phi(m - z) for every m < mu once z is large. So one mu knows nothing of the amplification by sampling.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from dpspec.accounting import Direction, Interval, Mixture, group_curve
+from dpspec.accounting import Direction, Interval, Mixture, PrivacyLoss, group_curve, round_up
 from dpspec.contract import Phase
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
@@ -24,11 +36,20 @@ DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-fi
 #: With less noise than this, epsilon is beyond what a float can hold.
 NO_NOISE = 1e-100
 
+#: Noise that is ruled out is told of up to so many times the declared one: beyond, sampling decides what leaks.
+_TOLD = 10.0
+
+#: Room for the rounding of a square root of a sum of at most 10^6 products.
+_ROUNDING = 1e-9
+
 SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
 }
+
+#: What one mu for all deltas rests on.
+MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
@@ -111,3 +132,71 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
     if direction == "add":
         return 1.0 if log_hidden == -math.inf else 0.0
     return -math.expm1(log_hidden) * (1.0 - 1e-9)
+
+
+def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
+    """The largest true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
+    sides = DIRECTIONS if direction == "both" else (direction,)
+    rates = [_loss(phases, group_size, records, side).reros([fpr], direction=DIRECTIONS[side])[0] for side in sides]
+    return rates[0] if len(rates) == 1 else rates[0].worse(rates[1])
+
+
+def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -> Interval:
+    """The largest advantage tpr - fpr of a test, which is the same in both directions."""
+    return _loss(phases, group_size, records, "remove").advantage()
+
+
+def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
+    """The least mu for which all steps together are mu-GDP for groups of ``group_size``: up to the mu of the module,
+    and from the largest whose curve lies below what is attained at one of the deltas.
+
+    epsilons: by delta, of the same phases in the direction that is asked for.
+    """
+    upper = mu_of_all_steps(phases, group_size, records)
+    lower = 0.0
+    for delta, epsilon in epsilons.items():
+        lower = max(lower, _attained_mu(epsilon.lower, delta, upper))
+    return Interval(min(lower, upper), upper).by("one mu for all deltas")
+
+
+def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
+    """The mu of the module, rounded up; noise a times as large has one a times as small."""
+    squares = (
+        phase.steps * (float(pair.sensitivities[-1]) / pair.sigma) ** 2
+        for phase, pair in ((phase, mixture(phase, group_size, records)) for phase in phases)
+    )
+    return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
+
+
+def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: float) -> str:
+    """The noise with which no training of the declared rates and steps has as large a mu as is shown, in words.
+
+    Such noise is a / mu times the declared one, a the mu of all its steps, and all that is larger. It leaves out the
+    amplification by sampling, so that with small rates less noise is ruled out too, and not told of. Nothing is said
+    where no mu is shown, where a phase has no noise, or where it is more than ten times the declared noise.
+    """
+    if not mu > 0.0 or any(phase.noise_multiplier < NO_NOISE for phase in phases):
+        return ""
+    times = mu_of_all_steps(phases, group_size, records) / mu
+    if times > _TOLD:
+        return ""
+    declared = {phase.noise_multiplier for phase in phases}
+    if len(declared) > 1:
+        return f"; rules out noise {round_up(times, 4)} times as large as declared, and more"
+    return f"; rules out noise multipliers of {round_up(times * declared.pop(), 4)} and more at these rates and steps"
+
+
+def _loss(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> PrivacyLoss:
+    pairs = tuple((mixture(phase, group_size, records), phase.steps) for phase in phases)
+    return PrivacyLoss(pairs, DIRECTIONS[direction])
+
+
+def _attained_mu(epsilon: float, delta: float, largest: float) -> float:
+    """A mu at most ``largest`` whose curve certainly lies below ``delta`` at ``epsilon``, which is attained there."""
+    if not 0.0 < epsilon < math.inf:
+        return 0.0
+    low, high = 0.0, largest
+    while high - low > 1e-6 * largest:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if PrivacyLoss.gaussian(1.0 / middle).delta(epsilon).upper < delta else (low, middle)
+    return low

@@ -136,8 +136,7 @@ def _measured(
 ) -> Iterator[dps.Finding | dps.Series]:
     """What the rows at hand have of the declared collection, and how likely a test in front refuses them."""
     from dpspec_preprocessing import bounds, tables
-    from dpspec_preprocessing.attack import distance_inside
-    from dpspec_preprocessing.execution.collection import flat_rows, require_inside, search_device
+    from dpspec_preprocessing.execution.collection import distance_inside, flat_rows, require_inside, search_device
 
     x, device = flat_rows(context, declared), search_device(context, pipeline)
     tested = declared.test is not None

@@ -173,7 +173,7 @@ def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
             for number, (x, y) in enumerate(parts["loader"]):
                 if number % 2:
                     (0.0 * cross_entropy(parts["model"](x), y)).backward()
-                    drawn.append(run._samples.latest())
+                    drawn.append(run._training.samples.latest())
                     parts["optimizer"].step()
                     parts["optimizer"].zero_grad()
     assert len(entered) == 2

@@ -210,7 +210,7 @@ def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_
         way.build()
         recorder = way.recorder(tmp_path / "run")
         with recorder:
-            writer = recorder._writer
+            writer = recorder._training.writer
 
             def full(public, internal):
                 if writer.steps == 3:

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, log_softmax, logsumexp
 
 from dpspec.contract import Claim, Facts, Finding, FrozenMap, Scope, Section, Spec, ThreatModel
 from dpspec.engine.judging.evidence_weight import covers
-from dpspec_preprocessing import attack, bounds, options, refusals
+from dpspec_preprocessing import bounds, options, refusals
 from dpspec_preprocessing.execution import collection, steps
 from dpspec_preprocessing.execution.engines import LinearEngine
 from dpspec_preprocessing.theory.declared_steps import read_step
@@ -314,7 +314,7 @@ def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
 def _tested(finding: Finding, law: _Law, own: list[Rows], found: options.Pipeline, spec: Spec) -> Iterator[Reading]:
     """A bound with a test in front: outputs, or a refusal, by the exact probabilities of both."""
     test = spec.mechanism["ptr"]
-    distances = [attack.distance_inside(x, found) for x in own]
+    distances = [collection.distance_inside(x, found) for x in own]
     yield Reading("distance to the collection's edge", 1.0, abs(distances[0] - distances[1]))
     if law.kind != "gaussian" or not math.isfinite(finding.value):
         return

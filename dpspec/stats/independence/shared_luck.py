@@ -9,8 +9,8 @@ it.
 One run shows nothing of it, whatever the test: if a release is, with chance g, a Gaussian one of parameter mu, and
 nothing otherwise, then a run that had the luck is to the last digit a run of the Gaussian release. So a bound that is
 above some value with chance q for the Gaussian release is above it with chance g q at least for the other, whose
-epsilon at delta is only that of the Gaussian one at delta / g. (Its mu for all deltas is the same: see ``whole_curve``
-of the plugin ``group``.) In n runs all have the luck with chance g^n.
+epsilon at delta is only that of the Gaussian one at delta / g. (Its mu for all deltas is the same: see ``theory`` of
+the plugin ``group``.) In n runs all have the luck with chance g^n.
 """
 
 from __future__ import annotations

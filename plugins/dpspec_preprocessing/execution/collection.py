@@ -15,8 +15,8 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec_preprocessing.execution.finders import TREE_FEATURES, Neighbourhoods
 from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
-from dpspec_preprocessing.theory.sensitivity import TESTABLE
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -80,7 +80,7 @@ def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = 
         raise dps.DataError(
             f"the data set lies outside the declared collection: {', '.join(broken)}. A bound over the collection says "
             "nothing about it; declare wider limits from public knowledge"
-            + (", or write ptr to test them privately" if pipeline.step_name in TESTABLE else "")
+            + (", or write ptr to test them privately" if pipeline.step_name in sensitivity.TESTABLE else "")
         )
     return measured
 
@@ -108,6 +108,32 @@ def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) 
         if value is not None and (value < declared if key in AT_LEAST else value > declared):
             broken.append(key)
     return broken
+
+
+def distance_inside(x: Array, pipeline: Pipeline) -> float:
+    """J: at least so many records must be replaced before a data set leaves the collection; 0 for chains."""
+    step, limits = pipeline.step, pipeline.collection
+    if step is None:
+        return 0.0
+    if isinstance(step, Projection):
+        values, k = covariance_spectrum(x), step.components
+        gap = float(values[k - 1] - values[k]) / pipeline.radius**2
+        least = float(limits["min_eigengap"]) / pipeline.radius**2
+        return sensitivity.distance_of_gap(gap, least, len(x))
+    if isinstance(step, Merging):
+        count = window_count(x, 8.0 * step.eta)
+        return sensitivity.distance_of_count(count, float(limits["max_ball"]))
+    missing = int(np.isnan(x).any(axis=1).sum())
+    return sensitivity.distance_of_count(missing, float(limits["max_missing_rows"]))
+
+
+def window_count(x: Array, width: float) -> int:
+    """The most records in a window of ``width`` along (1, ..., 1) / sqrt(d): no less than any ball of that diameter.
+
+    One replaced record moves it by at most one, unlike the largest ball around a record.
+    """
+    places = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
+    return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
 
 
 def covariance_spectrum(x: Array) -> Array:

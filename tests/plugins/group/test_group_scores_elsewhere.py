@@ -19,11 +19,11 @@ from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
+from dpspec.kit.scores_elsewhere.score_trial import shuffled_ties
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import guess_counts, thresholds
 from dpspec_group.design import blind
-from dpspec_group.elsewhere.evidence import conclude
-from dpspec_group.elsewhere.table import shuffled_ties
+from dpspec_group.scores_elsewhere import conclude
 
 TEXT = """\
 dpspec: 1

@@ -19,9 +19,9 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec_preprocessing.attack import distance_inside, window_count
 from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.execution import steps
+from dpspec_preprocessing.execution.collection import distance_inside, window_count
 from dpspec_preprocessing.execution.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.theory.declared_steps import read_step

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing.execution import collection, planting, steps
+from dpspec_preprocessing import attack
+from dpspec_preprocessing.execution import collection, steps
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
 
@@ -177,7 +178,7 @@ def test_ten_thousand_neighbours_keep_the_certified_bound(name: str) -> None:
 )
 def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed: int) -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = planting.plant_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    planted = attack.plant_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
     assert np.array_equal(planted.present[1:], planted.absent[1:], equal_nan=True)
     found = moved(planted, step)
     assert changed - 2 <= found[0] <= changed
@@ -186,7 +187,7 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
 
 def test_imputation_s_canary_attains_the_bound() -> None:
     x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = planting.plant_neighbours(
+    planted = attack.plant_neighbours(
         x, read_step({"impute": "mean"}), {"max_missing_rows": 20, "min_observed": 150}, 1.0
     )
     assert moved(planted, {"impute": "mean"})[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
@@ -194,8 +195,8 @@ def test_imputation_s_canary_attains_the_bound() -> None:
 
 def test_directions_stand_apart() -> None:
     for count, features in ((5, 2), (4, 2), (12, 6), (2, 1)):
-        around = planting.directions(count, features)
+        around = attack.directions(count, features)
         cosines = around @ around.T - 2.0 * np.eye(count)
         assert cosines.max() <= math.cos(math.radians(72.0)) + 1e-12
     with pytest.raises(ValueError, match="do not fit"):
-        planting.directions(3, 1)
+        attack.directions(3, 1)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec import kit
 from dpspec.data.scored.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
-from dpspec_group.options import Attack
+from dpspec.kit.recorded import fair_coins, recorded, recorded_number, whole_number
 
 
 def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
@@ -38,8 +37,8 @@ def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
     """
     options = dict(inputs["audit"]["scores"])
     wanted = options.pop("digest", None)
-    sizes = Attack.of(inputs).sizes
-    table = read_table(directory, options, sizes[0] if len(sizes) == 1 else None)
+    sizes = {int(size) for size in inputs["threat_model"]["group_size"]}
+    table = read_table(directory, options, min(sizes) if len(sizes) == 1 else None)
     if wanted is not None and table.digest != wanted:
         raise dps.DataError("the table of scores is not the one that the run began with: it changed", f"{PLACE}.path")
     return table
@@ -47,8 +46,8 @@ def table_of(inputs: Mapping[str, Any], directory: str | Path) -> ScoreTable:
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """The one trial: per group size the coins from the lowest score to the highest; the scores stay in the store."""
-    table, attack = table_of(inputs, context.directory), Attack.of(inputs)
-    order = ranked if attack.method == "many-run" else shuffled_ties
+    table = table_of(inputs, context.directory)
+    order = ranked if inputs["audit"]["method"] == "many-run" else shuffled_ties
     for index in indices:
         seed = int(inputs["audit"]["seed"])
         outcomes: list[dps.Json] = [[size, order(*table.of_size(size), seed)] for size in table.sizes]
@@ -82,14 +81,14 @@ def ranked(coins: np.ndarray[Any, Any], scores: np.ndarray[Any, Any], seed: int)
 
 def recorded_outcomes(spec: dps.Spec, trial: dps.Trial) -> dict[int, str]:
     """The coins of each group size as the trial recorded them; raises ``ValueError`` where no table makes such ones."""
-    rows = kit.recorded_number(trial, "rows", most=MOST_ROWS)
-    outcomes = kit.recorded(trial, "outcomes")
+    rows = recorded_number(trial, "rows", most=MOST_ROWS)
+    outcomes = recorded(trial, "outcomes")
     found = list(outcomes) if isinstance(outcomes, list | tuple) else [outcomes]
     if not all(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[1], str) for one in found):
         raise ValueError("outcomes must be a list, each a size and its coins")
-    sizes = [kit.whole_number(size, "a group size", least=1) for size, _ in found]
+    sizes = [whole_number(size, "a group size", least=1) for size, _ in found]
     if sizes != sorted(set(sizes)) or not set(sizes) <= set(spec.threat_model.group_size):
         raise ValueError("outcomes must be those of group sizes of the threat model, in order")
     if sum(len(coins) for _, coins in found) != rows:
         raise ValueError(f"outcomes must be those of {rows} rows")
-    return {size: kit.fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, found, strict=True)}
+    return {size: fair_coins(coins, len(coins)) for size, (_, coins) in zip(sizes, found, strict=True)}

@@ -1,11 +1,46 @@
-"""What makes a table of scores unfit, at the place in the spec that is at fault."""
+"""The block ``audit.scores`` of a spec: its keys, and what makes it or its table unfit, at the place that is at fault.
+
+It names a table of scores that another program wrote. Importing this imports no numpy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec.kit import specs
+from dpspec.kit.scores_elsewhere.assumptions import coins_level
+
+
+def _column(description: str) -> dict[str, dps.Json]:
+    return {"type": "string", "minLength": 1, "maxLength": 200, "description": description}
+
+
+#: The block as JSON Schema, for the key ``scores`` of a mechanism's ``audit``.
+SCHEMA: dict[str, dps.Json] = specs.block(
+    "A table of scores that another program wrote, instead of runs that dpspec makes: a row for each canary of one "
+    "run, or for each of many runs. Nothing is trained. The bound holds if the coins were fair, independent and thrown "
+    "before training, if no score was made by looking at its coin, and if the number of rows was fixed before.",
+    ["path", "coin", "score"],
+    path={
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 4000,
+        "description": "The table: a file that ends in .csv, .npz or .parquet, of at most 128 MiB and 1,000,000 rows. "
+        "Relative to the spec's directory.",
+    },
+    coin=_column("The column that says whether the canary was in (1) or out (0): as a fair coin decided."),
+    score=_column("The column of scores: the higher, the more it looks as if the canary was in."),
+    group_size=_column(
+        "The column that says how many records the row's group has. Left out, all have threat_model.group_size."
+    ),
+    id=_column("The column that names the canaries, or runs: none may stand there twice."),
+    rows=specs.integer(
+        "How many rows the table must have: the number of canaries, or of runs, as it was fixed before training.",
+        least=1,
+        most=10**6,
+    ),
+)
 
 _SCORES = ("audit", "scores")
 
@@ -27,11 +62,11 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     options = spec.audit.options["scores"]
     sizes = spec.threat_model.group_size
     if len(sizes) > 1 and "group_size" not in options:
-        yield kit.missing_key(
+        yield specs.missing_key(
             "group_size", _SCORES, "name the column that says which rows are of which size, or let there be one size"
         )
         return
-    from dpspec_group.elsewhere.table import table_of
+    from dpspec.kit.scores_elsewhere.score_trial import table_of
 
     try:
         table = table_of(spec.document, spec.directory)
@@ -40,27 +75,27 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         return
     other = [size for size in table.sizes if size not in sizes]
     if other:
-        yield kit.bad_value(
+        yield specs.bad_value(
             f"the table has groups of {other[0]}, and threat_model.group_size is {', '.join(map(str, sizes))}",
             (*_SCORES, "group_size") if "group_size" in options else _SCORES,
             "list every size of the table in threat_model.group_size",
         )
         return
     least = _LEAST[spec.audit.method]
-    level = _level(len(table.sizes))
+    level = coins_level(len(table.sizes))
     for size in table.sizes:
-        coins, _ = table.of_size(size)
+        thrown, _ = table.of_size(size)
         of = f" of groups of {size}" if len(table.sizes) > 1 else ""
-        if len(coins) < least:
-            yield kit.bad_value(
-                f"{len(coins)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
+        if len(thrown) < least:
+            yield specs.bad_value(
+                f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
             )
             continue
-        from dpspec.stats import coins as of_coins
+        from dpspec.stats import coins
 
-        for test in of_coins.examine(coins):
+        for test in coins.examine(thrown):
             if test.p_value <= level:
-                yield kit.bad_value(
+                yield specs.bad_value(
                     f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",
                     (*_SCORES, "coin"),
                     "throw an independent fair coin for every canary, or run, before training; a bound from other "
@@ -68,26 +103,19 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 )
 
 
-def _level(sizes: int) -> float:
-    """The level of each of the two tests of coins, so that all of a table have 1e-6 together."""
-    from dpspec.stats.coins import LEVEL
-
-    return LEVEL / (2 * sizes)
-
-
 def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     for key, why in _OTHERS.items():
         if key in spec.audit.options:
-            yield kit.unsupported(f"{key} does not go with scores: {why}", ("audit", key), f"leave {key} out")
+            yield specs.unsupported(f"{key} does not go with scores: {why}", ("audit", key), f"leave {key} out")
     if spec.audit.runs != 1:
-        yield kit.unsupported(
+        yield specs.unsupported(
             "runs does not go with scores: the table has a row for every run that was made",
             ("audit", "runs"),
             "leave runs out; scores.rows holds the table to their number",
         )
     if spec.audit.expect in ("conforms-within", "checks-missing"):
-        yield kit.bad_value(
+        yield specs.bad_value(
             f"expect is {spec.audit.expect}, and scores from elsewhere are not-run: dpspec trained nothing, and saw "
             "nothing of what ran",
             ("audit", "expect"),

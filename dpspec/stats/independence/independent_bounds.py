@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import dpspec.contract as dps
+from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
 
@@ -25,12 +25,12 @@ LEVEL = 0.05
 
 def independent_bounds(
     outcomes: Sequence[str],
-    at: dps.FrozenMap,
-    scope: dps.Scope,
+    at: FrozenMap,
+    scope: Scope,
     method: str,
     confidence: float,
-    assumed: Sequence[dps.Assumption],
-) -> Iterator[dps.Finding]:
+    assumed: Sequence[Assumption],
+) -> Iterator[Finding]:
     """The bound on mu, and on epsilon at ``at["delta"]`` where the curve may be Gaussian; nothing of few canaries.
 
     outcomes: each run's coins from the lowest score to the highest. assumed: what both rest on besides.
@@ -44,12 +44,12 @@ def independent_bounds(
     mu = order_statistics.mu_lower(runs, sum(correct), confidence)
     shape = curve_shape.gaussian_shape(told)
     said = f"if canaries are independent ({independence.status}), decides no claim: {method}"
-    yield dps.Finding(
+    yield Finding(
         quantity=MU,
         value=mu,
         bound="lower",
         rigor="statistical",
-        at=dps.FrozenMap({"group_size": at["group_size"]}),
+        at=FrozenMap({"group_size": at["group_size"]}),
         scope=scope,
         method=f"{said}, {sum(run.low + run.high for run in runs)} guesses{_no_epsilon(shape)}",
         source=order_statistics.SOURCE,
@@ -58,7 +58,7 @@ def independent_bounds(
     )
     if shape is None or shape.p_value <= LEVEL or independence.status == "false":
         return
-    yield dps.Finding(
+    yield Finding(
         quantity=EPSILON,
         value=gaussian_fit.epsilon(mu, at["delta"]),
         bound="lower",
@@ -72,16 +72,16 @@ def independent_bounds(
     )
 
 
-def _independence(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> dps.Assumption:
+def _independence(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> Assumption:
     """The assumption, with what the runs say of it."""
     text = "each canary adds a part of its own to the release, made without the coins and the luck of others"
     agree = shared_luck.runs_agree(runs, correct)
     if agree is None:
         text += "; luck that all canaries of a run share cannot be seen in one run"
-        return dps.Assumption(name="independent-canaries", status="unchecked", text=text)
+        return Assumption(name="independent-canaries", status="unchecked", text=text)
     rarest = shared_luck.rarest_unseen(len(runs), LEVEL)
     text += f"; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs"
-    return dps.Assumption(
+    return Assumption(
         name="independent-canaries",
         status="false" if agree <= LEVEL else "not-rejected",
         text=text,
@@ -90,8 +90,8 @@ def _independence(runs: Sequence[order_statistics.Guesses], correct: Sequence[in
     )
 
 
-def _gaussian_curve() -> dps.Assumption:
-    return dps.Assumption(
+def _gaussian_curve() -> Assumption:
+    return Assumption(
         name="gaussian-curve",
         status="not-rejected",
         text="the privacy curve is Gaussian as far as delta reaches; the test sees rates of error that were met, and "

@@ -16,7 +16,7 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.independence import order_statistics
-from dpspec_group import independent, whole_curve
+from dpspec.stats.independence.independent_bounds import independent_bounds
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
@@ -35,7 +35,7 @@ def response(canaries: int, seed: int) -> str:
 
 
 def found_in(*outcomes: str) -> Sequence[Finding]:
-    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, ()))
+    return list(independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, ()))
 
 
 def status(finding: Finding, name: str) -> str:
@@ -91,20 +91,3 @@ def test_a_claim_that_only_this_bound_contradicts_is_not_refuted(kind: str, tmp_
     (verdict,) = judged.verdicts
     assert verdict.verdict == "open"
     assert verdict.lower is None or verdict.lower == 0.0
-
-
-def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
-    """Full batches: T steps of noise s are sqrt(T) / s-GDP, so that mu rules out s of sqrt(T) / mu and more."""
-    spec = attacked(
-        tmp_path, "mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=4.0", "mechanism.steps=9"
-    )
-    assert whole_curve.mu_of_all_steps(spec.phases, 2, 60) == pytest.approx(2 * 3 / 4.0)
-    said = whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.5)
-    assert said == "; rules out noise multipliers of 6.001 and more at these rates and steps"
-    assert whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.0) == ""
-    assert whole_curve.noise_ruled_out(spec.phases, 1, 60, 0.07) == ""  # 10.7 times the declared noise
-    first = spec.phases[0]
-    both = (first, first.replace(noise_multiplier=8.0))
-    times = math.sqrt(9 / 16 + 9 / 64) / 0.25
-    said = whole_curve.noise_ruled_out(both, 1, 60, 0.25)
-    assert said.startswith(f"; rules out noise {math.ceil(times * 1000) / 1000:g} times as large")

@@ -1,4 +1,4 @@
-"""Curves and tables for people: delta against epsilon, and epsilon against the group size beside what people use today.
+"""Epsilon against the group size, beside what people use today: a table that decides nothing.
 
 The black-box conversions start from the guarantee of one record alone (Vadhan 2017, Lemma 2.2); the linear reference is
 k times the epsilon of one record, which is no bound on either side. All of it is for comparison: a series, no finding,
@@ -14,36 +14,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import group_curve
 from dpspec_group import theory
-from dpspec_group.bounds import Curves
 from dpspec_group.options import DEFAULT_DELTA
 from dpspec_group.printed import blackbox
-
-
-def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
-    """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
-
-    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
-    """
-    rows = [
-        (size, epsilon.upper, epsilon.lower, delta)
-        for size, by_direction in curves.intervals.items()
-        for delta, epsilon in sorted(by_direction[curves.whole].items(), reverse=True)
-        if math.isfinite(epsilon.upper)
-    ]
-    return kit.series(
-        "delta-against-epsilon",
-        "Delta against epsilon for each group size",
-        kit.columns_of(("group_size", "epsilon", "lower", "delta"), rows),
-        units={"group_size": "records"},
-        rigor="certified",
-        source=theory.source_of(spec.phases),
-        x="epsilon",
-        y=["delta"],
-        by="group_size",
-        log=["y"],
-        upper=["epsilon"],
-        lower=["lower"],
-    )
 
 
 def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -> dps.Series:

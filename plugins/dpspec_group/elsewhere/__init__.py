@@ -1,1 +1,0 @@
-"""Audits of scores that another program made: nothing is trained here, and what they rest on is named."""
