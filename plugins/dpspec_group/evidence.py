@@ -18,7 +18,9 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
+from dpspec.stats.conformance.evidence.run import luck_of_size
 from dpspec.stats.independence.independent_bounds import independent_bounds
+from dpspec.stats.independence.step_luck import Luck
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
@@ -81,8 +83,11 @@ def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.
     would follow from independent canaries."""
     attack, records = Attack.of(spec), _records(trials)
     coins = [one_run_coins(attack, trial) for trial in trials]
+    # Findings are public: what they rest on speaks of rows that may be shown, or is not looked at.
+    ran = [trial.evidence for trial in trials] if spec.data_privacy == "public" else []
     for size in attack.sizes:
-        yield from one_run_outcomes(spec, records, size, [by_size[size] for by_size in coins])
+        ordered = [by_size[size] for by_size in coins]
+        yield from one_run_outcomes(spec, records, size, ordered, luck=luck_of_size(ran, size))
 
 
 def one_run_outcomes(
@@ -93,10 +98,12 @@ def one_run_outcomes(
     *,
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
+    luck: Sequence[Luck] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """The same of one group size, from each run's coins from the lowest score to the highest.
 
     coins: what is assumed of them. rests_on: what the evidence itself rests on; nothing where the audit threw them.
+    luck: what canaries were seen to share within the steps of all runs, where that was looked at.
     The bound on mu has guesses of its own, since a whole curve is told by more of them, and no epsilon is made of it:
     only a Gaussian mechanism's would follow.
     """
@@ -148,7 +155,7 @@ def one_run_outcomes(
             source=gaussian_fit.SOURCE,
             assumptions=(_GAUSSIAN,),
         )
-    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, (*coins, _GUESSES))
+    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, (*coins, _GUESSES), luck)
 
 
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:

@@ -1,6 +1,6 @@
 """Lower bounds of one run beside those of other programs, on mechanisms whose truth is known. Run by hand:
 
-    python tests/benchmarks/attacks.py [--seeds 400] [--canaries 100 1000 10000]
+    python tests/benchmarks/attacks.py [--seeds 400] [--canaries 100 1000 10000] [--rules TEXT]
 
 Three tables, of simulated scores, seeds 0, 1, ...: how much of the true epsilon each rule shows where every canary is
 seen through a Gaussian mechanism of its own; how often each is above the truth where there is nothing to see; and both
@@ -9,15 +9,15 @@ where the curve is not Gaussian, or all canaries share luck. Level 95%, delta 1e
 The class says what a rule rests on. A: nothing. A': nothing, as a statement about mu, of which epsilon follows if the
 curve is Gaussian. B': independent canaries, as a statement about mu likewise. C: independent canaries and a Gaussian
 curve. X: not valid as it is commonly used. "B', C tested" is dpspec's ``epsilon-if-independent``: not printed where the
-shape of the ranked coins is rejected. Other programs' rules are those of ``peer_bounds.py``.
+shape of the ranked coins is rejected. Other programs' rules are those of ``peer_bounds.py`` and ``peer_thresholds.py``.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,23 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import peer_bounds as peers
+import peer_thresholds as jax_privacy
+from attack_cases import DELTA, Case, gaussian, mu_of, not_gaussian, samples
 from peer_bounds import Array
-from scipy.special import ndtri
 
 from dpspec.stats.attacks import attack_power, curve_lines, gaussian_fit, guess_counts, one_run_curve
-from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
+from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, told_luck
 
-CONFIDENCE, DELTA = 0.95, 1e-5
-
-
-class Case(NamedTuple):
-    """A mechanism: scores and coins of one run, the centre that an attacker knows, and what is true."""
-
-    name: str
-    draw: Callable[[int, np.random.Generator], tuple[Array, Array]]
-    centre: float
-    epsilon: float
-    mu: float
+CONFIDENCE = 0.95
 
 
 class Counted(NamedTuple):
@@ -113,12 +104,34 @@ XIANG = Counted(
 )
 
 
-def printed(scores: Array, coins: Array, case: Case) -> float:
-    """What dpspec reports as epsilon if canaries are independent; 0 where the shape of scores is rejected."""
-    shape = curve_shape.gaussian_shape([ranked(scores, coins)])
-    if shape is None or shape.p_value <= 0.05:
-        return 0.0
-    return gaussian_fit.epsilon(INDEPENDENT.mu(len(coins), _independent_count(scores, coins, case)), DELTA)
+def _if_gaussian(scores: Array, coins: Array, case: Case) -> int:
+    """The count where the shape of scores is not rejected, else -1: no epsilon is printed."""
+    return _independent_count(scores, coins, case) if _may_be_gaussian(ranked(scores, coins)) else -1
+
+
+@lru_cache(maxsize=1 << 12)
+def _may_be_gaussian(coins: str) -> bool:
+    shape = curve_shape.gaussian_shape([coins])
+    return shape is not None and shape.p_value > 0.05
+
+
+#: What dpspec reports as epsilon if canaries are independent, and if they are given luck that they share.
+PRINTED = Counted(
+    _if_gaussian,
+    lambda m, count: INDEPENDENT.mu(m, count) if count >= 0 else 0.0,
+    lambda m, count, mu: count >= 0 and INDEPENDENT.rejects(m, count, mu),
+)
+WITH_LUCK = Counted(
+    _if_gaussian,
+    lambda m, count: mu_of(_given_luck(m, count)),
+    lambda m, count, mu: _given_luck(m, count) > gaussian_fit.epsilon(mu, DELTA),
+)
+
+
+@lru_cache(maxsize=1 << 16)
+def _given_luck(canaries: int, correct: int) -> float:
+    run = order_statistics.design(canaries)
+    return told_luck.epsilon_lower([run], [correct], DELTA, CONFIDENCE) if correct >= 0 else 0.0
 
 
 _remembered: dict[tuple[object, ...], float] = {}
@@ -148,10 +161,14 @@ RULES: list[tuple[str, str, Rule, int]] = [
     ("A'", "dpspec: mu", CURVE, 400),
     ("A'", "Mahloujifar et al., half (PrivacyGuard)", FDP, 400),
     ("B'", "dpspec: mu if independent", INDEPENDENT, 400),
-    ("B', C tested", "dpspec: epsilon if independent", printed, 100),
+    ("B', C tested", "dpspec: epsilon if conditionally independent", WITH_LUCK, 400),
+    ("B', C tested", "dpspec: epsilon if independent", PRINTED, 400),
     ("C", "Xiang et al., half", XIANG, 400),
     ("C", "GDP, 15 thresholds (jax-privacy HEAD)", lambda x, b, c: peers.gdp(x, b, DELTA, corrected=True), 400),
     ("C", "two normals, noncentral t", lambda x, b, c: peers.two_normals(x, b, DELTA), 400),
+    ("X", "jax-privacy 2.0.0: one_run", lambda x, b, c: jax_privacy.steinke(x, b, DELTA), 100),
+    ("X", "jax-privacy 2.0.0: one_run_fdp", lambda x, b, c: jax_privacy.fdp(x, b, DELTA), 60),
+    ("X", "jax-privacy 2.0.0: from_gdp", lambda x, b, c: jax_privacy.gdp(x, b, DELTA), 400),
     ("X", "GDP, best threshold", lambda x, b, c: peers.gdp(x, b, DELTA, corrected=False), 400),
 ]
 
@@ -173,65 +190,6 @@ def median_and_above(rule: Rule, case: Case, drawn: Sequence[tuple[Array, Array]
 
 def _steinke(scores: Array, coins: Array, case: Case, corrected: bool) -> float:
     return peers.steinke(scores, coins, DELTA, corrected=corrected, centre=case.centre)
-
-
-def mu_of(epsilon: float) -> float:
-    """The mu of the Gaussian curve with this epsilon at DELTA; 0 of 0."""
-    low, high = 0.0, 20.0
-    while high - low > 1e-9:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_fit.epsilon(middle, DELTA) < epsilon else (low, middle)
-    return high if epsilon else 0.0
-
-
-def gaussian(epsilon: float) -> Case:
-    """Independent Gaussian mechanisms with this epsilon at DELTA."""
-    mu = mu_of(epsilon)
-    # Where nothing is to be seen the attacker expects epsilon 1.
-    return Case(f"Gaussian, {epsilon:g}", lambda m, s: _normal(mu, m, s), 0.5 * (mu or mu_of(1.0)), epsilon, mu)
-
-
-def _normal(mu: float, canaries: int, source: np.random.Generator) -> tuple[Array, Array]:
-    coins = source.integers(0, 2, canaries)
-    return source.standard_normal(canaries) + mu * coins, coins
-
-
-def not_gaussian() -> list[Case]:
-    """The four mechanisms on which a Gaussian curve, or independence, fails."""
-
-    def response(m: int, source: np.random.Generator) -> tuple[Array, Array]:
-        coins = source.integers(0, 2, m)
-        told = source.random(m) < 1.0 / (1.0 + math.exp(-1.0))
-        return np.where(told, coins, 1 - coins) + 1e-9 * source.random(m), coins
-
-    def laplace(m: int, source: np.random.Generator) -> tuple[Array, Array]:
-        coins = source.integers(0, 2, m)
-        seen = source.laplace(0.0, 1.0, m) + coins
-        return np.abs(seen) - np.abs(seen - 1.0) + 1e-9 * source.random(m), coins
-
-    def luck(chance: float) -> Case:
-        def draw(m: int, source: np.random.Generator) -> tuple[Array, Array]:
-            return _normal(float(source.random() < chance), m, source)
-
-        return Case(f"shared luck, g = {chance:g}", draw, 0.5, gaussian_fit.epsilon(1.0, DELTA / chance), 1.0)
-
-    fpr = np.linspace(1e-6, 1.0 - 1e-6, 200_001)
-    power = np.where(
-        fpr < 0.5 / math.e, math.e * fpr, np.where(fpr < 0.5, 1.0 - 0.25 / (math.e * fpr), 1.0 - (1.0 - fpr) / math.e)
-    )
-    mu = float(np.max(ndtri(np.minimum(power, 1 - 1e-12)) - ndtri(fpr)))
-    kept = 1.0 / (1.0 + math.exp(-1.0))
-    return [
-        Case("randomised response", response, 0.5, 1.0, 2.0 * float(ndtri(kept))),
-        Case("Laplace", laplace, 0.0, 1.0, mu),
-        luck(0.5),
-        luck(0.1),
-    ]
-
-
-def samples(case: Case, canaries: int, seeds: int) -> list[tuple[Array, Array]]:
-    """Scores and coins of seeds 0, 1, ..."""
-    return [case.draw(canaries, np.random.default_rng(seed)) for seed in range(seeds)]
 
 
 def shown(cases: Sequence[Case], sizes: Sequence[int], seeds: int) -> None:
@@ -308,7 +266,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=400)
     parser.add_argument("--canaries", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--rules", default="", help="print the rules alone whose names hold this text")
     given = parser.parse_args()
+    RULES[:] = [rule for rule in RULES if given.rules in rule[1]]
     shown([gaussian(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)], given.canaries, given.seeds)
     nothing(given.canaries, given.seeds)
     elsewhere([m for m in given.canaries if m >= curve_shape.LEAST_CANARIES], given.seeds)

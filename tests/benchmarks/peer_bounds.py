@@ -99,13 +99,13 @@ def xiang_mu(canaries: int, guesses: int, correct: int) -> float:
 
 
 @lru_cache(maxsize=1 << 16)
-def fdp_mu(canaries: int, guesses: int, correct: int) -> float:
-    """Mahloujifar, Melis & Chaudhuri 2025 with Gaussian curves, half of the canaries guessed as PrivacyGuard does.
+def fdp_mu(canaries: int, guesses: int, correct: int, level: float = LEVEL) -> float:
+    """Mahloujifar, Melis & Chaudhuri 2025 with Gaussian curves; PrivacyGuard guesses half of the canaries.
 
     Tails r of right and h of wrong guesses, from ``correct`` down; rejected where they hold more than there is."""
 
     def rejected(mu: float) -> bool:
-        right, wrong = LEVEL * correct / canaries, LEVEL * (guesses - correct) / canaries
+        right, wrong = level * correct / canaries, level * (guesses - correct) / canaries
         for i in range(correct - 1, -1, -1):
             least = math.erfc((mu - _ndtri(right)) / math.sqrt(2.0)) / 2.0 if right < 1.0 else 1.0
             if least > wrong:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise, product
 
@@ -233,3 +235,17 @@ def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
     assert shared_luck.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="2 runs"):
         shared_luck.runs_agree([run] * 2, [700])
+
+
+@pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])
+def test_the_ends_of_the_rule_are_quantiles_of_the_beta_law(a: int, b: int) -> None:
+    """What :mod:`scipy.stats` says of them, which the module itself does not import."""
+    points, weights = order_statistics._beta_points(a, b)
+    ends = stats.beta.ppf(stats.norm.cdf(-7.5), a, b), stats.beta.isf(stats.norm.cdf(-7.5), a, b)
+    assert (points[0], 1.0 - points[-1]) == pytest.approx((ends[0], 1.0 - ends[1]), rel=1e-9, abs=1e-14)
+    assert points @ weights == pytest.approx(a / (a + b), rel=1e-6)
+
+
+def test_ranks_are_judged_without_scipy_stats() -> None:
+    code = "import sys, dpspec.stats.independence.order_statistics as o; o.mu_lower([o.design(9)], 4, .5)"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'scipy.stats' not in sys.modules"], check=True)

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import attacked
+from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import order_statistics
-from dpspec.stats.independence.independent_bounds import independent_bounds
+from dpspec.stats.conformance.evidence.run import luck_of_size
+from dpspec.stats.independence import independent_bounds as independent
+from dpspec.stats.independence import order_statistics, told_luck
+from dpspec.stats.independence.step_luck import Luck
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
@@ -35,7 +37,7 @@ def response(canaries: int, seed: int) -> str:
 
 
 def found_in(*outcomes: str) -> Sequence[Finding]:
-    return list(independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, ()))
+    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, ()))
 
 
 def status(finding: Finding, name: str) -> str:
@@ -45,7 +47,7 @@ def status(finding: Finding, name: str) -> str:
 
 def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked() -> None:
     coins = ranked(1.0, 1000, 0)
-    mu, epsilon = found_in(coins)
+    mu, with_luck, epsilon = found_in(coins)
     run = order_statistics.design(1000)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == (
         "mu-if-independent",
@@ -58,15 +60,56 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
     assert status(mu, "independent-canaries") == "unchecked"
     assert (epsilon.quantity, epsilon.at) == ("epsilon-if-independent", AT)
     assert epsilon.value == gaussian_fit.epsilon(mu.value, 1e-5)
-    assert status(epsilon, "gaussian-curve") == "not-rejected"
+    assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "not-rejected"
+    assert status(epsilon, "no-shared-luck") == "unchecked"
+    assert (with_luck.quantity, with_luck.at) == ("epsilon-if-conditionally-independent", AT)
+    assert with_luck.value == told_luck.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
+    assert 1.0 < with_luck.value < epsilon.value
+    assert with_luck.method.endswith(": an attack, whatever luck they share for the run")
 
 
 def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
-    mu, _ = found_in(*(ranked(1.0, 1000, seed) for seed in range(3)))
-    assert status(mu, "independent-canaries") == "not-rejected"
-    (alone,) = found_in(*(ranked(shift, 1000, 7) for shift in (1.0, 0.0, 1.0)))
-    assert status(alone, "independent-canaries") == "false"
-    assert alone.quantity == "mu-if-independent"
+    *_, epsilon = found_in(*(ranked(1.0, 1000, seed) for seed in range(3)))
+    assert status(epsilon, "no-shared-luck") == "not-rejected"
+    mu, with_luck = found_in(*(ranked(shift, 1000, 7) for shift in (1.0, 0.0, 1.0)))
+    assert (mu.quantity, with_luck.quantity) == ("mu-if-independent", "epsilon-if-conditionally-independent")
+    assert with_luck.value == 0.0  # of the least lucky run
+
+
+def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> None:
+    """Statistics of 99 degrees: 99 is what is expected, 160 comes by chance once in ten thousand."""
+    coins = ranked(1.0, 1000, 0)
+    quiet, loud = Luck(500, 99, 99.0, 90.0), Luck(500, 99, 99.0, 160.0)
+    seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet]))
+    assert [status(one, "independent-canaries") for one in seen] == ["not-rejected"] * 3
+    assert "a correlation of 0.00" in seen[0].assumptions[0].text
+    (alone,) = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [loud])
+    assert (alone.quantity, status(alone, "independent-canaries")) == ("mu-if-independent", "false")
+
+
+def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_not(tmp_path: Path) -> None:
+    small = ("threat_model.group_size=[1]", "claims.four.group_size=1", "audit.canary.count=210")
+    spec = attacked(tmp_path, *small)
+    (trial,) = trials_of(spec, 0)
+    coins = dict(trial.evidence["outcomes"])[1]
+    kept = luck_of_size([trial.evidence], 1)
+    large = [count for count in (coins.count("0"), coins.count("1")) if count >= 100]
+    assert [(one.count, one.degrees) for one in kept] == [(count, 9) for count in large]
+    assert luck_of_size([trial.evidence], 4) == []
+    (first, *_) = (one for one in outcomes_of(spec, [trial]) if getattr(one, "quantity", "") == independent.MU)
+    assert status(first, "independent-canaries") == "not-rejected"
+    internal = dict(trial.evidence["internal"])
+    internal["signal"] = FrozenMap({key: value for key, value in internal["signal"].items() if key != "luck"})
+    old = replace(trial, evidence=FrozenMap({**trial.evidence, "internal": FrozenMap(internal)}))
+    (first, *_) = (one for one in outcomes_of(spec, [old]) if getattr(one, "quantity", "") == independent.MU)
+    assert status(first, "independent-canaries") == "unchecked"
+    for wrong in ([1, 0, 7, 9, 1.0, 1.0], [2, 0, kept[0].count, 9, 1.0, 1.0], [1, 0, kept[0].count, 0, 1.0, 1.0]):
+        internal["signal"] = FrozenMap({**internal["signal"], "luck": (tuple(wrong),)})
+        with pytest.raises(ValueError, match=r"internal\.signal"):
+            luck_of_size([FrozenMap({**trial.evidence, "internal": FrozenMap(internal)})], 1)
+    private = attacked(tmp_path, *small, "data.public=false")
+    (first, *_) = (one for one in outcomes_of(private, [trial]) if getattr(one, "quantity", "") == independent.MU)
+    assert status(first, "independent-canaries") == "unchecked"
 
 
 def test_no_epsilon_follows_where_the_curve_is_not_gaussian_or_few_canaries_show_it() -> None:

@@ -1,11 +1,15 @@
 """What one-run attacks show if canaries are independent: findings of names of their own, which decide no claim.
 
-Every other number of an attack holds for any mechanism. These hold where the release is one part for each canary, each
-made of that canary's coin alone, with randomness of its own: ``independent-canaries``. DP-SGD with orthogonal gradient
-canaries comes close to that; a model that all canaries change together need not. Runs that differ by more than chance
-tell against it, and one run alone shows nothing, so that the assumption is ``unchecked`` there. Given it, the bound on
-mu holds whatever the laws of the parts. An epsilon follows only where the curve is Gaussian, which the shape of the
-ranked coins is tested for; where that is rejected none is made.
+Every other number of an attack holds for any mechanism. These hold where, given what the release tells of the run as a
+whole, it is one part for each canary, made of that canary's coin alone, with randomness of its own:
+``independent-canaries``. DP-SGD with orthogonal gradient canaries comes close to that; a model that all canaries
+change together need not. Where the trial kept what canaries share within each step, that is tested; else nobody looked,
+and the assumption is ``unchecked``. The bound on mu needs nothing more, whatever the laws of the parts. An epsilon
+follows only where the curve is Gaussian, which the shape of the ranked coins is tested for; where that is rejected none
+is made.
+
+Of luck that lasts for the run no run shows anything. One epsilon holds whatever it is; the other, larger one if there
+is none: ``no-shared-luck``, unchecked in one run, tested by whether several agree.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
+from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, step_luck, told_luck
 
-#: Begins the names of what holds given the assumption alone: no claim is of these quantities.
-MU, EPSILON = "mu-if-independent", "epsilon-if-independent"
+#: Begins the names of what holds given the assumptions alone: no claim is of these quantities.
+MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
 
-#: At this level runs are found not to agree, and scores not to have a Gaussian curve.
+#: At this level runs are found not to agree, steps to share luck, and scores not to have a Gaussian curve.
 LEVEL = 0.05
 
 
@@ -30,61 +34,80 @@ def independent_bounds(
     method: str,
     confidence: float,
     assumed: Sequence[Assumption],
+    luck: Sequence[step_luck.Luck] = (),
 ) -> Iterator[Finding]:
     """The bound on mu, and on epsilon at ``at["delta"]`` where the curve may be Gaussian; nothing of few canaries.
 
-    outcomes: each run's coins from the lowest score to the highest. assumed: what both rest on besides.
+    outcomes: each run's coins from the lowest score to the highest. assumed: what all rest on besides. luck: what was
+    seen to be shared within the steps of all runs, where that was looked at.
     """
     told = [coins for coins in outcomes if len(coins) >= order_statistics.LEAST_CANARIES]
     if not told:
         return
     runs = [order_statistics.design(len(coins)) for coins in told]
     correct = [order_statistics.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-    independence = _independence(runs, correct)
+    independence, no_luck = _independence(luck), _no_luck(runs, correct)
     mu = order_statistics.mu_lower(runs, sum(correct), confidence)
     shape = curve_shape.gaussian_shape(told)
-    said = f"if canaries are independent ({independence.status}), decides no claim: {method}"
-    yield Finding(
-        quantity=MU,
-        value=mu,
-        bound="lower",
-        rigor="statistical",
-        at=FrozenMap({"group_size": at["group_size"]}),
-        scope=scope,
-        method=f"{said}, {sum(run.low + run.high for run in runs)} guesses{_no_epsilon(shape)}",
-        source=order_statistics.SOURCE,
-        assumptions=(independence, *assumed),
-        confidence=confidence,
-    )
+
+    def bound(quantity: str, value: float, at: FrozenMap, how: str, also: str = "", *more: Assumption) -> Finding:
+        return Finding(
+            quantity=quantity,
+            value=value,
+            bound="lower",
+            rigor="statistical",
+            at=at,
+            scope=scope,
+            method=f"if canaries are independent ({independence.status}){also}, decides no claim: {method}, {how}",
+            source=order_statistics.SOURCE,
+            assumptions=(independence, *more, *assumed),
+            confidence=confidence,
+        )
+
+    guesses = sum(run.low + run.high for run in runs)
+    yield bound(MU, mu, FrozenMap({"group_size": at["group_size"]}), f"{guesses} guesses{_no_epsilon(shape)}")
     if shape is None or shape.p_value <= LEVEL or independence.status == "false":
         return
-    yield Finding(
-        quantity=EPSILON,
-        value=gaussian_fit.epsilon(mu, at["delta"]),
-        bound="lower",
-        rigor="statistical",
-        at=at,
-        scope=scope,
-        method=f"{said}, that mu on a Gaussian curve",
-        source=order_statistics.SOURCE,
-        assumptions=(independence, _gaussian_curve(), *assumed),
-        confidence=confidence,
+    value = told_luck.epsilon_lower(runs, correct, at["delta"], confidence)
+    yield bound(WITH_LUCK, value, at, "whatever luck they share for the run", "", _gaussian_curve())
+    if no_luck.status == "false":
+        return
+    also = f" and share no luck ({no_luck.status})"
+    value = gaussian_fit.epsilon(mu, at["delta"])
+    yield bound(EPSILON, value, at, "that mu on a Gaussian curve", also, no_luck, _gaussian_curve())
+
+
+def _independence(luck: Sequence[step_luck.Luck]) -> Assumption:
+    """The assumption, with what the steps of the runs say of it."""
+    text = (
+        "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
+        "the coins and the luck of others"
+    )
+    shared = step_luck.p_value(luck)
+    if shared is None:
+        return Assumption(name="independent-canaries", status="unchecked", text=text)
+    seen = step_luck.least_seen(luck, LEVEL)
+    return Assumption(
+        name="independent-canaries",
+        status="false" if shared <= LEVEL else "not-rejected",
+        text=f"{text}; a correlation of {seen:.2g} between two canaries' parts of a step would mostly have been seen",
+        test=step_luck.TEST,
+        level=LEVEL,
     )
 
 
-def _independence(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> Assumption:
-    """The assumption, with what the runs say of it."""
-    text = "each canary adds a part of its own to the release, made without the coins and the luck of others"
+def _no_luck(runs: Sequence[order_statistics.Guesses], correct: Sequence[int]) -> Assumption:
+    """That nothing as a whole is luck, with what the runs say of it."""
+    text = "no luck of a run is shared by all its canaries"
     agree = shared_luck.runs_agree(runs, correct)
     if agree is None:
-        text += "; luck that all canaries of a run share cannot be seen in one run"
-        return Assumption(name="independent-canaries", status="unchecked", text=text)
+        text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
+        return Assumption(name="no-shared-luck", status="unchecked", text=text)
     rarest = shared_luck.rarest_unseen(len(runs), LEVEL)
-    text += f"; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs"
     return Assumption(
-        name="independent-canaries",
+        name="no-shared-luck",
         status="false" if agree <= LEVEL else "not-rejected",
-        text=text,
+        text=f"{text}; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs",
         test=shared_luck.TEST,
         level=LEVEL,
     )
@@ -94,8 +117,8 @@ def _gaussian_curve() -> Assumption:
     return Assumption(
         name="gaussian-curve",
         status="not-rejected",
-        text="the privacy curve is Gaussian as far as delta reaches; the test sees rates of error that were met, and "
-        "not those as small as delta",
+        text="the privacy curve of each canary is the same Gaussian one as far as delta reaches; the test sees rates "
+        "of error that were met, and not those as small as delta",
         test=curve_shape.TEST,
         level=LEVEL,
     )

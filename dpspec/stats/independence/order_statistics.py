@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 #: What bounds of this kind name as their source.
 SOURCE = "Dong, Roth & Su 2022, Theorem 2.10; order statistics, after Xiang et al. 2025"
@@ -177,8 +177,9 @@ def _chance(mu: float, share: Floats) -> Floats:
 
 def _beta_points(a: int, b: int) -> tuple[Floats, Floats]:
     """Points and weights of the trapezoid rule for the law Beta(a, b) in the logit."""
-    lower = float(special.logit(stats.beta.ppf(special.ndtr(-_REACH), a, b)))
-    upper = -float(special.logit(stats.beta.ppf(special.ndtr(-_REACH), b, a)))
+    # betaincinv is what scipy.stats asks for quantiles, without the half second that importing it takes.
+    lower = float(special.logit(special.betaincinv(a, b, special.ndtr(-_REACH))))
+    upper = -float(special.logit(special.betaincinv(b, a, special.ndtr(-_REACH))))
     at = np.linspace(lower, upper, _MORE_POINTS if min(a, b) < _SKEWED else _POINTS)
     log_density = a * special.log_expit(at) + b * special.log_expit(-at)
     weights = np.exp(log_density - log_density.max())

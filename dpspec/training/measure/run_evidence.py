@@ -35,6 +35,7 @@ from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.samplers import independent
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
+from dpspec.training.measure.luck import luck_of_steps
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import NoiseScale, Residuals
 from dpspec.training.measure.update_statistics import ResidualLog, first_coordinates, replace_non_finite, residual_sums
@@ -222,6 +223,7 @@ def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins:
         inclusion=along**2 * float((rates * (1.0 - rates)).sum()),
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.borne).sum()),
+        luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),
     )
 
 

@@ -121,13 +121,13 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
 @pytest.mark.parametrize("epsilon", [2, 4, 8])
 def test_mu_over_two_hundred_seeds(epsilon: int) -> None:
     """Seeds 0 to 199, fixed in advance. These mechanisms are nearly Gaussian at delta 1e-5: there mu says an epsilon
-    that is above the truth in 21 of them at most, and at its median more than three fifths of it."""
+    that is above the truth in 10 of them at most, and at its median .66 of it and more. Measured: in none, and .69."""
     shown = []
     for seed in range(200):
         spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml", SMALL, f"audit.seed={seed}")
         shown += [gaussian_fit.epsilon(mu, 1e-5) for mu in lower(spec, quantity="mu").values()]
-    assert sum(value > truth(spec) for value in shown) <= 21
-    assert median(shown) > 0.6 * truth(spec)
+    assert sum(value > truth(spec) for value in shown) <= 10
+    assert median(shown) > 0.66 * truth(spec)
 
 
 @pytest.mark.slow

@@ -202,12 +202,28 @@ class GroupSums(Row):
     squares: Amount
 
 
+@dataclass(frozen=True)
+class GroupLuck(Row):
+    """What groups of one size and coin share within a step: two statistics of ``degrees`` degrees of freedom.
+
+    See ``stats.independence.step_luck``.
+    """
+
+    size: Positive
+    coin: Count
+    count: Count
+    degrees: Positive
+    means: Amount
+    spreads: Amount
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlantedSums(Record):
     """What was seen along the directions of gradient canaries, added up over the steps.
 
     draws: what one planted record adds on average. outside: the variance without planted records. inclusion: what each
     planted record adds to it. rounding: a bound on the length of what rounding changed. hidden: the steps it hides.
+    luck: what is shared within steps; None in evidence that was kept before it was looked for.
     """
 
     draws: Amount
@@ -216,14 +232,19 @@ class PlantedSums(Record):
     inclusion: Amount
     rounding: Amount
     hidden: Count = 0
+    luck: tuple[GroupLuck, ...] | None = None
 
     def problem(self) -> str | None:
-        """Every size is there twice, left out and planted."""
+        """Every size is there twice, left out and planted, and luck is that of some of them."""
         sizes = sorted({one.size for one in self.moments})
         if not sizes or [(one.size, one.coin) for one in self.moments] != [
             (size, coin) for size in sizes for coin in (0, 1)
         ]:
             return "moments must be those of each size in order, left out (0) and planted (1)"
+        groups = {(one.size, one.coin): one.count for one in self.moments}
+        lucky = [(one.size, one.coin) for one in self.luck or ()]
+        if lucky != sorted(set(lucky)) or any(groups.get((one.size, one.coin)) != one.count for one in self.luck or ()):
+            return "luck must be that of groups in moments, each at most once and in order"
         return None
 
 

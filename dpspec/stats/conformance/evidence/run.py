@@ -20,6 +20,7 @@ from dpspec.stats.conformance.evidence.measured import (
     States,
 )
 from dpspec.stats.conformance.evidence.reported import NoiseSums, NormSums, SamplingSums, Told
+from dpspec.stats.independence.step_luck import Luck
 
 #: Evidence that speaks of gradients, and not only of noise and batches, and so of the rows.
 OF_ROWS = ("noise", "measured", "signal", "norm_log", "replayed")
@@ -85,6 +86,13 @@ def read_runs(phases: Sequence[Phase], evidence: Sequence[FrozenMap]) -> list[Ru
         if problem is not None:
             raise ValueError(f"evidence of trial {number}.{problem}")
     return runs
+
+
+def luck_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[Luck]:
+    """What groups of ``size`` shared within steps, of all runs that looked; ``ValueError`` as for :func:`read_run`."""
+    runs = (read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1))
+    found = (one for run in runs if run.signal is not None for one in run.signal.luck or ())
+    return [Luck(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size]
 
 
 def _layers(run: RunEvidence) -> set[str] | None:
