@@ -215,7 +215,11 @@ def _records(
             for state in (initial, flat_model.flatten(job.model))
         )
         if attack.score != "likelihood-ratio":
-            return scores.by_loss(attack.score, before, after)
+            values = scores.by_loss(attack.score, before, after)
+            if attack.method == "many-run" and attack.score == "loss-difference":
+                divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+                values = scores.in_noise(values, [dps.Phase.of(phase) for phase in job.phases], job.options, divisor)
+            return values
         values = np.zeros(len(sizes))
         for size in attack.sizes:
             at = np.flatnonzero(sizes == size)

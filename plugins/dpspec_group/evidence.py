@@ -20,7 +20,7 @@ from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_c
 from dpspec.stats.conformance import run_checks
 from dpspec_group import scores, theory
 from dpspec_group.design import attack_delta, many_run_design, one_run_design
-from dpspec_group.independent import independent_bounds
+from dpspec_group.independent import independent_bounds, mu_of_runs
 from dpspec_group.options import EDGES, Attack
 from dpspec_group.whole_curve import noise_ruled_out
 
@@ -179,7 +179,7 @@ def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
 
 
 def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound for each group size; nothing for a size whose coins all fell alike."""
+    """Evidence and lower bounds for each group size; nothing for a size whose coins all fell alike."""
     assert spec.audit is not None
     attack, records, confidence = Attack.of(spec), _records(trials), spec.audit.confidence
     for size, runs in runs_of(attack, trials).items():
@@ -188,21 +188,23 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         if min(sides) == 0:
             continue
         delta = attack_delta(spec, size)
-        fixed = None if attack.sequential else many_run_design(spec, records, len(runs), size)
         if attack.sequential:
             coins = "".join(str(int(run.present)) for run in runs)
-            statistics: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
+            in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
             power = sequential.largest(len(runs), delta, confidence)
-            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, statistics, power)
-        elif fixed is not None:
-            statistics = dict(counts(runs, EDGES.index(fixed.score)))
-            power = many_run.largest(*sides, delta, confidence)
-            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, statistics, power, (kit.COINS, _THRESHOLD))
-        else:
-            ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
-            yield from ranked_outcomes(spec, records, size, ranked)
+            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, in_turn, power)
+            yield from _of_size(spec, records, size, len(runs), of_runs)
             continue
-        yield from _of_size(spec, records, size, len(runs), of_runs)
+        ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
+        fixed = many_run_design(spec, records, len(runs), size)
+        if fixed is None:
+            yield from ranked_outcomes(spec, records, size, ranked)
+        else:
+            counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
+            power = many_run.largest(*sides, delta, confidence)
+            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, counted, power, (kit.COINS, _THRESHOLD))
+            yield from _of_size(spec, records, size, len(runs), of_runs)
+        yield from mu_of_runs(spec, records, size, ranked)
 
 
 def ranked_outcomes(

@@ -6,6 +6,9 @@ canaries comes close to that; a model that all canaries change together need not
 tell against it, and one run alone shows nothing, so that the assumption is ``unchecked`` there. Given it, the bound on
 mu holds whatever the laws of the parts. An epsilon follows only where the curve is Gaussian, which the shape of the
 ranked coins is tested for; where that is rejected none is made.
+
+Of many runs there is nothing to assume: each has randomness and coins of its own, so that the runs are independent parts
+and the same theorem bounds mu, the one number of the Gaussian mechanism that would leak as much, for any mechanism.
 """
 
 from __future__ import annotations
@@ -13,11 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
+from dpspec import kit
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.independence import curve_shape, order_statistics, shared_luck
+from dpspec_group.design import attack_delta
+from dpspec_group.options import Attack
+from dpspec_group.whole_curve import noise_ruled_out
 
 #: Begins the names of what holds given the assumption alone: no claim is of these quantities.
 MU, EPSILON = "mu-if-independent", "epsilon-if-independent"
+
+_RUNS = dps.Assumption(
+    name="independent-runs", status="by-construction", text="each run has a coin and randomness of its own"
+)
 
 #: At this level runs are found not to agree, and scores not to have a Gaussian curve.
 LEVEL = 0.05
@@ -69,6 +80,37 @@ def independent_bounds(
         source=order_statistics.SOURCE,
         assumptions=(independence, _gaussian_curve(), *assumed),
         confidence=confidence,
+    )
+
+
+def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
+    """What runs with and without one group show of mu, whatever the mechanism; nothing of fewer than four runs.
+
+    ranked: the coins of all runs from the lowest score to the highest; equal scores stand against the attack, so that
+    as many guesses are right as in any order, or fewer. How many runs are guessed follows from their number, and no
+    threshold is chosen.
+    """
+    assert spec.audit is not None
+    if len(ranked) < order_statistics.LEAST_CANARIES:
+        return
+    attack, guesses = Attack.of(spec), order_statistics.design(len(ranked))
+    correct = order_statistics.right(ranked, guesses)
+    mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
+    delta = attack_delta(spec, size)
+    told = f"; of a Gaussian mechanism it would be epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
+    yield dps.Finding(
+        quantity="mu",
+        value=mu,
+        bound="lower",
+        rigor="statistical",
+        at=dps.FrozenMap({"group_size": size}),
+        scope=attack.scope(spec, records),
+        method=f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
+        f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
+        f"{noise_ruled_out(spec.phases, size, records, mu)}",
+        source=order_statistics.SOURCE,
+        assumptions=(kit.COINS, _RUNS),
+        confidence=spec.audit.confidence,
     )
 
 

@@ -110,6 +110,7 @@ class Attack(kit.Options):
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
     elsewhere: whether another program attacked, and a table holds its scores; of ``space``, ``kind`` and what follows
         from them nothing is known then.
+    chosen_weights: whether the adversary chose the weights that training starts from.
     """
 
     method: str
@@ -122,10 +123,11 @@ class Attack(kit.Options):
     share: int
     sequential: bool = False
     elsewhere: bool = False
+    chosen_weights: bool = False
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-        """From the blocks ``audit`` and ``threat_model``."""
+        """From the blocks ``audit``, ``threat_model`` and ``model``."""
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
         space = str(canary.get("space", "gradient"))
@@ -141,6 +143,7 @@ class Attack(kit.Options):
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
+            chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
         )
 
     @property
@@ -165,7 +168,8 @@ class Attack(kit.Options):
             return f"{self.method}, {self.access}, scores from elsewhere, given fair coins that no score knows"
         planted = "" if self.space == "gradient" else f", {self.kind} records"
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
-        return f"{self.method}, {self.access}{planted}{scored}"
+        started = ", worst-case initial weights" if self.chosen_weights else ""
+        return f"{self.method}, {self.access}{planted}{scored}{started}"
 
     @property
     def calibrated(self) -> bool:

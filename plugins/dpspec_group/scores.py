@@ -192,6 +192,17 @@ def by_loss(score: str, before: Array, after: Array) -> Array:
     return np.logaddexp(0.0, -before) - np.logaddexp(0.0, -after)
 
 
+def in_noise(scores: Array, phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> Array:
+    """Differences of losses (m,) as asinh(score / u), u what all noise adds to a parameter: rate sqrt(sum of variances).
+
+    They rise with the scores, and many runs, which tell theirs on a grid, tell them apart whatever the rate and the
+    divisor are. u leaves out schedules and momentum. Without noise u is 1.
+    """
+    variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
+    scale = float(options["learning_rate"]) * math.sqrt(variance) / divisor
+    return np.asarray(np.arcsinh(scores / (scale if scale > 0.0 else 1.0)))
+
+
 def calibrated(before: Array, after: Array, coins: Array, fitted: Array) -> Array:
     """Likelihood ratios (m,) of planted against not, from log-odds by normal laws fitted where ``fitted`` is true.
 
