@@ -157,7 +157,10 @@ def make(
     mislabelled: training records with a wrong label. blank: all features at their smallest value, each with another
     label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
     value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
-    duplicate: training records as they are. Training records are taken without
+    duplicate: training records as they are. least-variance: records as long as the longest, in the directions in which
+    the records reach least (the last right-singular vectors of ``x``), first each with the label that a ridge regression
+    finds least likely there, then with the next, and once labels are used up on the other side; one alone is the ClipBKD
+    record of Jagielski, Ullman & Oprea 2020. Training records are taken without
     repetition as long as there are enough of them. Raises ``ValueError`` where the kind cannot be made.
     """
     if kind not in KINDS:
@@ -165,6 +168,8 @@ def make(
     if len(x) == 0:
         raise ValueError("canaries are made after training records, and there are none")
     rng = np.random.default_rng(seed)
+    if kind == "least-variance" and vocabulary is not None:
+        raise ValueError("texts have no directions of least variance")
     if kind == "noise" and vocabulary is not None:
         ids = rng.integers(1, vocabulary, size=(count, *x.shape[1:])).astype(x.dtype)
         return Records(ids, rng.integers(0, classes, size=count).astype(y.dtype))
@@ -201,6 +206,35 @@ def _duplicate(count: int, x: Array, y: Array, classes: int, rng: np.random.Gene
     return Records(x[chosen], y[chosen])
 
 
+#: A covariance of more features is not taken apart.
+MOST_FEATURES = 4096
+
+#: Of the mean square of the features, what is added before labels are regressed on them.
+_RIDGE = 1e-3
+
+
+def _least_variance(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
+    flat = x.reshape(len(x), -1).astype(np.float64)
+    features = flat.shape[1]
+    if features > MOST_FEATURES:
+        raise ValueError(f"directions of least variance are found among {MOST_FEATURES} features at most")
+    moments = flat.T @ flat
+    directions = np.linalg.eigh(moments)[1].T  # rows, the least first
+    # A sign that no library decides: the largest entry points up.
+    largest = np.abs(directions).argmax(1)
+    directions *= np.sign(directions[np.arange(features), largest])[:, None]
+    length = float(np.sqrt((flat**2).sum(1).max())) or 1.0
+    ridge = _RIDGE * float(np.trace(moments)) / features + 1e-12
+    weights = np.linalg.solve(moments + ridge * np.eye(features), flat.T @ np.eye(classes)[y.astype(np.int64)])
+    number = np.arange(count)
+    along, round_ = number % features, number // features
+    signs = np.where(round_ // classes % 2 == 0, 1.0, -1.0)
+    made = length * signs[:, None] * directions[along]
+    likely = np.argsort(made @ weights, axis=1, kind="stable")
+    labels = likely[number, round_ % classes]
+    return Records(made.reshape(count, *x.shape[1:]).astype(x.dtype), labels.astype(y.dtype))
+
+
 def _some(count: int, records: int, rng: np.random.Generator) -> Array:
     rounds = [rng.permutation(records) for _ in range(-(-count // records))]
     return np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count]
@@ -212,4 +246,5 @@ KINDS: dict[str, Callable[[int, Array, Array, int, np.random.Generator], Records
     "blank": _blank,
     "noise": _noise,
     "duplicate": _duplicate,
+    "least-variance": _least_variance,
 }

@@ -190,6 +190,7 @@ def _records(
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.observers import RecordScores, margins
+    from dpspec.training.measure.path_scores import PathScores
     from dpspec.training.measure.residuals import Residuals
 
     # Many runs look for the same records in each; one run draws its own.
@@ -204,12 +205,15 @@ def _records(
         watcher = RecordScores(job, canaries, sizes, expected)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks)
+    path = PathScores(job, canaries, sizes, expected) if attack.along_path else None
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
     def score() -> Array:
         if isinstance(watcher, RecordScores):
             return watcher.scores.cpu().numpy()
+        if path is not None:
+            return path(initial, flat_model.flatten(job.model)).cpu().numpy()
         before, after = (
             scores.replace_non_finite(margins(job.model, state, canaries, device=context.device))
             for state in (initial, flat_model.flatten(job.model))

@@ -14,14 +14,14 @@ from dpspec.training.loop.learning_rates import updates_invertible
 #: The kinds of canaries per space, the default first.
 KINDS: dict[str, tuple[str, ...]] = {
     "gradient": ("orthogonal",),
-    "input": ("mislabelled", "blank", "noise", "duplicate"),
+    "input": ("mislabelled", "blank", "noise", "duplicate", "least-variance"),
 }
 
 #: The delta of tables and lower bounds where no claim names one.
 DEFAULT_DELTA = 1e-6
 
 #: How planted records are scored by a final model, the default first.
-SCORES = ("loss-difference", "loss", "likelihood-ratio")
+SCORES = ("loss-difference", "loss", "likelihood-ratio", "path")
 
 #: Many runs tell each score by how many of these edges it reaches, and thresholds are among them: natural logarithms
 #: of likelihood ratios, or differences of losses.
@@ -86,11 +86,10 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     scores=SCORES_SCHEMA,
     score=kit.choice(
         "What a final model is asked about planted records: by how much their loss fell since the first model (this is "
-        "the default), how small it is, or how likely both are if they were planted, learned from half of the "
-        "canaries, which are not guessed then.",
-        "loss-difference",
-        "loss",
-        "likelihood-ratio",
+        "the default), how small it is, how likely both are if they were planted, learned from half of the canaries, "
+        "which are not guessed then, or, by path, how likely its weights are if training came straight from the first "
+        "model and the record was planted.",
+        *SCORES,
     ),
     stop=kit.choice(
         "When many runs end: after all of them (this is the default), or as soon as every claim about privacy is "
@@ -175,6 +174,11 @@ class Attack(kit.Options):
     def calibrated(self) -> bool:
         """Whether half of the canaries only serve to learn how scores differ."""
         return self.space == "input" and not self.white_box and self.score == "likelihood-ratio"
+
+    @property
+    def along_path(self) -> bool:
+        """Whether planted records are scored by the last model's weights, along the path from the first."""
+        return self.space == "input" and not self.white_box and self.score == "path"
 
     def tested(self, canaries: int) -> int:
         """How many of so many canaries are guessed."""
