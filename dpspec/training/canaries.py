@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract.providers import Observer
+from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.seeds import generator
 
 
@@ -60,6 +62,8 @@ class CanaryGroups:
     the angle ``spread``, each member another way: identical at 0, near-identical at small angles. They stay within the
     support of their direction, so that no group is seen along another one's. ``norm`` lies well above the clip norm,
     so that clipping, when it works, leaves exactly the clip norm.
+
+    silent: while it is true all gradients are zero (:class:`Intermittent`).
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class CanaryGroups:
         self._norm = norm
         self._spread = spread
         self._signs = _balanced(len(owner), directions.block, seed) if spread > 0 else None
+        self.silent = False
 
     @classmethod
     def planted(cls, directions: SignBlocks, present: Tensor, members: int, norm: float) -> CanaryGroups:
@@ -120,7 +125,34 @@ class CanaryGroups:
             signs = self._signs[members].to(values)
             longer = sqrt(self._directions.block / (self._directions.block // 2 * 2))
             values = cos(self._spread) * values + sin(self._spread) * longer * signs * values
-        return coordinates, self._norm * values
+        return coordinates, (0.0 if self.silent else self._norm) * values
+
+
+class Intermittent(Observer):
+    """Lets canaries have gradients in every k-th step alone, those whose numbers k divides; the last observer of a run.
+
+    A step's gradients are those at the time between the release of the model before it and its own.
+    """
+
+    def __init__(self, canaries: CanaryGroups, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self._canaries = canaries
+        self._every = every
+        self._step = 0
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Set what the step after ``step`` adds."""
+        self._step = step
+        self._canaries.silent = (step + 1) % self._every != 0
+
+    def state(self) -> Memory:
+        """The step that was released last."""
+        return {"step": np.array(self._step)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on after that step; an empty memory begins anew."""
+        self.released(int(state.get("step", 0)), torch.empty(0))
 
 
 def _balanced(rows: int, width: int, seed: int) -> Tensor:

@@ -294,6 +294,6 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         undone=attack.watched(facts.capabilities, spec.training.options),
         looks=attack.looks,
         planted=attack.records_on_average,
-        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" else None,
+        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" and attack.every == 1 else None,
         twin=True,
     )

@@ -109,6 +109,7 @@ class Attack(kit.Options):
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
     elsewhere: whether another program attacked, and a table holds its scores; of ``space``, ``kind`` and what follows
         from them nothing is known then.
+    every: gradient canaries have gradients in every so many-th step, and none in the others.
     chosen_weights: whether the adversary chose the weights that training starts from.
     """
 
@@ -123,6 +124,7 @@ class Attack(kit.Options):
     sequential: bool = False
     elsewhere: bool = False
     chosen_weights: bool = False
+    every: int = 1
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
@@ -138,6 +140,7 @@ class Attack(kit.Options):
             kind=str(canary.get("kind", KINDS[space][0])),
             score=str(audit.get("score", SCORES[0])),
             spread=float(canary.get("spread", 0.0)),
+            every=int(canary.get("every", 1)),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
@@ -166,6 +169,7 @@ class Attack(kit.Options):
         if self.elsewhere:
             return f"{self.method}, {self.access}, scores from elsewhere, given fair coins that no score knows"
         planted = "" if self.space == "gradient" else f", {self.kind} records"
+        planted += f", gradients in one of {self.every} steps" if self.every > 1 else ""
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
         return f"{self.method}, {self.access}{planted}{scored}{started}"

@@ -127,6 +127,11 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     yield from kit.requires_model(facts)
     if facts.parameters is None:
         return
+    if attack.every > spec.steps:
+        yield kit.bad_value(
+            f"every must be at most the {spec.steps} steps, got {attack.every}: canaries would never have gradients",
+            (*_CANARY, "every"),
+        )
     yield from _options(canary, spec.audit.options, spec.training.options, attack)
     if attack.method == "many-run":
         yield from _many_runs(spec.audit.runs, canary, attack)
@@ -169,6 +174,13 @@ def _options(
         yield kit.unsupported(
             "spread turns the gradients of a group's members apart; the members of an input group are equal",
             (*_CANARY, "spread"),
+        )
+    if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
+        yield kit.unsupported(
+            "every leaves steps without the canaries' gradients, so that what one adds is hidden by the noise after it; "
+            + ("here every iterate is seen" if attack.white_box else "planted records are in every step"),
+            (*_CANARY, "every"),
+            "leave every out, or write access: final-model and space: gradient",
         )
     if "score" in audit and (attack.white_box or attack.space != "input"):
         yield kit.unsupported(
