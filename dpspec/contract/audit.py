@@ -156,7 +156,7 @@ class Audit(ABC):
         (``min_records``, ``neighbours``), and of the audit its method, seed and own options. Never claims, confidence,
         the number of runs, or keys that only bounds read. What stands under ``split`` says how the work of one run is
         divided among trials: it decides keys, and no seed, so that all trials of a run can draw the same. The path
-        of initial weights is left out: core puts their digest into the key; ``worst-case`` stays, as nothing else tells.
+        of initial weights is left out: core puts their digest into the key; ``worst-case`` stays.
         """
         audit = spec.audit
         document: dict[str, Json] = {

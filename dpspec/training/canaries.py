@@ -6,7 +6,7 @@ groups are planted from the coins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import cos, pi, sin, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import Observer
-from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.seeds import generator
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class SignBlocks:
@@ -146,11 +147,11 @@ class Intermittent(Observer):
         self._step = step
         self._canaries.silent = (step + 1) % self._every != 0
 
-    def state(self) -> Memory:
+    def state(self) -> Mapping[str, Array]:
         """The step that was released last."""
         return {"step": np.array(self._step)}
 
-    def restore(self, state: Memory) -> None:
+    def restore(self, state: Mapping[str, Array]) -> None:
         """Go on after that step; an empty memory begins anew."""
         self.released(int(state.get("step", 0)), torch.empty(0))
 
@@ -161,9 +162,6 @@ def _balanced(rows: int, width: int, seed: int) -> Tensor:
     pattern[: width // 2], pattern[width // 2 : width // 2 * 2] = 1, -1
     order = torch.rand(rows, width, generator=generator(seed, "rotations")).argsort(1)
     return pattern[order]
-
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Records(NamedTuple):
@@ -190,10 +188,9 @@ def make(
     label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
     value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
     duplicate: training records as they are. least-variance: records as long as the longest, in the directions in which
-    the records reach least (the last right-singular vectors of ``x``), first each with the label that a ridge regression
-    finds least likely there, then with the next, and once labels are used up on the other side; one alone is the ClipBKD
-    record of Jagielski, Ullman & Oprea 2020. Training records are taken without
-    repetition as long as there are enough of them. Raises ``ValueError`` where the kind cannot be made.
+    the records reach least (the last right-singular vectors of ``x``), each with the label that a ridge regression finds
+    least likely there, then with the next, and once labels are used up on the other side; one alone is the record of
+    ClipBKD (Jagielski, Ullman & Oprea 2020). Training records are taken without repetition as long as there are enough. Raises ``ValueError`` where the kind cannot be made.
     """
     if kind not in KINDS:
         raise ValueError(f"the kind of input canaries must be one of {', '.join(KINDS)}, got {kind!r}")

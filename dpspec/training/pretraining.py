@@ -75,11 +75,11 @@ def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
         optimizer = torch.optim.Adam(module.parameters(), lr=_RATE)
         for _ in range(_PASSES):
             total = 0.0
-            for some in torch.randperm(len(x), generator=order).split(_BATCH):
+            for some in torch.split(torch.randperm(len(x), generator=order), _BATCH):
                 at = some.to(device)
                 losses = nn.functional.cross_entropy(module(features[at]), labels[at], reduction="none")
                 optimizer.zero_grad()
-                losses.mean().backward()
+                torch.autograd.backward(losses.mean())
                 optimizer.step()
                 total += float(losses.detach().sum())
             mean = total / len(x)

@@ -177,7 +177,7 @@ def _options(
         )
     if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
         yield kit.unsupported(
-            "every leaves steps without the canaries' gradients, so that what one adds is hidden by the noise after it; "
+            "every leaves steps without the canaries' gradients, so that noise hides what one adds; "
             + ("here every iterate is seen" if attack.white_box else "planted records are in every step"),
             (*_CANARY, "every"),
             "leave every out, or write access: final-model and space: gradient",
@@ -246,10 +246,18 @@ def _room(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
         at_once = attack.white_box or attack.along_path
         held = _MAX_BYTES // (4 * facts.parameters) if at_once else MAX_CANARIES
         limits = [(held, f"the gradients of all canaries by {facts.parameters} parameters are held at once")]
-        if attack.kind == "least-variance":
+        if attack.kind == "least-variance" and facts.vocabulary is not None:
+            limits = [(0, "texts have no directions of least variance")]
+        elif attack.kind == "least-variance":
             different = 2 * facts.features * facts.classes if facts.features <= MOST_FEATURES else 0
-            limits = [*limits, (different, f"directions of least variance are found in up to {MOST_FEATURES} features, "
-                "with a record for each label on either side")]
+            limits = [
+                *limits,
+                (
+                    different,
+                    f"directions of least variance are found in up to {MOST_FEATURES} features, "
+                    "with a record for each label on either side",
+                ),
+            ]
         if attack.kind == "blank":
             limits = [*limits, (facts.classes, "there is one blank record for each label")]
     for most, why in [*limits, (MAX_CANARIES, "the order of all canaries is kept in the result")]:

@@ -199,7 +199,7 @@ def by_loss(score: str, before: Array, after: Array) -> Array:
 
 
 def in_noise(scores: Array, phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> Array:
-    """Differences of losses (m,) as asinh(score / u), u what all noise adds to a parameter: rate sqrt(sum of variances).
+    """Differences of losses (m,) as asinh(score / u), u what noise adds to a parameter: rate sqrt(sum of variances).
 
     They rise with the scores, and many runs, which tell theirs on a grid, tell them apart whatever the rate and the
     divisor are. u leaves out schedules and momentum. Without noise u is 1.

@@ -5,12 +5,12 @@ start, and no noise undoes that. No file tells what it was trained on, so that w
 that it was not on the private records; every proof of such a spec names that as an assumption.
 
 ``worst-case`` is for attacks. The proofs of DP-SGD hold for each initial state w: M_w(D) and M_w(D') are close for all
-neighbours D, D'. So an adversary may choose w, by whatever it knows, as long as w is the same for all data sets that are
-compared. Here w = f(R) with R the real records, the spec's own without a canary. What an attack compares are R and
+neighbours D, D'. So an adversary may choose w, by whatever it knows, as long as w is the same for all data sets that
+are compared. Here w = f(R) with R the real records, the spec's own without a canary. What an attack compares are R and
 canaries as their coins fell, R + {z_i: b_i = 1}: for all coins b the run is M_w of that data with one w, and what tells
 them apart tells against "M_w is private for each w". Were w fitted to the planted canaries too, w would depend on b,
-and the attack would say nothing of M_w. A pipeline that makes its own weights of private records is w = f(D) for each D:
-not M_w, covered by no bound here, and neither trained nor attacked.
+and the attack would say nothing of M_w. A pipeline that makes its own weights of private records is w = f(D) for each
+D: not M_w, covered by no bound here, and neither trained nor attacked.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def chosen_refused(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
 
 
 def assumed_public(outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes; upper bounds on the mechanism as declared with the assumption that they rest on where the spec names
-    weights, and lower bounds of attacks with who chose them."""
+    """The outcomes, where the spec says how training starts: upper bounds on the mechanism as declared with the assumption
+    that they rest on, and lower bounds of attacks with who chose the weights."""
     uppers = (SAME,) if chosen(spec) else (PUBLIC,) if path_of(spec) is not None else ()
     lowers = (CHOSEN,) if chosen(spec) else ()
     for outcome in outcomes:

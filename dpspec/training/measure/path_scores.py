@@ -7,8 +7,8 @@ plain descent, momentum or a schedule, the movement is a known constant times th
 
 b_i the coin of canary i, c_i its copies, and e_i = sum over steps of q g_i(theta_t), g_i its clipped gradient on the
 line. That is one Gaussian observation of all coins: each canary is scored by its log-likelihood ratio, the others taken
-as normal with the mean and variance that their coins leave them. A few rounds, each with what the one before said of the
-others' coins, take their part away where they are given away. How real records answer to the noise is not known, so
+as normal with the mean and variance that their coins leave them. A few rounds, each with what the one before said of
+the others' coins, take their part away where they are given away. How real records answer to the noise is not known, so
 that their expected part counts as uncertain by a share of itself. Neither the line nor the normal law need be right
 for a test that rests on the coins alone; wrong ones only cost power.
 """
@@ -95,7 +95,8 @@ class PathScores(RecordScores):
         strength = (gram * signal).sum(0)
         alone = (1.0 - variance * strength).clamp_min(1e-9)
         shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
-        return self._copies * shift - 0.5 * self._copies**2 * strength / alone
+        scored: Tensor = self._copies * shift - 0.5 * self._copies**2 * strength / alone
+        return scored
 
     def _scale(self, steps: int) -> float:
         """By how much the model moves, over all steps, for each unit of every step's sum."""
