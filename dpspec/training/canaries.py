@@ -188,9 +188,10 @@ def make(
     label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
     value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
     duplicate: training records as they are. least-variance: records as long as the longest, in the directions in which
-    the records reach least (the last right-singular vectors of ``x``), each with the label that a ridge regression finds
-    least likely there, then with the next, and once labels are used up on the other side; one alone is the record of
-    ClipBKD (Jagielski, Ullman & Oprea 2020). Training records are taken without repetition as long as there are enough. Raises ``ValueError`` where the kind cannot be made.
+    the records reach least (the last right-singular vectors of ``x``), each with the label that a ridge regression
+    finds least likely there, then with the next, and once labels are used up on the other side; one alone is the record
+    of ClipBKD (Jagielski, Ullman & Oprea 2020). Training records are taken without repetition as long as there are
+    enough of them. Raises ``ValueError`` where the kind cannot be made.
     """
     if kind not in KINDS:
         raise ValueError(f"the kind of input canaries must be one of {', '.join(KINDS)}, got {kind!r}")

@@ -7,8 +7,8 @@ tell against it, and one run alone shows nothing, so that the assumption is ``un
 mu holds whatever the laws of the parts. An epsilon follows only where the curve is Gaussian, which the shape of the
 ranked coins is tested for; where that is rejected none is made.
 
-Of many runs there is nothing to assume: each has randomness and coins of its own, so that the runs are independent
-parts and the same theorem bounds mu, the one number of the Gaussian mechanism that would leak as much, for any mechanism.
+Of many runs there is nothing to assume: each has randomness and coins of its own, so that runs are independent parts
+and the same theorem bounds mu, the one number of the Gaussian mechanism that would leak as much, for any mechanism.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def chosen_refused(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
 
 
 def assumed_public(outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes, where the spec says how training starts: upper bounds on the mechanism as declared with the assumption
-    that they rest on, and lower bounds of attacks with who chose the weights."""
+    """The outcomes; where the spec says how training starts, upper bounds on the mechanism as declared with the
+    assumption that they rest on, and lower bounds of attacks with who chose the weights."""
     uppers = (SAME,) if chosen(spec) else (PUBLIC,) if path_of(spec) is not None else ()
     lowers = (CHOSEN,) if chosen(spec) else ()
     for outcome in outcomes:
