@@ -156,7 +156,7 @@ class Audit(ABC):
         (``min_records``, ``neighbours``), and of the audit its method, seed and own options. Never claims, confidence,
         the number of runs, or keys that only bounds read. What stands under ``split`` says how the work of one run is
         divided among trials: it decides keys, and no seed, so that all trials of a run can draw the same. The path
-        of initial weights is left out: core puts their digest into the key.
+        of initial weights is left out: core puts their digest into the key; ``worst-case`` stays.
         """
         audit = spec.audit
         document: dict[str, Json] = {
@@ -168,7 +168,9 @@ class Audit(ABC):
         if document["data"] is not None:  # who may see values decides no value
             document["data"] = {key: value for key, value in document["data"].items() if key != "public"}
         if document["model"] is not None:  # the digest of the file is in the key, wherever the file lies
-            document["model"] = {key: value for key, value in document["model"].items() if key != "initial"}
+            document["model"] = {
+                key: value for key, value in document["model"].items() if key != "initial" or isinstance(value, str)
+            }
         if audit is not None:
             document["audit"] = {"method": audit.method, "seed": audit.seed, **audit.options}
         return FrozenMap(document)

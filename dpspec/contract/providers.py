@@ -55,6 +55,8 @@ class Mechanism:
     missing: whether records may miss values, which are NaN then; other mechanisms are refused such data.
     tokens: whether records may be texts (``Facts.vocabulary``): whether nothing it does takes features for quantities;
         other mechanisms are refused such data.
+    chosen_weights: whether its bounds hold for each initial model that both neighbours share, so that an adversary may
+        choose it (``model.initial: worst-case``); other mechanisms are refused it.
     units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
     """
 
@@ -70,6 +72,7 @@ class Mechanism:
     units: frozenset[str] = frozenset({"record"})
     revision_only: bool = False
     tokens: bool = False
+    chosen_weights: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

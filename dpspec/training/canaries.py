@@ -6,7 +6,7 @@ groups are planted from the coins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import cos, pi, sin, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract.providers import Observer
 from dpspec.training.seeds import generator
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class SignBlocks:
@@ -60,6 +63,8 @@ class CanaryGroups:
     the angle ``spread``, each member another way: identical at 0, near-identical at small angles. They stay within the
     support of their direction, so that no group is seen along another one's. ``norm`` lies well above the clip norm,
     so that clipping, when it works, leaves exactly the clip norm.
+
+    silent: while it is true all gradients are zero (:class:`Intermittent`).
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class CanaryGroups:
         self._norm = norm
         self._spread = spread
         self._signs = _balanced(len(owner), directions.block, seed) if spread > 0 else None
+        self.silent = False
 
     @classmethod
     def planted(cls, directions: SignBlocks, present: Tensor, members: int, norm: float) -> CanaryGroups:
@@ -120,7 +126,34 @@ class CanaryGroups:
             signs = self._signs[members].to(values)
             longer = sqrt(self._directions.block / (self._directions.block // 2 * 2))
             values = cos(self._spread) * values + sin(self._spread) * longer * signs * values
-        return coordinates, self._norm * values
+        return coordinates, (0.0 if self.silent else self._norm) * values
+
+
+class Intermittent(Observer):
+    """Lets canaries have gradients in every k-th step alone, those whose numbers k divides; the last observer of a run.
+
+    A step's gradients are those at the time between the release of the model before it and its own.
+    """
+
+    def __init__(self, canaries: CanaryGroups, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self._canaries = canaries
+        self._every = every
+        self._step = 0
+
+    def released(self, step: int, state: Tensor) -> None:
+        """Set what the step after ``step`` adds."""
+        self._step = step
+        self._canaries.silent = (step + 1) % self._every != 0
+
+    def state(self) -> Mapping[str, Array]:
+        """The step that was released last."""
+        return {"step": np.array(self._step)}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on after that step; an empty memory begins anew."""
+        self.released(int(state.get("step", 0)), torch.empty(0))
 
 
 def _balanced(rows: int, width: int, seed: int) -> Tensor:
@@ -129,9 +162,6 @@ def _balanced(rows: int, width: int, seed: int) -> Tensor:
     pattern[: width // 2], pattern[width // 2 : width // 2 * 2] = 1, -1
     order = torch.rand(rows, width, generator=generator(seed, "rotations")).argsort(1)
     return pattern[order]
-
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class Records(NamedTuple):
@@ -157,14 +187,19 @@ def make(
     mislabelled: training records with a wrong label. blank: all features at their smallest value, each with another
     label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
     value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
-    duplicate: training records as they are. Training records are taken without
-    repetition as long as there are enough of them. Raises ``ValueError`` where the kind cannot be made.
+    duplicate: training records as they are. least-variance: records as long as the longest, in the directions in which
+    the records reach least (the last right-singular vectors of ``x``), each with the label that a ridge regression
+    finds least likely there, then with the next, and once labels are used up on the other side; one alone is the record
+    of ClipBKD (Jagielski, Ullman & Oprea 2020). Training records are taken without repetition as long as there are
+    enough of them. Raises ``ValueError`` where the kind cannot be made.
     """
     if kind not in KINDS:
         raise ValueError(f"the kind of input canaries must be one of {', '.join(KINDS)}, got {kind!r}")
     if len(x) == 0:
         raise ValueError("canaries are made after training records, and there are none")
     rng = np.random.default_rng(seed)
+    if kind == "least-variance" and vocabulary is not None:
+        raise ValueError("texts have no directions of least variance")
     if kind == "noise" and vocabulary is not None:
         ids = rng.integers(1, vocabulary, size=(count, *x.shape[1:])).astype(x.dtype)
         return Records(ids, rng.integers(0, classes, size=count).astype(y.dtype))
@@ -201,6 +236,35 @@ def _duplicate(count: int, x: Array, y: Array, classes: int, rng: np.random.Gene
     return Records(x[chosen], y[chosen])
 
 
+#: A covariance of more features is not taken apart.
+MOST_FEATURES = 4096
+
+#: Of the mean square of the features, what is added before labels are regressed on them.
+_RIDGE = 1e-3
+
+
+def _least_variance(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
+    flat = x.reshape(len(x), -1).astype(np.float64)
+    features = flat.shape[1]
+    if features > MOST_FEATURES:
+        raise ValueError(f"directions of least variance are found among {MOST_FEATURES} features at most")
+    moments = flat.T @ flat
+    directions = np.linalg.eigh(moments)[1].T  # rows, the least first
+    # A sign that no library decides: the largest entry points up.
+    largest = np.abs(directions).argmax(1)
+    directions *= np.sign(directions[np.arange(features), largest])[:, None]
+    length = float(np.sqrt((flat**2).sum(1).max())) or 1.0
+    ridge = _RIDGE * float(np.trace(moments)) / features + 1e-12
+    weights = np.linalg.solve(moments + ridge * np.eye(features), flat.T @ np.eye(classes)[y.astype(np.int64)])
+    number = np.arange(count)
+    along, round_ = number % features, number // features
+    signs = np.where(round_ // classes % 2 == 0, 1.0, -1.0)
+    made = length * signs[:, None] * directions[along]
+    likely = np.argsort(made @ weights, axis=1, kind="stable")
+    labels = likely[number, round_ % classes]
+    return Records(made.reshape(count, *x.shape[1:]).astype(x.dtype), labels.astype(y.dtype))
+
+
 def _some(count: int, records: int, rng: np.random.Generator) -> Array:
     rounds = [rng.permutation(records) for _ in range(-(-count // records))]
     return np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count]
@@ -212,4 +276,5 @@ KINDS: dict[str, Callable[[int, Array, Array, int, np.random.Generator], Records
     "blank": _blank,
     "noise": _noise,
     "duplicate": _duplicate,
+    "least-variance": _least_variance,
 }

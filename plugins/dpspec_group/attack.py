@@ -38,13 +38,14 @@ class Planted:
     """One run with its canaries in place.
 
     records: real and planted ones together. watcher: sees the released models; None where the backend shows none.
-    score: called once the job is trained, (m,).
+    score: called once the job is trained, (m,). last: observers that come after all others.
     """
 
     job: dps.TrainingJob
     records: int
     watcher: Residuals | None
     score: Callable[[], Array]
+    last: tuple[dps.Observer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def _prepared(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index
     planted = plant(attack, context, index, job, sizes, coins)
     # Of many runs the first two tell how the pipeline ran: what all of them kept would be too much to read.
     watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
-    job = replace(planted.job, observers=watched.observers)
+    job = replace(planted.job, observers=(*watched.observers, *planted.last))
     return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched, job=job)
 
 
@@ -150,9 +151,10 @@ def _gradients(
 ) -> Planted:
     import torch
 
-    from dpspec.training.canaries import CanaryGroups, SignBlocks
+    from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.observers import ProjectionObserver
+    from dpspec.training.measure.residuals import Residuals
 
     initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
     directions = SignBlocks(len(initial), len(sizes), seed=context.seed(index, "directions"), device=context.device)
@@ -166,14 +168,18 @@ def _gradients(
     )
     job = replace(job, canaries=canaries)
     expected = attack.records_on_average
-    watcher: ProjectionObserver | None = None
+    watcher: Residuals | None = None
     if attack.watched(context.facts.capabilities, job.options):
-        watcher = ProjectionObserver(job, directions, planted=expected, looks=attack.looks)
+        if attack.every == 1:
+            watcher = ProjectionObserver(job, directions, planted=expected, looks=attack.looks)
+        else:  # what canaries add on average over the steps is no check of what each adds
+            watcher = Residuals(job, expected, looks=attack.looks)
+            watcher.directions = directions
 
     def score() -> Array:
         present = len(job.x) + expected
         if attack.white_box:
-            assert watcher is not None
+            assert isinstance(watcher, ProjectionObserver)
             seen = scores.replace_non_finite(watcher.projections.numpy())
             return scores.step_by_step(phases, attack, present, sizes, seen)
         moved = directions.project((initial - flat_model.flatten(job.model)).to(context.device)).cpu().numpy()
@@ -181,7 +187,8 @@ def _gradients(
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
         return scores.along(phases, attack, present, sizes, sums)
 
-    return Planted(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score)
+    last = (Intermittent(canaries, attack.every),) if attack.every > 1 else ()
+    return Planted(job=job, records=len(job.x) + canaries.count, watcher=watcher, score=score, last=last)
 
 
 def _records(
@@ -190,6 +197,7 @@ def _records(
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.observers import RecordScores, margins
+    from dpspec.training.measure.path_scores import PathScores
     from dpspec.training.measure.residuals import Residuals
 
     # Many runs look for the same records in each; one run draws its own.
@@ -204,18 +212,25 @@ def _records(
         watcher = RecordScores(job, canaries, sizes, expected)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks)
+    path = PathScores(job, canaries, sizes, expected) if attack.along_path else None
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
     def score() -> Array:
         if isinstance(watcher, RecordScores):
             return watcher.scores.cpu().numpy()
+        if path is not None:
+            return path(initial, flat_model.flatten(job.model)).cpu().numpy()
         before, after = (
             scores.replace_non_finite(margins(job.model, state, canaries, device=context.device))
             for state in (initial, flat_model.flatten(job.model))
         )
         if attack.score != "likelihood-ratio":
-            return scores.by_loss(attack.score, before, after)
+            values = scores.by_loss(attack.score, before, after)
+            if attack.method == "many-run" and attack.score == "loss-difference":
+                divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+                values = scores.in_noise(values, [dps.Phase.of(phase) for phase in job.phases], job.options, divisor)
+            return values
         values = np.zeros(len(sizes))
         for size in attack.sizes:
             at = np.flatnonzero(sizes == size)

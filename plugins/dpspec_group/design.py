@@ -116,7 +116,7 @@ def law_of(spec: dps.Spec, records: int, group_size: int) -> ScoreLaw | None:
     pairs = planted_pairs(spec.phases, attack, records + attack.records_on_average, group_size)
     if attack.white_box:
         return score_law(pairs)
-    return end_to_end(pairs, [phase.clip_norm for phase in spec.phases]).law()
+    return end_to_end(pairs, [phase.clip_norm for phase in spec.phases], attack.every).law()
 
 
 def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int) -> Design:

@@ -19,6 +19,7 @@ from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
 from dpspec.stats.conformance.evidence.run import luck_of_size
+from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import independent_bounds
 from dpspec.stats.independence.step_luck import Luck
 from dpspec_group import scores, theory
@@ -35,6 +36,10 @@ _GUESSES = dps.Assumption(
 
 _THRESHOLD = dps.Assumption(
     name="threshold", status="declared", text="the threshold follows from the spec, which was not chosen after looking"
+)
+
+_RUNS = dps.Assumption(
+    name="independent-runs", status="by-construction", text="each run has a coin and randomness of its own"
 )
 
 _GAUSSIAN = dps.Assumption(
@@ -158,6 +163,37 @@ def one_run_outcomes(
     yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, (*coins, _GUESSES), luck)
 
 
+def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
+    """What runs with and without one group show of mu, whatever the mechanism; nothing of fewer than four runs.
+
+    ranked: the coins of all runs from the lowest score to the highest; equal scores stand against the attack, so that
+    as many guesses are right as in any order, or fewer. How many runs are guessed follows from their number, and no
+    threshold is chosen.
+    """
+    assert spec.audit is not None
+    if len(ranked) < order_statistics.LEAST_CANARIES:
+        return
+    attack, guesses = Attack.of(spec), order_statistics.design(len(ranked))
+    correct = order_statistics.right(ranked, guesses)
+    mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
+    delta = attack_delta(spec, size)
+    told = f"; of a Gaussian mechanism it would be epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
+    yield dps.Finding(
+        quantity="mu",
+        value=mu,
+        bound="lower",
+        rigor="statistical",
+        at=dps.FrozenMap({"group_size": size}),
+        scope=attack.scope(spec, records),
+        method=f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
+        f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
+        f"{theory.noise_ruled_out(spec.phases, size, records, mu)}",
+        source=order_statistics.SOURCE,
+        assumptions=(kit.COINS, _RUNS),
+        confidence=spec.audit.confidence,
+    )
+
+
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
     """The runs of each group size; raises ``ValueError`` where they are not those that were to be made."""
     runs: dict[int, list[Run]] = {size: [] for size in attack.sizes}
@@ -185,7 +221,7 @@ def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
 
 
 def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound for each group size; nothing for a size whose coins all fell alike."""
+    """Evidence and lower bounds for each group size; nothing for a size whose coins all fell alike."""
     assert spec.audit is not None
     attack, records, confidence = Attack.of(spec), _records(trials), spec.audit.confidence
     for size, runs in runs_of(attack, trials).items():
@@ -194,21 +230,23 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         if min(sides) == 0:
             continue
         delta = attack_delta(spec, size)
-        fixed = None if attack.sequential else many_run_design(spec, records, len(runs), size)
         if attack.sequential:
             coins = "".join(str(int(run.present)) for run in runs)
-            statistics: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
+            in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
             power = sequential.largest(len(runs), delta, confidence)
-            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, statistics, power)
-        elif fixed is not None:
-            statistics = dict(counts(runs, EDGES.index(fixed.score)))
-            power = many_run.largest(*sides, delta, confidence)
-            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, statistics, power, (kit.COINS, _THRESHOLD))
-        else:
-            ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
-            yield from ranked_outcomes(spec, records, size, ranked)
+            of_runs = _OfRuns("many-run-sequential", sequential.SOURCE, in_turn, power)
+            yield from _of_size(spec, records, size, len(runs), of_runs)
             continue
-        yield from _of_size(spec, records, size, len(runs), of_runs)
+        ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
+        fixed = many_run_design(spec, records, len(runs), size)
+        if fixed is None:
+            yield from ranked_outcomes(spec, records, size, ranked)
+        else:
+            counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
+            power = many_run.largest(*sides, delta, confidence)
+            of_runs = _OfRuns("many-run", _MANY_RUN_SOURCE, counted, power, (kit.COINS, _THRESHOLD))
+            yield from _of_size(spec, records, size, len(runs), of_runs)
+        yield from mu_of_runs(spec, records, size, ranked)
 
 
 def ranked_outcomes(
@@ -298,6 +336,6 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         undone=attack.watched(facts.capabilities, spec.training.options),
         looks=attack.looks,
         planted=attack.records_on_average,
-        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" else None,
+        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" and attack.every == 1 else None,
         twin=True,
     )

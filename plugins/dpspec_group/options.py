@@ -15,14 +15,14 @@ from dpspec.training.loop.learning_rates import updates_invertible
 #: The kinds of canaries per space, the default first.
 KINDS: dict[str, tuple[str, ...]] = {
     "gradient": ("orthogonal",),
-    "input": ("mislabelled", "blank", "noise", "duplicate"),
+    "input": ("mislabelled", "blank", "noise", "duplicate", "least-variance"),
 }
 
 #: The delta of tables and lower bounds where no claim names one.
 DEFAULT_DELTA = 1e-6
 
 #: How planted records are scored by a final model, the default first.
-SCORES = ("loss-difference", "loss", "likelihood-ratio")
+SCORES = ("loss-difference", "loss", "likelihood-ratio", "path")
 
 #: Many runs tell each score by how many of these edges it reaches, and thresholds are among them: natural logarithms
 #: of likelihood ratios, or differences of losses.
@@ -58,11 +58,10 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     scores=scores_block.SCHEMA,
     score=kit.choice(
         "What a final model is asked about planted records: by how much their loss fell since the first model (this is "
-        "the default), how small it is, or how likely both are if they were planted, learned from half of the "
-        "canaries, which are not guessed then.",
-        "loss-difference",
-        "loss",
-        "likelihood-ratio",
+        "the default), how small it is, how likely both are if they were planted, learned from half of the canaries, "
+        "which are not guessed then, or, by path, how likely its weights are if training came straight from the first "
+        "model and the record was planted.",
+        *SCORES,
     ),
     stop=kit.choice(
         "When many runs end: after all of them (this is the default), or as soon as every claim about privacy is "
@@ -82,6 +81,8 @@ class Attack(kit.Options):
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
     elsewhere: whether another program attacked, and a table holds its scores; of ``space``, ``kind`` and what follows
         from them nothing is known then.
+    every: gradient canaries have gradients in every so many-th step, and none in the others.
+    chosen_weights: whether the adversary chose the weights that training starts from.
     """
 
     method: str
@@ -94,10 +95,12 @@ class Attack(kit.Options):
     share: int
     sequential: bool = False
     elsewhere: bool = False
+    chosen_weights: bool = False
+    every: int = 1
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
-        """From the blocks ``audit`` and ``threat_model``."""
+        """From the blocks ``audit``, ``threat_model`` and ``model``."""
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
         space = str(canary.get("space", "gradient"))
@@ -109,10 +112,12 @@ class Attack(kit.Options):
             kind=str(canary.get("kind", KINDS[space][0])),
             score=str(audit.get("score", SCORES[0])),
             spread=float(canary.get("spread", 0.0)),
+            every=int(canary.get("every", 1)),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
+            chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
         )
 
     @property
@@ -136,13 +141,20 @@ class Attack(kit.Options):
         if self.elsewhere:
             return f"{self.method}, {self.access}, scores from elsewhere, given fair coins that no score knows"
         planted = "" if self.space == "gradient" else f", {self.kind} records"
+        planted += f", gradients in one of {self.every} steps" if self.every > 1 else ""
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
-        return f"{self.method}, {self.access}{planted}{scored}"
+        started = ", worst-case initial weights" if self.chosen_weights else ""
+        return f"{self.method}, {self.access}{planted}{scored}{started}"
 
     @property
     def calibrated(self) -> bool:
         """Whether half of the canaries only serve to learn how scores differ."""
         return self.space == "input" and not self.white_box and self.score == "likelihood-ratio"
+
+    @property
+    def along_path(self) -> bool:
+        """Whether planted records are scored by the last model's weights, along the path from the first."""
+        return self.space == "input" and not self.white_box and self.score == "path"
 
     def tested(self, canaries: int) -> int:
         """How many of so many canaries are guessed."""

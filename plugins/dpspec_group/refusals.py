@@ -19,6 +19,9 @@ MAX_CANARIES = 50_000
 #: The gradients of all input canaries are held at once, and their products: bytes at most.
 _MAX_BYTES = 2**30
 
+#: Directions of least variance are looked for among this many features at most, as ``training.canaries`` does.
+MOST_FEATURES = 4096
+
 #: With fewer canaries, or runs, than this nothing can be shown.
 _LEAST_CANARIES, _LEAST_RUNS = 8, 16
 
@@ -123,7 +126,12 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     yield from kit.requires_model(facts)
     if facts.parameters is None:
         return
-    yield from _options(canary, spec.audit.options, attack)
+    if attack.every > spec.steps:
+        yield kit.bad_value(
+            f"every must be at most the {spec.steps} steps, got {attack.every}: canaries would never have gradients",
+            (*_CANARY, "every"),
+        )
+    yield from _options(canary, spec.audit.options, spec.training.options, attack)
     if attack.method == "many-run":
         yield from _many_runs(spec.audit.runs, canary, attack)
     elif "count" not in canary:
@@ -158,11 +166,20 @@ def _needs(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Dia
         )
 
 
-def _options(canary: dps.FrozenMap, audit: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+def _options(
+    canary: dps.FrozenMap, audit: dps.FrozenMap, training: dps.FrozenMap, attack: Attack
+) -> Iterator[dps.Diagnostic]:
     if "spread" in canary and attack.space != "gradient":
         yield kit.unsupported(
             "spread turns the gradients of a group's members apart; the members of an input group are equal",
             (*_CANARY, "spread"),
+        )
+    if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
+        yield kit.unsupported(
+            "every leaves steps without the canaries' gradients, so that noise hides what one adds; "
+            + ("here every iterate is seen" if attack.white_box else "planted records are in every step"),
+            (*_CANARY, "every"),
+            "leave every out, or write access: final-model and space: gradient",
         )
     if "score" in audit and (attack.white_box or attack.space != "input"):
         yield kit.unsupported(
@@ -177,6 +194,12 @@ def _options(canary: dps.FrozenMap, audit: dps.FrozenMap, attack: Attack) -> Ite
             "guesses that was fixed before",
             ("audit", "stop"),
             "leave stop out, or write method: many-run",
+        )
+    if attack.along_path and not updates_invertible(training):
+        yield kit.unsupported(
+            "path scores by sums of gradients, and what Adam made of them cannot be undone",
+            ("audit", "score"),
+            "write score: loss-difference, or train with sgd or momentum",
         )
     if attack.calibrated and attack.method == "many-run":
         yield kit.unsupported(
@@ -219,8 +242,21 @@ def _room(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
         what = "a direction of its own" if each == 1 else "two dimensions of its own, its members turn within them,"
         limits = [(facts.parameters // each, f"every canary needs {what} among {facts.parameters} parameters")]
     else:
-        held = _MAX_BYTES // (4 * facts.parameters) if attack.white_box else MAX_CANARIES
+        at_once = attack.white_box or attack.along_path
+        held = _MAX_BYTES // (4 * facts.parameters) if at_once else MAX_CANARIES
         limits = [(held, f"the gradients of all canaries by {facts.parameters} parameters are held at once")]
+        if attack.kind == "least-variance" and facts.vocabulary is not None:
+            limits = [(0, "texts have no directions of least variance")]
+        elif attack.kind == "least-variance":
+            different = 2 * facts.features * facts.classes if facts.features <= MOST_FEATURES else 0
+            limits = [
+                *limits,
+                (
+                    different,
+                    f"directions of least variance are found in up to {MOST_FEATURES} features, "
+                    "with a record for each label on either side",
+                ),
+            ]
         if attack.kind == "blank":
             limits = [*limits, (facts.classes, "there is one blank record for each label")]
     for most, why in [*limits, (MAX_CANARIES, "the order of all canaries is kept in the result")]:

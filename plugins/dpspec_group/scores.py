@@ -122,14 +122,20 @@ class EndToEnd:
         return ScoreLaw.normal(-0.5 * effect**2, effect, 0.5 * effect**2, spread)
 
 
-def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float]) -> EndToEnd:
-    """From each phase's one-step pair, in units of its clip norm, and its steps."""
+def end_to_end(pairs: Sequence[tuple[Mixture, int]], clip_norms: Sequence[float], every: int = 1) -> EndToEnd:
+    """From each phase's one-step pair, in units of its clip norm, and its steps.
+
+    every: canaries have gradients in the steps with a number that this divides, and noise comes in all of them.
+    """
     noise = mean = variance = 0.0
+    done = 0
     for (pair, steps), clip_norm in zip(pairs, clip_norms, strict=True):
+        speaking = (done + steps) // every - done // every
+        done += steps
         first = float(pair.probabilities @ pair.sensitivities)
         noise += steps * (clip_norm * pair.sigma) ** 2
-        mean += steps * clip_norm * first
-        variance += steps * clip_norm**2 * max(0.0, float(pair.probabilities @ pair.sensitivities**2) - first**2)
+        mean += speaking * clip_norm * first
+        variance += speaking * clip_norm**2 * max(0.0, float(pair.probabilities @ pair.sensitivities**2) - first**2)
     return EndToEnd(mean=mean, std=math.sqrt(variance), noise=math.sqrt(noise))
 
 
@@ -178,7 +184,7 @@ def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Arra
     for size in attack.sizes:
         at = sizes == size
         pairs = planted_pairs(phases, attack, records, size)
-        scores[at] = end_to_end(pairs, [phase.clip_norm for phase in phases]).log_ratio(moved[at])
+        scores[at] = end_to_end(pairs, [phase.clip_norm for phase in phases], attack.every).log_ratio(moved[at])
     return scores
 
 
@@ -190,6 +196,17 @@ def by_loss(score: str, before: Array, after: Array) -> Array:
     if score == "loss":
         return after
     return np.logaddexp(0.0, -before) - np.logaddexp(0.0, -after)
+
+
+def in_noise(scores: Array, phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> Array:
+    """Differences of losses (m,) as asinh(score / u), u what noise adds to a parameter: rate sqrt(sum of variances).
+
+    They rise with the scores, and many runs, which tell theirs on a grid, tell them apart whatever the rate and the
+    divisor are. u leaves out schedules and momentum. Without noise u is 1.
+    """
+    variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
+    scale = float(options["learning_rate"]) * math.sqrt(variance) / divisor
+    return np.asarray(np.arcsinh(scores / (scale if scale > 0.0 else 1.0)))
 
 
 def calibrated(before: Array, after: Array, coins: Array, fitted: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Trainer
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed
+from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import trial_seed
 
@@ -64,12 +65,19 @@ class RunContext:
             raise DataError("the data changed during the run: a file is not what it was at the start")
         return rows
 
-    @property
+    @cached_property
     def model(self) -> ModelFactory:
-        """Builds the spec's model. Raises ``ValueError`` where the spec has none."""
+        """Builds the spec's model, from weights that an adversary chose where the spec says so.
+
+        Raises ``ValueError`` where the spec has none.
+        """
         if self.prepared.model is None:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
-        return self.prepared.model
+        if not chosen(self.prepared.spec):
+            return self.prepared.model
+        from dpspec.training.pretraining import Fitted
+
+        return Fitted(self.prepared.model, lambda: (self.data.train_x, self.data.train_y), lambda: self.device)
 
     @cached_property
     def trainer(self) -> Trainer:

@@ -35,7 +35,7 @@ from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
-from dpspec.engine.preparing.initial_weights import options_of, started
+from dpspec.engine.preparing.initial_weights import chosen_refused, options_of, started
 from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
@@ -176,7 +176,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
-    problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec)]
+    problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
     return Prepared(

@@ -32,7 +32,7 @@ def told(coins: list[int], scores: list[float], size: int = 1) -> list[Trial]:
 
 
 def found(spec: Spec, trials: list[Trial]) -> tuple[Evidence, Finding]:
-    evidence, finding = many_run_bounds(spec, trials)
+    evidence, finding, *_ = many_run_bounds(spec, trials)
     assert isinstance(evidence, Evidence)
     assert isinstance(finding, Finding)
     return evidence, finding
