@@ -4,7 +4,8 @@ Every answer about a privacy loss is an ``Interval`` that contains the true valu
 assumption that this rests on. Plugins and third parties need:
 
 * the steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, ``Densities``, ``Distributions``, or a ``Pair``
-  of one's own; ``gaussian``, a module, has the closed forms of plain Gaussian noise;
+  of one's own; ``TruncatedPoisson`` (batches with a cap) has two, by ``Revealed`` from above and one that is attained;
+  ``gaussian``, a module, has the closed forms of plain Gaussian noise;
 * their composition: ``PrivacyLoss`` and ``group_curve``, asked for epsilon, delta, powers of tests, reconstruction;
 * Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and what they say of epsilon (``best_epsilon``, ...);
 * trade-off curves: ``GaussianTradeOff``, ``LaplaceTradeOff``, ``Polygon``, certified ones by ``tradeoff_bounds``;
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from dpspec.accounting.arbitrary.densities import Densities
     from dpspec.accounting.arbitrary.discrete import Discrete
     from dpspec.accounting.arbitrary.distributions import Distributions
+    from dpspec.accounting.arbitrary.revealed import Revealed
+    from dpspec.accounting.arbitrary.truncated_poisson import TruncatedPoisson
     from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
     from dpspec.accounting.laplace import Laplace
     from dpspec.accounting.mixture.masses import log_binomial
@@ -105,6 +108,8 @@ _NAMES = {
     "arbitrary.discrete": "Discrete",
     "arbitrary.densities": "Densities",
     "arbitrary.distributions": "Distributions",
+    "arbitrary.revealed": "Revealed",
+    "arbitrary.truncated_poisson": "TruncatedPoisson",
     "solver.solve": "CLOSED GRID ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
     "rdp.divergences": (
@@ -153,10 +158,12 @@ __all__ = [
     "Pair",
     "Polygon",
     "PrivacyLoss",
+    "Revealed",
     "TooLongError",
     "TradeOff",
     "TradeOffBounds",
     "TruncatedPair",
+    "TruncatedPoisson",
     "best_epsilon",
     "best_log_delta",
     "certified_lower",

@@ -25,7 +25,7 @@ _LEAST_CANARIES, _LEAST_RUNS = 8, 16
 MOST_IN_TURN = 10**5
 
 #: Ways of drawing batches that the theory covers.
-_SCHEMES = ("poisson", "fixed", "full")
+_SCHEMES = ("poisson", "truncated-poisson", "fixed", "full")
 
 _CANARY = ("audit", "canary")
 

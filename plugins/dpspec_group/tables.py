@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import group_curve
+from dpspec.accounting import PrivacyLoss
 from dpspec_group import theory
 from dpspec_group.bounds import Curves
 from dpspec_group.options import DEFAULT_DELTA
@@ -97,7 +97,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
         return lambda size: math.inf
     if name == "full-batch":
         return lambda size: _without_sampling(spec, records, size, delta)
-    pairs = [(theory.mixture(phase, 1, records), phase.steps) for phase in spec.phases]
+    pairs = [(theory.dominating(phase, 1, records), phase.steps) for phase in spec.phases]
     profile = blackbox.example_profile(pairs)
     factor: blackbox.Factor = "literal" if name == "vadhan-literal" else "sharp"
     return lambda size: blackbox.group_epsilon_from_profile(profile, size, delta, factor).epsilon
@@ -105,9 +105,10 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
 
 def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
     """The bound that ignores amplification by sampling: every member in every batch."""
-    pairs = [(theory.without_amplification(theory.mixture(phase, size, records)), phase.steps) for phase in spec.phases]
-    (epsilon,) = group_curve(pairs, [delta], "both")
-    return epsilon.upper
+    pairs = [
+        (theory.without_amplification(theory.dominating(phase, size, records)), phase.steps) for phase in spec.phases
+    ]
+    return PrivacyLoss(tuple(pairs)).epsilon(delta).upper
 
 
 def _ratio(epsilon: float, linear: float) -> float | None:

@@ -7,15 +7,18 @@ with c the random number of group members in a batch (Theorem 3.1, Poisson: Bino
     N(0, sigma^2)   and   sum_j P[c = j] N(j, sigma^2)
 
 dominates T steps of DP-SGD for groups of up to k records, under add-up-to-k and remove-up-to-k.
+
+Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another
+(``dpspec.accounting.TruncatedPoisson``). Their interval lies between the two.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dpspec.accounting import Direction, Interval, Mixture, group_curve
+from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson
 from dpspec.contract import Phase
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
@@ -28,6 +31,7 @@ SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
+    "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
 }
 
 
@@ -36,17 +40,29 @@ def source_of(phases: Sequence[Phase]) -> str:
     return "; ".join(SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases}))
 
 
-def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
-    """The one-step pair of one phase, in units of the clip norm.
+def dominating(phase: Phase, group_size: int, records: int) -> Pair:
+    """A pair that dominates one step of a phase, in units of the clip norm.
 
     records: the size of the data set that is held. For fixed-size batches Theorem 3.3 wants a lower bound on the
-    smaller data set of a pair, which is ``records - group_size``.
+    smaller data set of a pair, which is ``records - group_size``; truncated ones want an upper bound, ``records``.
     Raises ``ValueError`` naming the argument that does not fit, or the scheme that no theorem covers.
+    """
+    if phase.sampling.scheme == "truncated-poisson":
+        return _truncated(phase, group_size, records, phase.noise_multiplier).above()
+    return attained(phase, group_size, records)
+
+
+def attained(phase: Phase, group_size: int, records: int) -> Mixture:
+    """A pair that one step of a phase has for some data: the dominating one itself, unless batches are truncated.
+
+    Of those the smaller data set has ``records - group_size`` records. Raises as :func:`dominating` does.
     """
     sampling, sigma = phase.sampling, phase.noise_multiplier
     match sampling.scheme:
         case "poisson":
             return Mixture.poisson(group_size, phase.rate(), sigma)
+        case "truncated-poisson":
+            return _truncated(phase, group_size, max(0, records - group_size), sigma).attained()
         case "fixed":
             return Mixture.fixed(group_size, records - group_size, int(phase["sampling"]["batch_size"]), sigma)
         case "full":
@@ -54,9 +70,41 @@ def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
     raise ValueError(f"no theorem here covers {sampling.scheme} batches")
 
 
-def without_amplification(pair: Mixture) -> Mixture:
-    """The Gaussian pair whose sensitivity is the largest of the mixture's: it dominates it (Ganesh 2024, Lemma 2.9)."""
-    return Mixture([float(pair.sensitivities[-1])], [1.0], pair.sigma)
+def _truncated(phase: Phase, group_size: int, smaller: int, sigma: float) -> TruncatedPoisson:
+    return TruncatedPoisson(group_size, phase.rate(), int(phase["sampling"]["max_batch"]), smaller, sigma)
+
+
+def truncates(phases: Sequence[Phase]) -> bool:
+    """Whether some phase has truncated batches, so that what dominates it and what is attained are two things."""
+    return any(phase.sampling.scheme == "truncated-poisson" for phase in phases)
+
+
+def ask(
+    phases: Sequence[Phase],
+    group_size: int,
+    records: int,
+    direction: str,
+    question: Callable[[PrivacyLoss], list[Interval]],
+) -> list[Interval]:
+    """What is asked of a training's loss: intervals that hold what the mechanism leaks at worst.
+
+    Where what dominates and what is attained are two things, from the lower end of the one to the upper of the other.
+    """
+    above = tuple((dominating(phase, group_size, records), phase.steps) for phase in phases)
+    most = question(PrivacyLoss(above, DIRECTIONS[direction]))
+    if not truncates(phases):
+        return most
+    below = tuple((attained(phase, group_size, records), phase.steps) for phase in phases)
+    least = question(PrivacyLoss(below, DIRECTIONS[direction]))
+    return [
+        Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
+        for low, high in zip(least, most, strict=True)
+    ]
+
+
+def without_amplification(pair: Pair) -> Mixture:
+    """The Gaussian pair whose sensitivity is the pair's largest: it dominates it (Ganesh 2024, Lemma 2.9)."""
+    return Mixture([pair.dominating_effect], [1.0], 1.0)
 
 
 def planted_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
@@ -94,8 +142,7 @@ def _epsilons(
     if quiet:
         seen = _seen(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    pairs = [(mixture(phase, group_size, records), phase.steps) for phase in phases]
-    return tuple(group_curve(pairs, deltas, DIRECTIONS[direction]))
+    return tuple(ask(phases, group_size, records, direction, lambda loss: loss.epsilons(deltas)))
 
 
 def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:
@@ -105,7 +152,7 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
     """
     log_hidden = 0.0
     for phase in quiet:
-        drawn = mixture(phase.replace(noise_multiplier=1.0), group_size, records)
+        drawn = attained(phase.replace(noise_multiplier=1.0), group_size, records)
         missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
         log_hidden += phase.steps * missed
     if direction == "add":

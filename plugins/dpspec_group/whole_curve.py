@@ -27,7 +27,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper, round_up
 from dpspec_group import theory
-from dpspec_group.bounds import Curves, attaining_records, scopes
+from dpspec_group.bounds import Curves, attained_scope, attained_source, attaining_records, scopes
 
 #: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
 _USUAL_DELTA = 1e-5
@@ -58,7 +58,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             interval = mu_interval(spec.phases, size, records, curves, direction)
             method = _given_away(spec, size, interval.upper, curves, direction)
         elif quantity == "advantage":
-            interval = _loss(spec.phases, size, records, "remove").advantage()
+            (interval,) = theory.ask(spec.phases, size, records, "remove", lambda loss: [loss.advantage()])
         else:
             interval, at = tpr_interval(spec.phases, size, records, fpr, direction), {"fpr": fpr, **at}
         uppers = [
@@ -75,8 +75,8 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         ]
         yield from uppers
         if least is not None:
-            source = f"{theory.source_of(spec.phases)}; attained: section 3.3"
-            lower = certified_lower(uppers[0], interval, source=source, min_records=least)
+            upper = replace(uppers[0], scope=attained_scope(spec.phases, size, records, uppers[0].scope))
+            lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
             if lower is not None:
                 yield lower
 
@@ -93,10 +93,7 @@ def mu_interval(phases: Sequence[dps.Phase], size: int, records: int, curves: Cu
 
 def mu_of_all_steps(phases: Sequence[dps.Phase], size: int, records: int) -> float:
     """The mu of the module, rounded up; noise a times as large has one a times as small."""
-    squares = (
-        phase.steps * (float(pair.sensitivities[-1]) / pair.sigma) ** 2
-        for phase, pair in ((phase, theory.mixture(phase, size, records)) for phase in phases)
-    )
+    squares = (phase.steps * theory.dominating(phase, size, records).dominating_effect ** 2 for phase in phases)
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 
 
@@ -121,7 +118,7 @@ def noise_ruled_out(phases: Sequence[dps.Phase], size: int, records: int, mu: fl
 def tpr_interval(phases: Sequence[dps.Phase], size: int, records: int, fpr: float, direction: str) -> Interval:
     """The largest true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
     sides = theory.DIRECTIONS if direction == "both" else (direction,)
-    rates = [_loss(phases, size, records, side).reros([fpr], direction=theory.DIRECTIONS[side])[0] for side in sides]
+    rates = [_rate(phases, size, records, fpr, side) for side in sides]
     return rates[0] if len(rates) == 1 else rates[0].worse(rates[1])
 
 
@@ -135,9 +132,10 @@ def _asked(claim: dps.Claim) -> Iterator[tuple[str, float]]:
         yield "advantage", 0.0
 
 
-def _loss(phases: Sequence[dps.Phase], size: int, records: int, direction: str) -> PrivacyLoss:
-    pairs = tuple((theory.mixture(phase, size, records), phase.steps) for phase in phases)
-    return PrivacyLoss(pairs, theory.DIRECTIONS[direction])
+def _rate(phases: Sequence[dps.Phase], size: int, records: int, fpr: float, side: str) -> Interval:
+    way = theory.DIRECTIONS[side]
+    (interval,) = theory.ask(phases, size, records, side, lambda loss: [loss.rero(fpr, direction=way)])
+    return interval
 
 
 def _attained_mu(epsilon: float, delta: float, largest: float) -> float:
