@@ -5,6 +5,7 @@ assumption that this rests on. Plugins and third parties need:
 
 * the steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, ``Densities``, ``Distributions``, or a ``Pair``
   of one's own; ``TruncatedPoisson`` (batches with a cap) has two, by ``Revealed`` from above and one that is attained;
+  ``RandomAllocation`` is an epoch of steps in one of which each record is;
   ``gaussian``, a module, has the closed forms of plain Gaussian noise;
 * their composition: ``PrivacyLoss`` and ``group_curve``, asked for epsilon, delta, powers of tests, reconstruction;
 * Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and what they say of epsilon (``best_epsilon``, ...);
@@ -18,7 +19,7 @@ How it is laid out, each line using only those above it:
 * ``numerics``: intervals and findings of them, arguments, float64, monotone search, the accuracy of libraries
 * ``grid``: one step's outcomes in cells of privacy loss; measures above and below them
 * ``pair``: what any step states of itself
-* ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps
+* ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps, and epochs of them
 * ``composition``: T-fold convolution of measures on a grid, every error bounded
 * ``solver``: from a question to a certified interval, grid after grid
 * ``privacy_loss``: the composition of steps, and the questions that can be asked of it
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.accounting import gaussian
+    from dpspec.accounting.arbitrary.allocation import RandomAllocation
     from dpspec.accounting.arbitrary.densities import Densities
     from dpspec.accounting.arbitrary.discrete import Discrete
     from dpspec.accounting.arbitrary.distributions import Distributions
@@ -103,6 +105,7 @@ _NAMES = {
     "grid.cells": "Bins Cells TooLongError",
     "pair": "Pair TruncatedPair",
     "laplace": "Laplace",
+    "arbitrary.allocation": "RandomAllocation",
     "mixture.mixture": "Mixture",
     "mixture.masses": "log_binomial",
     "arbitrary.discrete": "Discrete",
@@ -158,6 +161,7 @@ __all__ = [
     "Pair",
     "Polygon",
     "PrivacyLoss",
+    "RandomAllocation",
     "Revealed",
     "TooLongError",
     "TradeOff",
