@@ -6,7 +6,8 @@ Batches of a fixed size B: for pairs of which the smaller data set has at least 
 (Theorem 3.3), with n the declared number less the group, so that the declared data and all its neighbours are among
 them. The bound grows as n falls: it says nothing of smaller data sets. Truncated Poisson batches: for pairs of which
 the smaller data set has at most as many records as are declared, so for the declared data and its neighbours; in larger
-ones more batches are full. Records that stay and count for nothing are not covered there.
+ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
+those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
 
 *Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
@@ -118,7 +119,7 @@ def attaining_records(spec: dps.Spec) -> int | None:
     """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
     scope's own number, as batches of a fixed or largest size do. None where it is not attained: see the module."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not shows_every_sum(spec.training.options, spec.steps) or _mixed(schemes):
+    if not shows_every_sum(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
         return None
     if schemes & {"fixed", "truncated-poisson"}:
         return 0
@@ -162,7 +163,10 @@ def scopes(phases: Sequence[dps.Phase], size: int, records: int, direction: str)
 
 
 def _fewest(phases: Sequence[dps.Phase], size: int, records: int) -> int:
-    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches."""
+    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches; for
+    shuffled ones all, as nobody leaves, and with fewer records there are more epochs."""
+    if theory.shuffles(phases):
+        return records
     return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
 
 

@@ -97,7 +97,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
         return lambda size: math.inf
     if name == "full-batch":
         return lambda size: _without_sampling(spec, records, size, delta)
-    pairs = [(theory.dominating(phase, 1, records), phase.steps) for phase in spec.phases]
+    pairs = [theory.composed(phase, 1, records) for phase in spec.phases]
     profile = blackbox.example_profile(pairs)
     factor: blackbox.Factor = "literal" if name == "vadhan-literal" else "sharp"
     return lambda size: blackbox.group_epsilon_from_profile(profile, size, delta, factor).epsilon
@@ -105,9 +105,8 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
 
 def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
     """The bound that ignores amplification by sampling: every member in every batch."""
-    pairs = [
-        (theory.without_amplification(theory.dominating(phase, size, records)), phase.steps) for phase in spec.phases
-    ]
+    parts = (theory.composed(phase, size, records) for phase in spec.phases)
+    pairs = ((theory.without_amplification(pair), count) for pair, count in parts)
     return PrivacyLoss(tuple(pairs)).epsilon(delta).upper
 
 

@@ -31,6 +31,7 @@ SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
+    "shuffled": "one Gaussian release for each epoch, not amplified",
     "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
 }
 
@@ -79,6 +80,25 @@ def truncates(phases: Sequence[Phase]) -> bool:
     return any(phase.sampling.scheme == "truncated-poisson" for phase in phases)
 
 
+def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
+    """What dominates a whole phase: a pair, and how often it is composed.
+
+    Shuffled batches, of records that stay and are put to nothing: given the orders, every member is in one batch of
+    each epoch, so that an epoch moves its sums by vectors of length k at most together, and is dominated by one
+    Gaussian release of sensitivity k; not knowing the orders can only leak less (joint convexity). A phase begins
+    ceil(steps / ceil(records / batch_size)) epochs, and no more with more records.
+    """
+    if phase.sampling.scheme == "shuffled":
+        batches = -(-records // int(phase["sampling"]["batch_size"]))
+        return Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)
+    return dominating(phase, group_size, records), phase.steps
+
+
+def shuffles(phases: Sequence[Phase]) -> bool:
+    """Whether some phase has shuffled batches, of which nothing is known from below."""
+    return any(phase.sampling.scheme == "shuffled" for phase in phases)
+
+
 def ask(
     phases: Sequence[Phase],
     group_size: int,
@@ -88,10 +108,13 @@ def ask(
 ) -> list[Interval]:
     """What is asked of a training's loss: intervals that hold what the mechanism leaks at worst.
 
-    Where what dominates and what is attained are two things, from the lower end of the one to the upper of the other.
+    Where what dominates and what is attained are two things, from the lower end of the one to the upper of the other;
+    from 0 where nothing is known from below.
     """
-    above = tuple((dominating(phase, group_size, records), phase.steps) for phase in phases)
+    above = tuple(composed(phase, group_size, records) for phase in phases)
     most = question(PrivacyLoss(above, DIRECTIONS[direction]))
+    if shuffles(phases):
+        return [Interval(0.0, high.upper, high.method, "nothing is known from below") for high in most]
     if not truncates(phases):
         return most
     below = tuple((attained(phase, group_size, records), phase.steps) for phase in phases)
@@ -152,6 +175,8 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
     """
     log_hidden = 0.0
     for phase in quiet:
+        if phase.sampling.scheme == "shuffled":
+            continue
         drawn = attained(phase.replace(noise_multiplier=1.0), group_size, records)
         missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
         log_hidden += phase.steps * missed

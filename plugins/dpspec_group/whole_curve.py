@@ -93,7 +93,8 @@ def mu_interval(phases: Sequence[dps.Phase], size: int, records: int, curves: Cu
 
 def mu_of_all_steps(phases: Sequence[dps.Phase], size: int, records: int) -> float:
     """The mu of the module, rounded up; noise a times as large has one a times as small."""
-    squares = (phase.steps * theory.dominating(phase, size, records).dominating_effect ** 2 for phase in phases)
+    parts = (theory.composed(phase, size, records) for phase in phases)
+    squares = (count * pair.dominating_effect**2 for pair, count in parts)
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 
 

@@ -111,7 +111,7 @@ class _AllocationPart(TruncatedPair):
         shift = law.off + 8.0 * EPS * (1.0 + float(np.max(np.abs(loss))) + math.log(self.steps))
         without = float(law.masses[law.values == 0.0].sum())
         rest = law.lost / self.steps if present else without
-        small = float(law.masses[(law.values > 0.0) & (law.masses <= 1e-300)].sum())
+        small = float(np.sum(1e-300 * (1.0 + law.values[(law.values > 0.0) & ~used])))
         return Bins(
             mass=masses * values / self.steps if present else masses,
             loss=loss if present else -loss,

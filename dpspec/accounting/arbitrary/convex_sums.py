@@ -1,11 +1,12 @@
 """Laws of sums of independent, non-negative numbers on finitely many points, above and below in convex order.
 
 delta(epsilon) of a pair is the mean, under the second distribution Q, of a convex function of the ratio S of the two:
-of max(S - e^epsilon, 0) in one direction, of max(1 - e^epsilon S, 0) in the other. So what is larger in convex order has
-the larger delta, and a sum of independent numbers is larger if each of them is (Shaked and Shanthikumar 2007, Theorem
-3.A.12). A law is made coarser from above by moving each mass to the two points beside it such that its mean stays, and
-from below by gathering the masses between two points in their mean. Both errors are of second order in the distance of
-the points. More mass anywhere can only add to delta, and less only take from it, so that masses are rounded outwards.
+of max(S - e^epsilon, 0) in one direction, of max(1 - e^epsilon S, 0) in the other. So what is larger in convex order
+has the larger delta, and a sum of independent numbers is larger if each of them is (Shaked and Shanthikumar 2007,
+Theorem 3.A.12). A law is made coarser from above by moving each mass to the two points beside it such that its mean
+stays, and from below by gathering the masses between two points in their mean. Both errors are of second order in the
+distance of the points. More mass anywhere can only add to delta, and less only take from it: masses are rounded
+outwards.
 
 What lies beyond the highest point is put on it from above, and what its mean lacks then is ``lost``: the first
 distribution's mass of outcomes that Q never produces, as if it lay at infinity. From below it is left out.
