@@ -71,12 +71,13 @@ class TruncatedSize:
     def below(self, total: float, steps: int) -> float:
         """A bound on P[a sum over ``steps`` sizes <= ``total``]; exact for one."""
         if steps == 1:
-            return 1.0 if total >= self.cap else binomial.at_most(max(0, int(total)), self.records, self.rate)
+            most = min(self.cap, self.records)
+            return 1.0 if total >= most else binomial.at_most(max(0, int(total)), self.records, self.rate)
         return self._tail(self._table[0], total, steps, -1.0)
 
     def above(self, total: float, steps: int) -> float:
         """A bound on P[a sum over ``steps`` sizes >= ``total``]; exact for one."""
-        if total > self.cap * steps:
+        if total > min(self.cap, self.records) * steps:  # more only where records are drawn twice
             return 0.0
         if steps == 1:
             return binomial.at_least(max(0, int(total)), self.records, self.rate)

@@ -78,7 +78,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     if black_box and any(phase.sampling.scheme == "truncated-poisson" for phase in spec.phases):
         yield kit.unsupported(
-            f"{' and '.join(sorted(black_box))} of truncated-poisson batches: their profile is known as an interval alone",
+            f"{' and '.join(sorted(black_box))} of truncated-poisson batches: their profile is an interval",
             ("mechanism", "baselines"),
             "leave them out; linear and full-batch are there",
         )

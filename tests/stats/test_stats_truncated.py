@@ -57,6 +57,8 @@ def test_moments_and_tails_are_those_of_the_law() -> None:
     assert law.variance == pytest.approx(float(chances @ (sizes - mean) ** 2), rel=1e-10)
     assert law.below(12, 1) == pytest.approx(binom.cdf(12, 30, 0.4))
     assert (law.below(13, 1), law.above(14, 1)) == (1.0, 0.0)
+    never = TruncatedSize(30, 0.4, 99)
+    assert (never.below(31, 1), never.above(31, 1), never.above(31 * 5, 5)) == (1.0, 0.0, 0.0)
     assert law.above(13, 1) == pytest.approx(binom.sf(12, 30, 0.4))
     three = np.convolve(np.convolve(*[np.bincount(sizes, chances)] * 2), np.bincount(sizes, chances))
     for total in (20, 30, 35, 39):

@@ -1,8 +1,8 @@
 """How a step draws its batch: afresh and independently of other steps, empty batches included.
 
-What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`). Shuffled
-batches are the exception: they are what many loaders do, no accountant here covers them, and they remember the order
-of their epoch.
+What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`,
+:func:`covariance`). Shuffled batches are the exception: they are what many loaders do, no accountant here knows what
+their order amplifies, and they remember it.
 """
 
 from __future__ import annotations
