@@ -4,7 +4,9 @@ Every answer about a privacy loss is an ``Interval`` that contains the true valu
 assumption that this rests on. Plugins and third parties need:
 
 * the steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, ``Densities``, ``Distributions``, or a ``Pair``
-  of one's own; ``gaussian``, a module, has the closed forms of plain Gaussian noise;
+  of one's own; ``TruncatedPoisson`` (batches with a cap) has two, by ``Revealed`` from above and one that is attained;
+  ``RandomAllocation`` is an epoch of steps in one of which each record is;
+  ``gaussian``, a module, has the closed forms of plain Gaussian noise;
 * their composition: ``PrivacyLoss`` and ``group_curve``, asked for epsilon, delta, powers of tests, reconstruction;
 * Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and what they say of epsilon (``best_epsilon``, ...);
 * trade-off curves: ``GaussianTradeOff``, ``LaplaceTradeOff``, ``Polygon``, certified ones by ``tradeoff_bounds``;
@@ -17,7 +19,7 @@ How it is laid out, each line using only those above it:
 * ``numerics``: intervals and findings of them, arguments, float64, monotone search, the accuracy of libraries
 * ``grid``: one step's outcomes in cells of privacy loss; measures above and below them
 * ``pair``: what any step states of itself
-* ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps
+* ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps, and epochs of them
 * ``composition``: T-fold convolution of measures on a grid, every error bounded
 * ``solver``: from a question to a certified interval, grid after grid
 * ``privacy_loss``: the composition of steps, and the questions that can be asked of it
@@ -36,9 +38,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.accounting import gaussian
+    from dpspec.accounting.arbitrary.allocation import RandomAllocation
     from dpspec.accounting.arbitrary.densities import Densities
     from dpspec.accounting.arbitrary.discrete import Discrete
     from dpspec.accounting.arbitrary.distributions import Distributions
+    from dpspec.accounting.arbitrary.revealed import Revealed
+    from dpspec.accounting.arbitrary.truncated_poisson import TruncatedPoisson
     from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
     from dpspec.accounting.laplace import Laplace
     from dpspec.accounting.mixture.masses import log_binomial
@@ -100,11 +105,14 @@ _NAMES = {
     "grid.cells": "Bins Cells TooLongError",
     "pair": "Pair TruncatedPair",
     "laplace": "Laplace",
+    "arbitrary.allocation": "RandomAllocation",
     "mixture.mixture": "Mixture",
     "mixture.masses": "log_binomial",
     "arbitrary.discrete": "Discrete",
     "arbitrary.densities": "Densities",
     "arbitrary.distributions": "Distributions",
+    "arbitrary.revealed": "Revealed",
+    "arbitrary.truncated_poisson": "TruncatedPoisson",
     "solver.solve": "CLOSED GRID ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
     "rdp.divergences": (
@@ -153,10 +161,13 @@ __all__ = [
     "Pair",
     "Polygon",
     "PrivacyLoss",
+    "RandomAllocation",
+    "Revealed",
     "TooLongError",
     "TradeOff",
     "TradeOffBounds",
     "TruncatedPair",
+    "TruncatedPoisson",
     "best_epsilon",
     "best_log_delta",
     "certified_lower",

@@ -83,6 +83,7 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
         "description": "Probability with which each record enters a batch, a public constant",
     },
     "batch_size": {"type": "integer", "minimum": 1, "description": "Number of records in every batch"},
+    "max_batch": {"type": "integer", "minimum": 1, "description": "Largest number of records in a batch"},
 }
 
 

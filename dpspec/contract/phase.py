@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap, Json
 
-Scheme: TypeAlias = Literal["poisson", "fixed", "full", "shuffled"]
+Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and the options that it ``takes``: ``rate``, ``batch_size``, both or none."""
+    """A sampling scheme in a phrase, and what it ``takes``: some of ``rate``, ``batch_size`` and ``max_batch``."""
 
     says: str
     takes: tuple[str, ...] = ()
@@ -24,11 +24,16 @@ class SchemeOptions:
 #: schemes that their theorems cover, so that a new one is refused by all others.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
+    "truncated-poisson": SchemeOptions(
+        says="as poisson, and where more than max_batch records enter, a uniformly random subset of max_batch of them "
+        "is kept",
+        takes=("rate", "max_batch"),
+    ),
     "fixed": SchemeOptions(says="a uniformly random subset of batch_size records", takes=("batch_size",)),
     "full": SchemeOptions(says="every record, every step"),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
-        "left; no accountant here covers it",
+        "left; without amplification, and for adjacency zero-out alone",
         takes=("batch_size",),
     ),
 }
@@ -38,26 +43,30 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
 class Sampling:
     """How each step draws its batch, as the fragment ``SAMPLING`` describes it.
 
-    rate: the probability, in (0, 1], with which each record enters a batch (``poisson``); else None.
+    rate: the probability, in (0, 1], with which each record enters a batch (``poisson``), before it is truncated
+        (``truncated-poisson``); else None.
     batch_size: the number of records in every batch, at least 1 (``fixed``, ``shuffled``); else None.
+    max_batch: the number of records in a batch at most, at least 1 (``truncated-poisson``); else None.
     """
 
     scheme: Scheme
     rate: float | None = None
     batch_size: int | None = None
+    max_batch: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """From the block ``sampling`` of a mechanism."""
-        rate, batch_size = block.get("rate"), block.get("batch_size")
+        rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
         return cls(
             scheme=block["scheme"],
             rate=None if rate is None else float(rate),
             batch_size=None if batch_size is None else int(batch_size),
+            max_batch=None if max_batch is None else int(max_batch),
         )
 
     def inclusion(self, records: int | None = None) -> float:
-        """The probability, in (0, 1], with which one of ``records`` enters a batch.
+        """The probability, in (0, 1], with which one of ``records`` enters a batch, before that is truncated.
 
         Raises ``ValueError`` where batches have a fixed size and ``records`` is not given.
         """
@@ -146,8 +155,9 @@ class Phase(FrozenMap):
     def rate(self, records: int | None = None) -> float:
         """The probability, in (0, 1], with which one of ``records`` enters a batch.
 
-        Poisson: the declared rate. Batches of a fixed size: that size over ``records``, at most 1. Full: 1. Raises
-        ``ValueError`` where batches have a fixed size and ``records`` is not given.
+        Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
+        ``records``, at most 1. Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not
+        given.
         """
         return self.sampling.inclusion(records)
 

@@ -4,12 +4,17 @@
 nothing of their size), and as well for members who stay and count for nothing (zero-out): a sum has the same law then.
 Batches of a fixed size B: for pairs of which the smaller data set has at least n records
 (Theorem 3.3), with n the declared number less the group, so that the declared data and all its neighbours are among
-them. The bound grows as n falls: it says nothing of smaller data sets.
+them. The bound grows as n falls: it says nothing of smaller data sets. Truncated Poisson batches: for pairs of which
+the smaller data set has at most as many records as are declared, so for the declared data and its neighbours; in larger
+ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
+those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
 
 *Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
 
 * Poisson, full: each of the k members of the group the gradient C u, every other record 0;
+* truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
+  attains: between it and the upper end nobody knows;
 * fixed, with exactly n other records: each member C u, every other record -C u.
 
 Each gradient is within C and is left as it is. Along u the noisy sum is, over C, N(0, sigma^2) without the group and
@@ -27,7 +32,7 @@ claimed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
@@ -107,9 +112,9 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
     for size, direction, delta, adjacency in sorted(points):
         interval = curves.intervals[size][direction][delta]
         scope = replace(next(scopes(spec.phases, size, records, direction)), adjacency=adjacency)
+        scope = attained_scope(spec.phases, size, records, scope)
         upper = _upper(spec.phases, size, delta, interval, scope)
-        source = f"{upper.source}; attained: section 3.3"
-        lower = certified_lower(upper, interval, source=source, min_records=least)
+        lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
         if lower is not None:
             yield lower
 
@@ -148,8 +153,8 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         ]
         yield from uppers
         if least is not None:
-            source = f"{theory.source_of(spec.phases)}; attained: section 3.3"
-            lower = certified_lower(uppers[0], interval, source=source, min_records=least)
+            upper = replace(uppers[0], scope=attained_scope(spec.phases, size, records, uppers[0].scope))
+            lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
             if lower is not None:
                 yield lower
 
@@ -183,11 +188,29 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
 
 def attaining_records(spec: dps.Spec) -> int | None:
     """How many records the data sets that attain the worst case can have, of as many as claims speak of; 0 keeps the
-    scope's own number, as batches of a fixed size do. None where it is not attained: see the module."""
+    scope's own number, as batches of a fixed or largest size do. None where it is not attained: see the module."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not shows_every_sum(spec.training.options, spec.steps) or schemes >= {"poisson", "fixed"}:
+    if not shows_every_sum(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
         return None
-    return 0 if "fixed" in schemes else max((claim.min_records for claim in spec.claims), default=0)
+    if schemes & {"fixed", "truncated-poisson"}:
+        return 0
+    return max((claim.min_records for claim in spec.claims), default=0)
+
+
+def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: dps.Scope) -> dps.Scope:
+    """Of what a lower bound speaks whose upper one has this scope: of truncated batches, data of as many records."""
+    return replace(scope, data="all", min_records=max(records - size, 0)) if theory.truncates(phases) else scope
+
+
+def attained_source(phases: Sequence[dps.Phase]) -> str:
+    """Where it is shown that the lower end is attained."""
+    where = "dpspec.accounting.TruncatedPoisson" if theory.truncates(phases) else "section 3.3"
+    return f"{theory.source_of(phases)}; attained: {where}"
+
+
+def _mixed(schemes: Collection[str]) -> bool:
+    """Whether phases ask for different gradients of the other records: full batches ask for none."""
+    return "fixed" in schemes and bool({"poisson", "truncated-poisson"} & set(schemes))
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:
@@ -196,16 +219,25 @@ def adjacencies(spec: dps.Spec) -> list[str]:
 
 
 def scopes(phases: Sequence[dps.Phase], size: int, records: int, direction: str) -> Iterator[dps.Scope]:
-    """What a bound holds for: all data sets, or those that are large enough and, told apart, the declared one."""
+    """What a bound holds for: all data sets, or those that are large enough and, told apart, the declared one.
+
+    With truncated batches it holds for those that are small enough, which no scope says, so for the declared one alone.
+    """
     least = _fewest(phases, size, records)
     scope = dps.Scope(direction=direction, access="all-iterates", adversary="gradient", min_records=least)
+    if theory.truncates(phases):
+        yield replace(scope, data="this", min_records=0)
+        return
     yield scope
     if least > 0:
         yield replace(scope, data="this", min_records=0)
 
 
 def _fewest(phases: Sequence[dps.Phase], size: int, records: int) -> int:
-    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches."""
+    """How many records the smaller data set of a pair must have: those left without the group, for fixed batches; for
+    shuffled ones all, as nobody leaves, and with fewer records there are more epochs."""
+    if theory.shuffles(phases):
+        return records
     return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
 
 

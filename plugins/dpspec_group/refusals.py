@@ -29,7 +29,7 @@ _LEAST_CANARIES, _LEAST_RUNS = 8, 16
 MOST_IN_TURN = 10**5
 
 #: Ways of drawing batches that the theory covers.
-_SCHEMES = ("poisson", "fixed", "full")
+_SCHEMES = ("poisson", "truncated-poisson", "fixed", "full")
 
 _CANARY = ("audit", "canary")
 
@@ -44,13 +44,24 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Members that are put to nothing are covered where batches are Poisson or full, and nothing is attacked."""
-    if spec.audit is None and {phase.sampling.scheme for phase in spec.phases} <= {"poisson", "full"}:
-        named = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
-        if named <= {"add-remove", "zero-out"}:
-            return
+    """Members that are put to nothing are covered where batches are Poisson, full or shuffled, and nothing is attacked;
+    shuffled ones for those alone."""
+    schemes = {phase.sampling.scheme for phase in spec.phases}
+    if spec.audit is None and schemes <= {"poisson", "full"} and _named(spec) <= {"add-remove", "zero-out"}:
+        return
+    if _zeroed(spec) and schemes <= {"poisson", "full", "shuffled"}:
+        return
     help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
     yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+
+
+def _named(spec: dps.Spec) -> set[str]:
+    return {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
+
+
+def _zeroed(spec: dps.Spec) -> bool:
+    """Whether all that is spoken of are members that stay and are put to nothing, and nothing is attacked."""
+    return spec.audit is None and _named(spec) == {"zero-out"}
 
 
 def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -68,16 +79,28 @@ def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
+    if black_box and any(phase.sampling.scheme == "truncated-poisson" for phase in spec.phases):
+        yield kit.unsupported(
+            f"{' and '.join(sorted(black_box))} of truncated-poisson batches: their profile is an interval",
+            ("mechanism", "baselines"),
+            "leave them out; linear and full-batch are there",
+        )
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
         sampling, noise = phase.sampling, phase.noise_multiplier
-        why = ": those of one epoch depend on each other" if sampling.scheme == "shuffled" else ""
+        why = (
+            ": all of an epoch's batches change with a record that comes or goes"
+            if sampling.scheme == "shuffled"
+            else ""
+        )
         yield from kit.other_scheme(
             spec,
             i,
-            _SCHEMES,
+            (*_SCHEMES, "shuffled") if _zeroed(spec) else _SCHEMES,
             f"no theorem here covers {{batches}}{why}",
-            "train with poisson or fixed sampling; the bound for one does not hold for the other",
+            "train with poisson or fixed sampling; the bound for one does not hold for the other. Of shuffled batches "
+            "adjacency: zero-out, without audit, has a bound that is not amplified",
         )
         if (
             sampling.scheme == "fixed"

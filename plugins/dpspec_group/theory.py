@@ -19,15 +19,18 @@ is s/sigma-GDP, and the whole
 With Poisson batches no smaller mu holds for all deltas: all members are in all batches with a probability p > 0, so
 that the best test for that, of level Phi(-z), has the power p Phi(mu - z) at least, and ln p + ln Phi(mu - z) exceeds
 ln Phi(m - z) for every m < mu once z is large. So one mu knows nothing of the amplification by sampling.
+
+Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another
+(``dpspec.accounting.TruncatedPoisson``). Their interval lies between the two.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from dpspec.accounting import Direction, Interval, Mixture, PrivacyLoss, group_curve, round_up
+from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson, round_up
 from dpspec.contract import Phase
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
@@ -46,6 +49,8 @@ SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
+    "shuffled": "one Gaussian release for each epoch, not amplified",
+    "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
 }
 
 #: What one mu for all deltas rests on.
@@ -57,17 +62,29 @@ def source_of(phases: Sequence[Phase]) -> str:
     return "; ".join(SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases}))
 
 
-def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
-    """The one-step pair of one phase, in units of the clip norm.
+def dominating(phase: Phase, group_size: int, records: int) -> Pair:
+    """A pair that dominates one step of a phase, in units of the clip norm.
 
     records: the size of the data set that is held. For fixed-size batches Theorem 3.3 wants a lower bound on the
-    smaller data set of a pair, which is ``records - group_size``.
+    smaller data set of a pair, which is ``records - group_size``; truncated ones want an upper bound, ``records``.
     Raises ``ValueError`` naming the argument that does not fit, or the scheme that no theorem covers.
+    """
+    if phase.sampling.scheme == "truncated-poisson":
+        return _truncated(phase, group_size, records, phase.noise_multiplier).above()
+    return attained(phase, group_size, records)
+
+
+def attained(phase: Phase, group_size: int, records: int) -> Mixture:
+    """A pair that one step of a phase has for some data: the dominating one itself, unless batches are truncated.
+
+    Of those the smaller data set has ``records - group_size`` records. Raises as :func:`dominating` does.
     """
     sampling, sigma = phase.sampling, phase.noise_multiplier
     match sampling.scheme:
         case "poisson":
             return Mixture.poisson(group_size, phase.rate(), sigma)
+        case "truncated-poisson":
+            return _truncated(phase, group_size, max(0, records - group_size), sigma).attained()
         case "fixed":
             return Mixture.fixed(group_size, records - group_size, int(phase["sampling"]["batch_size"]), sigma)
         case "full":
@@ -75,9 +92,63 @@ def mixture(phase: Phase, group_size: int, records: int) -> Mixture:
     raise ValueError(f"no theorem here covers {sampling.scheme} batches")
 
 
-def without_amplification(pair: Mixture) -> Mixture:
-    """The Gaussian pair whose sensitivity is the largest of the mixture's: it dominates it (Ganesh 2024, Lemma 2.9)."""
-    return Mixture([float(pair.sensitivities[-1])], [1.0], pair.sigma)
+def _truncated(phase: Phase, group_size: int, smaller: int, sigma: float) -> TruncatedPoisson:
+    return TruncatedPoisson(group_size, phase.rate(), int(phase["sampling"]["max_batch"]), smaller, sigma)
+
+
+def truncates(phases: Sequence[Phase]) -> bool:
+    """Whether some phase has truncated batches, so that what dominates it and what is attained are two things."""
+    return any(phase.sampling.scheme == "truncated-poisson" for phase in phases)
+
+
+def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
+    """What dominates a whole phase: a pair, and how often it is composed.
+
+    Shuffled batches, of records that stay and are put to nothing: given the orders, every member is in one batch of
+    each epoch, so that an epoch moves its sums by vectors of length k at most together, and is dominated by one
+    Gaussian release of sensitivity k; not knowing the orders can only leak less (joint convexity). A phase begins
+    ceil(steps / ceil(records / batch_size)) epochs, and no more with more records.
+    """
+    if phase.sampling.scheme == "shuffled":
+        batches = -(-records // int(phase["sampling"]["batch_size"]))
+        return Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)
+    return dominating(phase, group_size, records), phase.steps
+
+
+def shuffles(phases: Sequence[Phase]) -> bool:
+    """Whether some phase has shuffled batches, of which nothing is known from below."""
+    return any(phase.sampling.scheme == "shuffled" for phase in phases)
+
+
+def ask(
+    phases: Sequence[Phase],
+    group_size: int,
+    records: int,
+    direction: str,
+    question: Callable[[PrivacyLoss], list[Interval]],
+) -> list[Interval]:
+    """What is asked of a training's loss: intervals that hold what the mechanism leaks at worst.
+
+    Where what dominates and what is attained are two things, from the lower end of the one to the upper of the other;
+    from 0 where nothing is known from below.
+    """
+    above = tuple(composed(phase, group_size, records) for phase in phases)
+    most = question(PrivacyLoss(above, DIRECTIONS[direction]))
+    if shuffles(phases):
+        return [Interval(0.0, high.upper, high.method, "nothing is known from below") for high in most]
+    if not truncates(phases):
+        return most
+    below = tuple((attained(phase, group_size, records), phase.steps) for phase in phases)
+    least = question(PrivacyLoss(below, DIRECTIONS[direction]))
+    return [
+        Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
+        for low, high in zip(least, most, strict=True)
+    ]
+
+
+def without_amplification(pair: Pair) -> Mixture:
+    """The Gaussian pair whose sensitivity is the pair's largest: it dominates it (Ganesh 2024, Lemma 2.9)."""
+    return Mixture([pair.dominating_effect], [1.0], 1.0)
 
 
 def planted_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
@@ -115,8 +186,7 @@ def _epsilons(
     if quiet:
         seen = _seen(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    pairs = [(mixture(phase, group_size, records), phase.steps) for phase in phases]
-    return tuple(group_curve(pairs, deltas, DIRECTIONS[direction]))
+    return tuple(ask(phases, group_size, records, direction, lambda loss: loss.epsilons(deltas)))
 
 
 def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:
@@ -126,7 +196,9 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
     """
     log_hidden = 0.0
     for phase in quiet:
-        drawn = mixture(phase.replace(noise_multiplier=1.0), group_size, records)
+        if phase.sampling.scheme == "shuffled":
+            continue
+        drawn = attained(phase.replace(noise_multiplier=1.0), group_size, records)
         missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
         log_hidden += phase.steps * missed
     if direction == "add":
@@ -137,13 +209,14 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
     """The largest true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
     sides = DIRECTIONS if direction == "both" else (direction,)
-    rates = [_loss(phases, group_size, records, side).reros([fpr], direction=DIRECTIONS[side])[0] for side in sides]
+    rates = [_rate(phases, group_size, records, fpr, side) for side in sides]
     return rates[0] if len(rates) == 1 else rates[0].worse(rates[1])
 
 
 def advantage_interval(phases: Sequence[Phase], group_size: int, records: int) -> Interval:
     """The largest advantage tpr - fpr of a test, which is the same in both directions."""
-    return _loss(phases, group_size, records, "remove").advantage()
+    (interval,) = ask(phases, group_size, records, "remove", lambda loss: [loss.advantage()])
+    return interval
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
@@ -161,10 +234,8 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
 
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
     """The mu of the module, rounded up; noise a times as large has one a times as small."""
-    squares = (
-        phase.steps * (float(pair.sensitivities[-1]) / pair.sigma) ** 2
-        for phase, pair in ((phase, mixture(phase, group_size, records)) for phase in phases)
-    )
+    parts = (composed(phase, group_size, records) for phase in phases)
+    squares = (count * pair.dominating_effect**2 for pair, count in parts)
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 
 
@@ -186,9 +257,10 @@ def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: 
     return f"; rules out noise multipliers of {round_up(times * declared.pop(), 4)} and more at these rates and steps"
 
 
-def _loss(phases: Sequence[Phase], group_size: int, records: int, direction: str) -> PrivacyLoss:
-    pairs = tuple((mixture(phase, group_size, records), phase.steps) for phase in phases)
-    return PrivacyLoss(pairs, DIRECTIONS[direction])
+def _rate(phases: Sequence[Phase], group_size: int, records: int, fpr: float, side: str) -> Interval:
+    way = DIRECTIONS[side]
+    (interval,) = ask(phases, group_size, records, side, lambda loss: [loss.rero(fpr, direction=way)])
+    return interval
 
 
 def _attained_mu(epsilon: float, delta: float, largest: float) -> float:

@@ -4,6 +4,10 @@ Under Poisson sampling every record enters every batch by its own coin: the tota
 and so are every batch size and every record's number of inclusions. A sampler of another rate shows in the total, one
 of fixed-size or correlated batches in the spread of the sizes, weights in the spread of the records' counts, and an
 order that is gone through in what batches have in common.
+
+Truncated ones: a cap that was left out shows in a batch that is larger, another cap or rate in the mean size, and sizes
+that are all alike in their spread. A record that is drawn is one that Poisson sampling would draw too, so that no more
+of an earlier batch come again than there; fewer may, so that what batches have in common is tested from above alone.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from scipy import optimize, special
 
 from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+from dpspec.stats.truncated_binomial import TruncatedSize
 
 #: Probability of ever leaving the window of batch sizes that is summed over; it is added to the p-value.
 _OUTSIDE = 1e-16
@@ -135,6 +140,35 @@ class BatchSize:
             yield math.exp(s - log_mean), s * values - self.records * log_mean
 
 
+def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
+    """Test the mean size over ``steps`` batches, whose sizes add up to ``total``; p by Chernoff's bound, doubled."""
+    return Measurement(
+        test="mean of truncated batch sizes, two-sided",
+        declared=law.mean,
+        measured=total / steps,
+        p_value=min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps))),
+        detectable=law.detectable(total, steps, 0.5 * LEVEL),
+    )
+
+
+def size_variance(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
+    """Test the spread of the sizes about their declared mean; p by Chernoff's bound, doubled.
+
+    ``measured`` is the variance over its declared value. What it would see: sizes that are all alike (1), or nothing.
+    """
+    about = max(0.0, math.fsum((squares, -2.0 * law.mean * total, steps * law.mean**2)))
+    low, high = law.spread(about, steps, -1.0), law.spread(about, steps, 1.0)
+    least = (round(law.mean) - law.mean) ** 2 * steps
+    seen = law.variance > 0.0 and 2.0 * law.spread(least, steps, -1.0) <= LEVEL
+    return Measurement(
+        test="variance of truncated batch sizes, two-sided",
+        declared=1.0,
+        measured=about / (steps * law.variance) if law.variance > 0.0 else 1.0,
+        p_value=min(1.0, 2.0 * min(low, high)),
+        detectable=1.0 if seen else None,
+    )
+
+
 def overlap_at_a_step(lag: int, common: int, chances: int, rate: float, tried: int) -> Measurement:
     """Test that no single batch has too much, or too little, in common with that ``lag`` steps before.
 
@@ -164,14 +198,14 @@ def common_divergence(common: float, chances: float, rate: float) -> float:
     return float(special.rel_entr(common, chances * rate) + special.rel_entr(chances - common, chances * (1.0 - rate)))
 
 
-def overlap(lag: int, common: int, chances: int, rate: float) -> Measurement:
+def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = True) -> Measurement:
     """Test that batches ``lag`` steps apart are independent: ``common`` of the earlier ones' ``chances`` were in both.
 
     Given the past, the records that a batch shares with an earlier one are Binomial(size of the earlier, rate) under
     Poisson sampling, and no more spread out than that in batches of a fixed size (Hoeffding 1963, Theorem 4). So
     exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
     over a grid of s of one sign is a p-value, however sizes and batches follow from the past (Ville). ``measured`` is
-    the rate of inclusion among the earlier batches' records.
+    the rate of inclusion among the earlier batches' records. fewer: whether too few in common are surprising as well.
     """
     if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
         raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
@@ -179,31 +213,33 @@ def overlap(lag: int, common: int, chances: int, rate: float) -> Measurement:
         test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
         declared=rate,
         measured=common / chances,
-        p_value=_betting(common, chances, rate),
-        detectable=_detectable_overlap(chances, rate),
+        p_value=_betting(common, chances, rate, fewer=fewer),
+        detectable=_detectable_overlap(chances, rate, fewer=fewer),
     )
 
 
-def _betting(common: float, chances: int, rate: float) -> float:
+def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) -> float:
     p_values = []
-    for s in (_TILTS, -_TILTS):
+    for s in (_TILTS, -_TILTS) if fewer else (_TILTS,):
         log_values = s * common - chances * np.log1p(rate * np.expm1(s))
         p_values.append(2.0 * math.exp(min(0.0, math.log(len(s)) - float(special.logsumexp(log_values)))))
     return min(1.0, *p_values)
 
 
 @lru_cache(maxsize=1024)
-def _detectable_overlap(chances: int, rate: float) -> float | None:
+def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> float | None:
     """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way."""
 
     def rejects(shift: float) -> bool:
         other = rate * (1.0 + shift)
         deviation = math.sqrt(chances * other * max(0.0, 1.0 - other))
         surely = chances * other - math.copysign(float(special.ndtri(POWER)) * deviation, shift)
-        return (surely - chances * rate) * shift > 0.0 and _betting(max(0.0, surely), chances, rate) <= LEVEL
+        return (surely - chances * rate) * shift > 0.0 and _betting(
+            max(0.0, surely), chances, rate, fewer=fewer
+        ) <= LEVEL
 
     found = []
-    for sign, most in ((-1.0, 1.0), (1.0, (1.0 - rate) / rate)):
+    for sign, most in ((-1.0, 1.0), (1.0, (1.0 - rate) / rate))[0 if fewer else 1 :]:
         if not rejects(sign * most):
             return None
         found.append(float(optimize.bisect(lambda d, s=sign: rejects(s * d) - 0.5, 0.0, most, xtol=1e-3)) + 1e-3)

@@ -43,6 +43,7 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
 from dpspec.stats.conformance.noise_size import StepNoise
+from dpspec.stats.truncated_binomial import TruncatedSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,13 +125,15 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary."""
+    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, and up
+    to which size where there is a cap."""
 
     steps: int
     seen: int
     sigma: float
     rate: float
     varies: bool
+    cap: int | None = None
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: int) -> _Part:
@@ -140,6 +143,7 @@ class _Part:
             sigma=phase.noise_multiplier,
             rate=phase.rate(records),
             varies=phase.sampling.rate is not None,
+            cap=phase.sampling.max_batch,
         )
 
     @property
@@ -241,8 +245,11 @@ def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
 
 def _batches(records: int, part: _Part, total: int) -> BatchSums:
     length, rate = part.steps, part.rate
-    size = round(records * rate)
-    variance = records * rate * (1.0 - rate) if part.varies else 0.0
+    law: BatchSize | TruncatedSize = BatchSize(records, rate)
+    size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
+    if part.cap is not None and 0.0 < rate < 1.0:
+        law = TruncatedSize(records, rate, part.cap)
+        size, variance = round(law.mean), law.variance
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
     epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
     lags = [lag for lag in epoch if lag < min(length, total)]
@@ -254,5 +261,5 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         spread=round(spread),
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
-        sizes=step_tests.summary(np.full(length, size), BatchSize(records, rate)) if random else None,
+        sizes=step_tests.summary(np.full(length, size), law) if random else None,
     )

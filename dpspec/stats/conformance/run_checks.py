@@ -19,6 +19,7 @@ from dpspec.stats.conformance.evidence.reported import BatchSums, NormSums, Samp
 from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
 from dpspec.stats.conformance.evidence.run import arranged as arranged  # plugins import it from here
 from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
+from dpspec.stats.truncated_binomial import TruncatedSize
 
 
 def _sampling_log(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterator[Check]:
@@ -31,6 +32,8 @@ def _sampling_log(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> It
     match phase.sampling.scheme:
         case "poisson":
             yield from _poisson(drawn, phase.rate(), where)
+        case "truncated-poisson":
+            yield from _truncated(drawn, phase.rate(), int(phase["sampling"]["max_batch"]), where)
         case "fixed" | "full":
             yield from _exact_sizes(drawn, phase.sampling.batch_size, where)
         case scheme:
@@ -63,6 +66,36 @@ def _poisson(drawn: Sequence[tuple[int, BatchSums]], rate: float, where: str) ->
     if spreads:
         yield worst("sampling", spreads, "reported", f"inclusions per record, {where}")
     yield from _overlaps([batch for _, batch in drawn], [rate] * len(drawn), where)
+
+
+def _truncated(drawn: Sequence[tuple[int, BatchSums]], rate: float, cap: int, where: str) -> Iterator[Check]:
+    """Poisson batches with a cap: no batch is larger, and sizes have the law that the cap leaves of a binomial one."""
+    seen = [int(batch.sizes.most.value) for _, batch in drawn if batch.sizes is not None]
+    if seen:
+        largest = max(seen)
+        yield exact("sampling", "largest batch", "reported", largest <= cap, cap, largest, f"cap, {where}", None)
+    if not 0.0 < rate < 1.0:
+        yield abstaining("sampling", "batch sizes", "reported", where, "a truncated batch of all records is no sample")
+        return
+    laws = [(batch, TruncatedSize(records, rate, cap)) for records, batch in drawn]
+    means = [batch_sampling.mean_size(batch.steps, batch.total, law) for batch, law in laws]
+    yield worst("sampling", means, "reported", f"mean batch size, {where}")
+    spreads = [batch_sampling.size_variance(batch.steps, batch.total, batch.squares, law) for batch, law in laws]
+    yield worst("sampling", spreads, "reported", f"variance of the batch size, {where}")
+    sizes = [(batch.sizes, law) for batch, law in laws if batch.sizes is not None]
+    if sizes:
+        yield worst("sampling", [step_tests.single(*one) for one in sizes], "reported", f"size at each step, {where}")
+    patterns = [step_tests.patterns(sums, law) for sums, law in sizes if sums.stretches is not None]
+    if patterns:
+        yield worst("sampling", patterns, "reported", f"size in stretches and patterns of steps, {where}")
+    overlaps = [
+        batch_sampling.overlap(one.lag, one.common, one.chances, rate, fewer=False)
+        for _, batch in drawn
+        for one in batch.overlaps
+        if one.chances
+    ]
+    several = any(batch.steps > 1 for _, batch in drawn)
+    yield from _worst_overlap(overlaps, f"independence across steps, {where}", several)
 
 
 def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None, where: str) -> Iterator[Check]:

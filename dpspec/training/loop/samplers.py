@@ -1,20 +1,22 @@
 """How a step draws its batch: afresh and independently of other steps, empty batches included.
 
-What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`). Shuffled
-batches are the exception: they are what many loaders do, no accountant here covers them, and they remember the order
-of their epoch.
+What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`,
+:func:`covariance`). Shuffled batches are the exception: they are what many loaders do, no accountant here knows what
+their order amplifies, and they remember it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec import accounting
 from dpspec.contract.phase import SCHEMES
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 
@@ -54,6 +56,46 @@ class Poisson:
         """One uniform number per record, float64 so that rates are exact to 2^-53."""
         coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
         return (coins < self.rate).nonzero().squeeze(1)
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson:
+    """Poisson sampling at ``rate``; where more than ``max_batch`` records enter, a uniformly random subset is kept."""
+
+    records: int
+    rate: float
+    max_batch: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise ValueError(f"the sampling rate must be within (0, 1], got {self.rate}")
+        if self.max_batch < 1:
+            raise ValueError(f"max_batch must be at least 1, got {self.max_batch}")
+
+    @property
+    def inclusion(self) -> float:
+        """The probability to be drawn and kept: below the rate."""
+        return _kept(self.records, self.rate, self.max_batch, 1)
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The records whose numbers are below the rate, and of too many those with the smallest.
+
+        Given that a number is below the rate it is uniform up to it, whichever record's it is: so the subset is.
+        """
+        coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
+        drawn = (coins < self.rate).nonzero().squeeze(1)
+        if len(drawn) <= self.max_batch:
+            return drawn
+        return drawn[coins[drawn].argsort(stable=True)[: self.max_batch]].sort().values
+
+
+@lru_cache(maxsize=256)
+def _kept(records: int, rate: float, max_batch: int, together: int) -> float:
+    """The probability that so many given records are in a truncated Poisson batch together."""
+    if records < together:
+        return 0.0
+    step = accounting.TruncatedPoisson(together, rate, max_batch, records - together, 1.0)
+    return float(step.kept()[together])
 
 
 def _require_batch(batch_size: int, records: int) -> None:
@@ -141,8 +183,20 @@ def independent(sampler: Sampler) -> bool:
 
 
 def exclusive(sampler: Sampler) -> bool:
-    """Whether a batch is a uniformly random subset of a fixed size, so that draws exclude each other."""
-    return isinstance(sampler, FixedSize)
+    """Whether batches have a fixed or a largest size, so that draws exclude each other."""
+    return isinstance(sampler, FixedSize | TruncatedPoisson)
+
+
+def covariance(sampler: Sampler) -> float:
+    """Of the inclusions of two records in one batch; not above 0, and 0 where they are independent."""
+    q, n = sampler.inclusion, sampler.records
+    if n < 2:
+        return 0.0
+    if isinstance(sampler, FixedSize):
+        return -q * (1.0 - q) / (n - 1)
+    if isinstance(sampler, TruncatedPoisson):
+        return min(0.0, _kept(n, sampler.rate, sampler.max_batch, 2) - q * q)
+    return 0.0
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
@@ -150,6 +204,8 @@ def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
     match sampling.get("scheme"):
         case "poisson":
             return Poisson(records, float(sampling["rate"]))
+        case "truncated-poisson":
+            return TruncatedPoisson(records, float(sampling["rate"]), int(sampling["max_batch"]))
         case "fixed":
             return FixedSize(records, int(sampling["batch_size"]))
         case "full":

@@ -28,7 +28,7 @@ from dpspec.training.canaries import Records, SignBlocks
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.samplers import exclusive
+from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase
 from dpspec.training.measure.population import Population
 from dpspec.training.measure.residuals import NoiseScale, Residuals
@@ -131,10 +131,8 @@ class RecordScores(Residuals):
             products = (rows @ chunk.T).double()
             total += products @ products.T
             along += products.sum(1)
-        if exclusive(phase.sampler):
-            n = phase.sampler.records
-            return q * (1.0 - q) * n / max(1, n - 1) * (total - torch.outer(along, along) / n)
-        return q * (1.0 - q) * total
+        c = covariance(phase.sampler)
+        return (q * (1.0 - q) - c) * total + c * torch.outer(along, along)
 
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero where one is not finite."""

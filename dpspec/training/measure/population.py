@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dpspec.training.gradients.clipping import Clip
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.samplers import Sampler, exclusive
+from dpspec.training.loop.samplers import Sampler, covariance
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,14 @@ class Population:
     def spread(self, sampler: Sampler) -> float:
         """The expected squared distance of a batch's clipped sum from its mean, planted records left out.
 
-        Poisson: q (1 - q) sum ||c||^2. Fixed size B of N records:
-        B (N - B) / (N (N - 1)) * (sum ||c||^2 - ||sum c||^2 / N), where planted records count in N with c = 0.
+        With q the inclusion and c the covariance of two records' inclusions (0 for Poisson batches):
+        (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2, where planted records count in c with g = 0.
         """
-        q = sampler.inclusion
-        if not exclusive(sampler):
+        q, c = sampler.inclusion, covariance(sampler)
+        if c == 0.0:
             return q * (1.0 - q) * self.squares
-        n = sampler.records
-        if n == 1:
-            return 0.0
         length = float(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
-        return q * (1.0 - q) * n / (n - 1) * (self.squares - length**2 / n)
+        return (q * (1.0 - q) - c) * self.squares + c * length**2
 
 
 def population(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Population:

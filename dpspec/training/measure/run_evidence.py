@@ -31,8 +31,9 @@ from dpspec.stats.conformance.evidence.reported import (
     TwinProducts,
 )
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
+from dpspec.stats.truncated_binomial import TruncatedSize
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.loop.samplers import independent
+from dpspec.training.loop.samplers import Sampler, TruncatedPoisson, independent
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.luck import luck_of_steps
@@ -233,18 +234,26 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
         sizes = np.asarray(log.sizes[start : start + phase.steps], dtype=np.int64)
         start += phase.steps
         sampler = phase.sampler
-        random = independent(sampler) and 0.0 < sampler.inclusion < 1.0 and len(sizes) > 0
-        law = batch_sampling.BatchSize(sampler.records, sampler.inclusion)
+        law = _size_law(sampler) if len(sizes) else None
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
         yield BatchSums(
             steps=len(sizes),
             total=int(sizes.sum()),
             squares=int((sizes**2).sum()),
             spread=log.spreads[index] if index < len(log.spreads) else None,
-            sizes=step_tests.summary(sizes, law) if random else None,
+            sizes=None if law is None else step_tests.summary(sizes, law),
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
         )
+
+
+def _size_law(sampler: Sampler) -> step_tests.Law | None:
+    """The law of a batch's size where that is random and known; None where it is not."""
+    if isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0:
+        return TruncatedSize(sampler.records, sampler.rate, sampler.max_batch)
+    if independent(sampler) and 0.0 < sampler.inclusion < 1.0:
+        return batch_sampling.BatchSize(sampler.records, sampler.inclusion)
+    return None
 
 
 def _scaled(logs: RunLogs) -> Array | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import group_curve
+from dpspec.accounting import PrivacyLoss
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA
 from dpspec_group.printed import blackbox
@@ -69,7 +69,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
         return lambda size: math.inf
     if name == "full-batch":
         return lambda size: _without_sampling(spec, records, size, delta)
-    pairs = [(theory.mixture(phase, 1, records), phase.steps) for phase in spec.phases]
+    pairs = [theory.composed(phase, 1, records) for phase in spec.phases]
     profile = blackbox.example_profile(pairs)
     factor: blackbox.Factor = "literal" if name == "vadhan-literal" else "sharp"
     return lambda size: blackbox.group_epsilon_from_profile(profile, size, delta, factor).epsilon
@@ -77,9 +77,9 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
 
 def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
     """The bound that ignores amplification by sampling: every member in every batch."""
-    pairs = [(theory.without_amplification(theory.mixture(phase, size, records)), phase.steps) for phase in spec.phases]
-    (epsilon,) = group_curve(pairs, [delta], "both")
-    return epsilon.upper
+    parts = (theory.composed(phase, size, records) for phase in spec.phases)
+    pairs = ((theory.without_amplification(pair), count) for pair, count in parts)
+    return PrivacyLoss(tuple(pairs)).epsilon(delta).upper
 
 
 def _ratio(epsilon: float, linear: float) -> float | None:

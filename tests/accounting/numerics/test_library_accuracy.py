@@ -37,6 +37,7 @@ def off(function: Callable[..., Any], factor: float) -> Callable[..., Any]:
         (np, "log1p", 1.0 + 2e-15),
         (special, "erfcx", 1.0 + 1e-13),
         (special, "log_ndtr", 1.0 + 1e-10),
+        (special, "betainc", 1.0 + 1e-10),
         (fft, "rfft", 1.0 + 1e-13),
     ],
 )

@@ -1,0 +1,158 @@
+"""The size of a truncated Poisson batch, min(Binomial(records, rate), cap): its law, tails of sums, other rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from dpspec.stats import binomial
+
+Array = npt.NDArray[np.float64]
+
+#: ``detectable`` is what is rejected with at least this probability, as in ``conformance.measurement``.
+_POWER = 0.99
+
+#: So many deviations, and as many records, on either side of the mean are summed over.
+_WINDOW = 40.0
+
+#: A bound on the chance of one size outside them: by Bernstein's inequality, 2 exp(-1600 / 29) for any binomial law.
+_OUTSIDE = 1e-23
+
+
+@dataclass(frozen=True)
+class TruncatedSize:
+    """The law of a batch's size: min(Binomial(records, rate), cap), 0 < rate < 1 (see ``step_tests``)."""
+
+    records: int
+    rate: float
+    cap: int
+
+    both = True
+    test = "truncated binomial"
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """Sizes in a window, ascending, and ln of their probabilities; (n,) each."""
+        deviation = math.sqrt(self.records * self.rate * (1.0 - self.rate))
+        low = max(0, math.floor(self.records * self.rate - _WINDOW * (deviation + 1.0)))
+        high = min(self.records, self.cap, math.ceil(self.records * self.rate + _WINDOW * (deviation + 1.0)))
+        low = min(low, high)
+        sizes = np.arange(low, high + 1, dtype=np.float64)
+        ways = special.gammaln(self.records + 1) - special.gammaln(sizes + 1)
+        ways -= special.gammaln(self.records - sizes + 1)
+        logs = ways + special.xlogy(sizes, self.rate) + special.xlog1py(self.records - sizes, -self.rate)
+        if high == self.cap <= self.records:
+            logs[-1] = math.log(max(binomial.at_least(self.cap, self.records, self.rate), 1e-300))
+        return sizes, logs
+
+    @property
+    def declared(self) -> float:
+        """The mean size."""
+        return self.mean
+
+    @cached_property
+    def mean(self) -> float:
+        """Of one batch."""
+        sizes, logs = self._table
+        return float(np.exp(logs) @ sizes)
+
+    @cached_property
+    def variance(self) -> float:
+        """Of one batch."""
+        sizes, logs = self._table
+        return float(np.exp(logs) @ np.square(sizes - self.mean))
+
+    def below(self, total: float, steps: int) -> float:
+        """A bound on P[a sum over ``steps`` sizes <= ``total``]; exact for one."""
+        if steps == 1:
+            most = min(self.cap, self.records)
+            return 1.0 if total >= most else binomial.at_most(max(0, int(total)), self.records, self.rate)
+        return self._tail(self._table[0], total, steps, -1.0)
+
+    def above(self, total: float, steps: int) -> float:
+        """A bound on P[a sum over ``steps`` sizes >= ``total``]; exact for one."""
+        if total > min(self.cap, self.records) * steps:  # more only where records are drawn twice
+            return 0.0
+        if steps == 1:
+            return binomial.at_least(max(0, int(total)), self.records, self.rate)
+        return self._tail(self._table[0], total, steps, 1.0)
+
+    def spread(self, squares: float, steps: int, sign: float) -> float:
+        """A bound on P[a sum of squared distances from the mean <= (``sign`` -1) or >= (+1) ``squares``]."""
+        return self._tail(np.square(self._table[0] - self.mean), squares, steps, sign)
+
+    def size(self, total: float, steps: int) -> float:
+        """The mean size of some batches."""
+        return total / steps
+
+    def detectable(self, most: float, steps: int, level: float) -> float | None:
+        """The relative deviation of the mean size in some steps that is rejected at ``level``, up- and downwards."""
+        return _detectable(self.records, self.rate, self.cap, steps, level)
+
+    def log_ratios(self, values: Array) -> Iterator[tuple[float, Array]]:
+        """Rates whose log-odds are off by s, further and further: full batches by the chance to be full."""
+        first = 0.5 / math.sqrt(self.records * self.rate * (1.0 - self.rate))
+        apart = first * 2.0 ** np.arange(max(1, math.ceil(math.log2(max(2.0, 8.0 / first)))))
+        full = math.log(max(binomial.at_least(min(self.cap, self.records), self.records, self.rate), 1e-300))
+        for s in np.concatenate([-apart, apart]).tolist():
+            log_mean = math.log1p(self.rate * math.expm1(s))
+            other = self.rate * math.exp(s - log_mean)
+            often = math.log(max(binomial.at_least(min(self.cap, self.records), self.records, min(other, 1.0)), 1e-300))
+            yield (
+                math.exp(s - log_mean),
+                np.where(values >= self.cap, min(often - full, 600.0), s * values - self.records * log_mean),
+            )
+
+    def _tail(self, terms: Array, total: float, steps: int, sign: float) -> float:
+        """Chernoff's bound on P[sign * (a sum of ``terms`` of ``steps`` batches) >= sign * ``total``]."""
+        logs = self._table[1]
+        mean = float(np.exp(logs) @ terms)
+        if sign * (total - steps * mean) <= 0.0:
+            return 1.0
+        scale = max(float(np.exp(logs) @ np.square(terms - mean)), 1e-12) ** 0.5
+
+        def exponent(log_t: float) -> float:
+            t = math.exp(log_t)
+            return steps * float(special.logsumexp(logs + sign * t * (terms - total / steps)))
+
+        bounds = (math.log(1e-6 / scale), math.log(1e4 / scale))
+        best = float(optimize.minimize_scalar(exponent, bounds=bounds, method="bounded").fun)
+        return min(1.0, math.exp(min(0.0, best)) + steps * _OUTSIDE)
+
+
+@lru_cache(maxsize=1024)
+def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -> float | None:
+    """The larger relative distance, up or down, to a mean size that is rejected with the stated power; None without.
+
+    Of other rates under the same cap: where most batches are full already, no rate is seen to be too high.
+    """
+    law = TruncatedSize(records, rate, cap)
+
+    def rejects(other: TruncatedSize, sign: float) -> bool:
+        surely = steps * other.mean - sign * float(special.ndtri(_POWER)) * math.sqrt(steps * other.variance)
+        if sign > 0.0:
+            return surely > steps * law.mean and law.above(surely, steps) <= level
+        return surely < steps * law.mean and law.below(max(0.0, surely), steps) <= level
+
+    found = []
+    for sign in (-1.0, 1.0):
+        near, far = 0.0, 40.0
+        if not rejects(_tilted(law, sign * far), sign):
+            return None
+        for _ in range(20):
+            middle = 0.5 * (near + far)
+            near, far = (near, middle) if rejects(_tilted(law, sign * middle), sign) else (middle, far)
+        found.append(abs(_tilted(law, sign * far).mean / law.mean - 1.0))
+    return max(found)
+
+
+def _tilted(law: TruncatedSize, shift: float) -> TruncatedSize:
+    """The law of a rate whose log-odds are off by ``shift``."""
+    odds = math.log(law.rate) - math.log1p(-law.rate) + shift
+    return TruncatedSize(law.records, min(max(float(special.expit(odds)), 1e-300), 1.0 - 1e-16), law.cap)

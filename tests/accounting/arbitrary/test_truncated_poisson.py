@@ -1,0 +1,231 @@
+"""Truncated Poisson batches: against enumeration of all batches, closed forms at the ends, and dp-accounting 0.6."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
+from dpspec.accounting.arbitrary.truncated_poisson import binomial_tail
+from dpspec.accounting.numerics.floats import DIRECTIONS, Direction
+
+
+def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:
+    """The probability of every batch of so many records, by enumeration of who enters and who is kept."""
+    chances: dict[frozenset[int], float] = {}
+    for size in range(records + 1):
+        for entered in itertools.combinations(range(records), size):
+            chance = rate**size * (1.0 - rate) ** (records - size)
+            kept = list(itertools.combinations(entered, min(size, cap)))
+            for batch in kept:
+                chances[frozenset(batch)] = chances.get(frozenset(batch), 0.0) + chance / len(kept)
+    return chances
+
+
+def sums(values: list[float], rate: float, cap: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sums of all batches of records with these values, and their probabilities."""
+    law = batches(len(values), rate, cap)
+    return np.array([sum(values[i] for i in batch) for batch in law]), np.array(list(law.values()))
+
+
+def brute_delta(
+    with_group: list[float], group: int, rate: float, cap: int, sigma: float, epsilon: float
+) -> list[float]:
+    """delta(epsilon) of one step, present-first and absent-first, by summing over a grid; error below 1e-6."""
+    x = np.linspace(-12.0 * sigma - 6.0, 12.0 * sigma + 6.0, 6001)
+
+    def density(values: list[float]) -> np.ndarray:
+        places, chances = sums(values, rate, cap)
+        return np.asarray(sum(p * norm.pdf(x, m, sigma) for m, p in zip(places, chances, strict=True)))
+
+    present, absent = density(with_group), density(with_group[group:])
+    step = x[1] - x[0]
+    pairs = ((present, absent), (absent, present))
+    return [float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * step) for p, q in pairs]
+
+
+@pytest.mark.parametrize(("n", "rate", "least"), [(40, 0.3, 5), (60000, 256 / 60000, 400), (10**9, 1e-3, 1005000)])
+def test_the_tail_keeps_its_accuracy(n: int, rate: float, least: int) -> None:
+    with mpmath.workdps(40):
+        q = mpmath.mpf(rate)
+        term = mpmath.exp(
+            mpmath.loggamma(n + 1)
+            - mpmath.loggamma(least + 1)
+            - mpmath.loggamma(n - least + 1)
+            + least * mpmath.log(q)
+            + (n - least) * mpmath.log1p(-q)
+        )
+        total, count = mpmath.mpf(0), least
+        while count <= n and (count <= n * rate or term > total * mpmath.mpf(10) ** -20):
+            total += term
+            term *= mpmath.mpf(n - count) / (count + 1) * q / (1 - q)
+            count += 1
+        assert abs(binomial_tail(n, rate, least) / total - 1) < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "rate", "cap"),
+    [(4, 1, 0.4, 2), (4, 2, 0.4, 2), (3, 3, 0.7, 2), (5, 2, 0.2, 6), (4, 2, 1.0, 3), (3, 2, 0.5, 4)],
+)
+def test_how_many_members_are_kept(n: int, k: int, rate: float, cap: int) -> None:
+    law = batches(n + k, rate, cap)
+    exact = [sum(p for batch, p in law.items() if sum(i < k for i in batch) == a) for a in range(k + 1)]
+    kept = TruncatedPoisson(k, rate, cap, n, 1.0).kept()
+    if cap <= n:
+        assert kept == pytest.approx(exact, abs=1e-12)
+    else:  # only what is told from others is counted
+        assert np.all(np.cumsum(kept[::-1]) <= np.cumsum(exact[::-1]) + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "cap"), [(0.5, 0.4, 1), (0.8, 0.6, 2), (2.0, 0.5, 1), (1.0, 0.9, 2), (0.7, 0.3, 3)]
+)
+@pytest.mark.parametrize("group", [1, 2])
+def test_no_data_leaks_more_than_the_bound(group: int, sigma: float, rate: float, cap: int) -> None:
+    """All batches of three others and the group, whatever their gradients; zeros of the others attain the lower end."""
+    rng = np.random.default_rng(round(1000 * sigma) + cap)
+    others = [[-1.0] * 3, [0.0] * 3, [1.0, -1.0, 0.0], *rng.uniform(-1.0, 1.0, (3, 3)).tolist()]
+    step = TruncatedPoisson(group, rate, cap, 3, sigma)
+    above = step.above()
+    for epsilon in (-0.2, 0.0, 0.3, 1.0):
+        most = [math.exp(above.log_delta_bounds(epsilon, side)[1]) for side in DIRECTIONS]
+        least = [math.exp(step.attained().log_delta_bounds(epsilon, side)[0]) for side in DIRECTIONS]
+        for values in others:
+            found = brute_delta([1.0] * group + values, group, rate, cap, sigma, epsilon)
+            assert np.all(np.array(found) <= np.array(most) + 1e-6), (values, epsilon)
+            if not any(values) and cap <= 3:
+                assert found == pytest.approx(least, abs=1e-6)
+        assert np.all(np.array(least) <= np.array(most) + 1e-12)
+
+
+def test_displaced_records_leak_more_than_poisson_batches_do() -> None:
+    """The control: without the second case the bound would be false."""
+    (found, _) = brute_delta([1.0, -1.0, -1.0, -1.0], 1, 0.97, 3, 1.0, 1.0)
+    assert found > math.exp(Mixture.poisson(1, 0.97, 1.0).log_delta_bounds(1.0, "present-first")[1]) + 0.1
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("epsilon", [-0.1, 0.0, 0.7, 2.5])
+def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction, epsilon: float) -> None:
+    cases = [(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))]
+
+    def excess(x: float, pair: Mixture) -> float:
+        absent = norm.pdf(x)
+        present = sum(p * norm.pdf(x, c) for c, p in zip(pair.sensitivities, pair.probabilities, strict=True))
+        first, second = (present, absent) if direction == "present-first" else (absent, present)
+        return max(first - math.exp(epsilon) * second, 0.0)
+
+    exact = sum(w * quad(excess, -12.0, 14.0, (pair,), limit=400, epsabs=1e-12)[0] for w, pair in cases)
+    step = PrivacyLoss.of(Revealed(cases), direction)
+    assert exact == pytest.approx(step.delta(epsilon).upper, abs=1e-9)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_two_steps_are_composed_case_by_case(direction: Direction) -> None:
+    cases = [(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))]
+    both = PrivacyLoss.of(Revealed(cases), direction).compose(2).delta(0.5, width=1e-3)
+    parts = [
+        (v * w, PrivacyLoss(((one, 1), (other, 1)), direction).delta(0.5, width=1e-3))
+        for (v, one), (w, other) in itertools.product(cases, cases)
+    ]
+    assert both.lower <= sum(weight * part.upper for weight, part in parts)
+    assert both.upper >= sum(weight * part.lower for weight, part in parts)
+    assert both.width <= 2e-3 * both.upper
+
+
+def test_a_cap_that_is_never_reached_changes_nothing() -> None:
+    step, plain = TruncatedPoisson(3, 0.2, 12, 9, 1.0), Mixture.poisson(3, 0.2, 1.0)
+    assert step.displacing == 0.0
+    assert step.above().key == plain.key
+    assert step.attained().probabilities == pytest.approx(plain.probabilities, rel=1e-8)
+
+
+def test_everybody_enters_and_a_subset_is_kept() -> None:
+    """At rate 1 batches have a fixed size: what is attained is what they show of zeros, and replacing bounds."""
+    step = TruncatedPoisson(1, 1.0, 5, 20, 1.0)
+    assert step.kept()[1] == pytest.approx(5 / 21, rel=1e-12)
+    assert step.above().effect == 2.0
+    assert TruncatedPoisson(1, 1.0, 40, 20, 1.0).above().effect == 1.0
+
+
+#: (rate, cap, other records, sigma, steps, delta): epsilon by dp-accounting 0.6, TruncatedSubsampledGaussianDpEvent of
+#: one record more, on a grid of 1e-4. It takes replacement in full batches, and so bounds from above what we bound.
+PEER = {
+    (0.01, 1200, 100000, 1.0, 2000, 1e-6): 2.955260910708148,
+    (256 / 60000, 300, 59999, 1.0, 2000, 1e-5): 2.95999992619284,
+    (0.3, 350, 999, 2.0, 100, 1e-5): 7.959448465055524,
+    (0.5, 450, 999, 4.0, 50, 1e-5): 17.347464853192573,
+}
+
+
+@pytest.mark.parametrize("setting", PEER)
+def test_against_dp_accounting(setting: tuple[float, int, int, float, int, float]) -> None:
+    rate, cap, others, sigma, steps, delta = setting
+    step = TruncatedPoisson(1, rate, cap, others, sigma)
+    above = PrivacyLoss.of(step.above()).compose(steps).epsilon(delta)
+    attained = PrivacyLoss.of(step.attained()).compose(steps).epsilon(delta)
+    theirs = PEER[setting]
+    assert attained.lower <= theirs
+    # its second rate knows that drawn records may be left out: it may be below ours by that factor, and is above anyway
+    assert above.upper <= theirs * 1.01
+    if steps * step.displacing < delta:
+        assert above.lower - 2e-4 <= theirs <= above.upper + 2e-4
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_rare_truncation_costs_little(direction: Direction) -> None:
+    step = TruncatedPoisson(1, 0.001, 1200, 10**6, 1.6)
+    above = PrivacyLoss.of(step.above(), direction).compose(10**5).epsilon(1e-6, width=1e-3)
+    attained = PrivacyLoss.of(step.attained(), direction).compose(10**5).epsilon(1e-6, width=1e-3)
+    assert attained.lower <= above.upper <= attained.lower * (1.0 + 3e-3)
+
+
+STEPS = st.builds(
+    TruncatedPoisson,
+    k=st.integers(1, 4),
+    rate=st.floats(0.01, 0.9),
+    cap=st.integers(1, 40),
+    n=st.integers(4, 60),
+    sigma=st.floats(0.5, 4.0),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(step=STEPS, epsilon=st.floats(0.0, 4.0), direction=st.sampled_from(DIRECTIONS))
+def test_bounds_are_ordered_and_monotone(step: TruncatedPoisson, epsilon: float, direction: Direction) -> None:
+    def above(**changes: float) -> float:
+        return TruncatedPoisson(**{**vars(step), **changes}).above().log_delta_bounds(epsilon, direction)[1]
+
+    here = above()
+    slack = 1e-6
+    assert step.attained().log_delta_bounds(epsilon, direction)[0] <= here + slack
+    assert above(n=step.n + 5) >= here - slack
+    assert above(cap=step.cap + 3) <= here + slack
+    assert above(sigma=step.sigma * 1.3) <= here + slack
+    assert above(k=step.k + 1) >= here - slack
+    assert math.fsum(step.kept()) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("changes", [{"rate": 0.0}, {"cap": 0}, {"k": 0}, {"n": -1}, {"sigma": 0.0}, {"rate": 1.1}])
+def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, float]) -> None:
+    (name,) = changes
+    with pytest.raises(ValueError, match=name):
+        TruncatedPoisson(**{"k": 1, "rate": 0.1, "cap": 5, "n": 10, "sigma": 1.0, **changes})  # type: ignore[arg-type]
+
+
+def test_cases_are_refused_that_do_not_fit() -> None:
+    one = Mixture.full(1, 1.0)
+    with pytest.raises(ValueError, match="sum to 1"):
+        Revealed([(0.5, one), (0.4, one)])
+    with pytest.raises(ValueError, match="same sigma"):
+        Revealed([(0.5, one), (0.5, Mixture.full(1, 2.0))])
+    with pytest.raises(ValueError, match="above 0"):
+        Revealed([])

@@ -1,0 +1,156 @@
+"""Truncated Poisson batches from spec to verdict: scopes, refusals, a run that conforms, and runs that do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import dpspec
+from dpspec.contract import FrozenMap, Phase
+from dpspec.engine.preparing.prepare import check
+from dpspec.errors import UsageError
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.training.loop import samplers
+from dpspec_group import theory
+
+SPEC = """\
+dpspec: 1
+name: truncated
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: truncated-poisson, rate: 0.1, max_batch: 28}
+  steps: 100
+data: {kind: synthetic, records: 200, features: 64, classes: 2, seed: 1}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {group_size: [1, 3]}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 60.0, delta: 1e-5, over: this}
+  - {id: three, kind: approx-dp, epsilon: 400.0, delta: 1e-5, group_size: 3, over: this}
+  - {id: low, kind: approx-dp, epsilon: 5.0, delta: 1e-5, min_records: 199}
+  - {id: all, kind: approx-dp, epsilon: 60.0, delta: 1e-5}
+  - {id: rate, kind: membership, fpr: 0.001, tpr: 0.9, over: this}
+  - {id: mu, kind: gdp, mu: 30, over: this}
+"""
+
+AUDIT = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "truncated.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_verdicts_speak_of_the_declared_data(tmp_path: Path) -> None:
+    (audit,) = dpspec.run(written(tmp_path, SPEC)).audits
+    verdicts = {verdict.claim: verdict.verdict for verdict in audit.verdicts}
+    assert verdicts == {
+        "one": "proved",
+        "three": "proved",
+        "low": "refuted",
+        "all": "supported",
+        "rate": "proved",
+        "mu": "proved",
+    }
+    uppers = [f for f in audit.findings if f.quantity == "epsilon" and f.bound == "upper"]
+    lowers = [f for f in audit.findings if f.quantity == "epsilon" and f.bound == "lower"]
+    assert {(f.scope.data, f.scope.min_records) for f in uppers} == {("this", 0)}
+    assert {(f.scope.data, f.scope.min_records) for f in lowers} >= {("all", 199)}
+    assert all("TruncatedPoisson" in f.source for f in lowers)
+
+
+def test_the_interval_is_above_poisson_sampling_and_below_replacement() -> None:
+    options = {"noise_multiplier": 1.0, "clip_norm": 1.0, "steps": 50}
+    capped = Phase({**options, "sampling": {"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 35}})
+    plain = Phase({**options, "sampling": {"scheme": "poisson", "rate": 0.1}})
+    for direction in theory.DIRECTIONS:
+        (found,) = theory.group_epsilons([capped], 2, 200, [1e-5], direction)
+        (poisson,) = theory.group_epsilons([plain], 2, 200, [1e-5], direction)
+        (replaced,) = theory.group_epsilons([plain.replace(noise_multiplier=0.5)], 2, 200, [1e-5], direction)
+        assert found.lower <= poisson.upper <= found.upper * (1 + 1e-3)
+        assert found.upper <= replaced.upper
+
+
+def test_baselines_stand_beside_the_bound(tmp_path: Path) -> None:
+    more = SPEC.replace("  steps: 100\n", "  steps: 100\n  baselines: [linear, full-batch]\n")
+    (audit,) = dpspec.run(written(tmp_path, more)).audits
+    (table,) = [one for one in audit.series if one.name == "epsilon-by-group-size"]
+    for mine, full in zip(table.columns["epsilon"], table.columns["full-batch"], strict=True):
+        assert mine < full
+    black_box = SPEC.replace("  steps: 100\n", "  steps: 100\n  baselines: [vadhan-sharp]\n")
+    assert any("vadhan-sharp of truncated-poisson" in message for message in diagnostics(tmp_path, black_box))
+
+
+def diagnostics(tmp_path: Path, text: str) -> list[str]:
+    loaded = load_specs([written(tmp_path, text)], load_catalog())
+    if not loaded.ok:
+        return [d.message for d in loaded.diagnostics]
+    return [d.message for spec in loaded.specs for d in check(spec, load_catalog()) if d.severity == "error"]
+
+
+def test_zero_out_is_not_covered(tmp_path: Path) -> None:
+    assert diagnostics(tmp_path, SPEC) == []
+    zeroed = SPEC.replace("{group_size: [1, 3]}", "{group_size: [1, 3], adjacency: zero-out}")
+    assert any("add-remove adjacency only" in message for message in diagnostics(tmp_path, zeroed))
+
+
+def test_a_cap_needs_its_number_and_no_other_scheme_takes_it(tmp_path: Path) -> None:
+    assert diagnostics(tmp_path, SPEC.replace(", max_batch: 28", ""))
+    assert diagnostics(tmp_path, SPEC.replace("truncated-poisson", "poisson"))
+
+
+@pytest.mark.parametrize("kind", ["per-instance", "rero", "modelmix", "preprocessing"])
+def test_no_other_mechanism_takes_what_it_does_not_cover(kind: str, tmp_path: Path) -> None:
+    mechanism = load_catalog().mechanisms[kind].provider
+    example = mechanism.example
+    if "scheme: poisson, rate:" not in example:
+        assert "scheme" not in example  # it has no sampling at all
+        return
+    assert diagnostics(tmp_path, example) == []
+    truncated = example.replace("{scheme: poisson, rate:", "{scheme: truncated-poisson, max_batch: 1000, rate:")
+    assert any("truncated-poisson" in message for message in diagnostics(tmp_path, truncated))
+
+
+def test_opacus_does_not_draw_them() -> None:
+    pytest.importorskip("opacus")
+    from dpspec.testing.jobs import small_job
+    from dpspec.training.opacus_backend import OpacusTrainer
+
+    options = FrozenMap({"learning_rate": 0.1, "optimizer": "sgd", "reduction": "mean"})
+    job = small_job(options=options, sampling={"scheme": "truncated-poisson", "rate": 0.5, "max_batch": 5}, steps=2)
+    with pytest.raises(UsageError, match="truncated-poisson"):
+        OpacusTrainer().train(job)
+
+
+def test_a_run_conforms_and_its_checks_are_the_promised_ones(tmp_path: Path) -> None:
+    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
+    assert audit.conformance.status == "conforms-within"
+    sampling = [found for found in audit.checks if found.assumption == "sampling"]
+    assert any("largest batch" in found.test for found in sampling)
+    assert any("mean of truncated" in found.test for found in sampling)
+
+
+def test_a_loop_that_forgets_the_cap_deviates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(self: samplers.TruncatedPoisson, generator: torch.Generator) -> torch.Tensor:
+        return samplers.Poisson(self.records, self.rate).draw(generator)
+
+    monkeypatch.setattr(samplers.TruncatedPoisson, "draw", draw)
+    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
+    assert audit.conformance.status == "deviates"
+
+
+def test_pieces_of_a_shuffled_epoch_deviate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shuffled = samplers.Shuffled(200, 20)
+
+    def draw(self: samplers.TruncatedPoisson, generator: torch.Generator) -> torch.Tensor:
+        return shuffled.draw(generator)
+
+    monkeypatch.setattr(samplers.TruncatedPoisson, "draw", draw)
+    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
+    assert audit.conformance.status == "deviates"
