@@ -227,7 +227,7 @@ def _records(
         )
         if attack.score != "likelihood-ratio":
             values = scores.by_loss(attack.score, before, after)
-            if attack.method == "many-run" and attack.score == "loss-difference":
+            if attack.in_noise:
                 divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
                 values = scores.in_noise(values, [dps.Phase.of(phase) for phase in job.phases], job.options, divisor)
             return values

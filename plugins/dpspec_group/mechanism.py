@@ -100,12 +100,14 @@ class GroupAudit(dps.Audit):
             from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
 
             return trial_inputs(spec)
-        return kit.select_inputs(
+        inputs = kit.select_inputs(
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
             audit_without=("stop",),
         )
+        # Trials from before there were units have other scores, and are not those of this spec.
+        return dps.FrozenMap({**inputs, "units": "noise"}) if Attack.of(spec).in_noise else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries, once per index, and without; or read the table of scores, where there is one."""
@@ -147,7 +149,7 @@ GROUP = dps.Mechanism(
     claims=frozenset({"approx-dp", "gdp", "membership", "metric", "tradeoff"}),
     audit="dpspec_group.mechanism:GroupAudit",
     example=EXAMPLE,
-    trial_revision=7,
+    trial_revision=6,
     tokens=True,
     chosen_weights=True,
 )

@@ -156,6 +156,12 @@ class Attack(kit.Options):
         """Whether planted records are scored by the last model's weights, along the path from the first."""
         return self.space == "input" and not self.white_box and self.score == "path"
 
+    @property
+    def in_noise(self) -> bool:
+        """Whether differences of losses are told in units of the noise."""
+        by_loss = self.space == "input" and not self.white_box and self.score == "loss-difference"
+        return by_loss and self.method == "many-run" and not self.elsewhere
+
     def tested(self, canaries: int) -> int:
         """How many of so many canaries are guessed."""
         return canaries - canaries // 2 if self.calibrated else canaries
