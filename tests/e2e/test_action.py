@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import warm
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "dpspec"
@@ -20,15 +21,10 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 
 
 def audit(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run the script in ``folder`` with a ``dpspec`` on the path that is this interpreter's."""
-    bin_ = folder / "bin"
-    bin_.mkdir(exist_ok=True)
-    command = bin_ / "dpspec"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dpspec "$@"\n', encoding="utf-8")
-    command.chmod(0o755)
+    """Run the script in ``folder`` with a ``dpspec`` on the path that is this one."""
     env = {
         **os.environ,
-        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "PATH": f"{warm.programs(folder / 'bin')}:{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
         "GITHUB_OUTPUT": str(folder / "output.txt"),
         **inputs,
