@@ -44,7 +44,8 @@ def test_a_shell_finds_programs_that_end_as_fresh_ones_do(tmp_path: Path) -> Non
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n", encoding="utf-8")
     (tmp_path / "a script.py").write_text(
         "import os, signal, sys\nimport beside\n"
-        "print(__name__, __file__, sys.argv, beside.WORD, sys.stdin.read(), os.getcwd(), os.environ['WORD'], flush=True)\n"
+        "print(__name__, __file__, sys.argv, beside.WORD, sys.stdin.read(), os.getcwd())\n"
+        "print(os.environ['WORD'], flush=True)\n"
         "print('err', file=sys.stderr)\n"
         "os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1:] == ['killed'] else sys.exit(7)\n",
         encoding="utf-8",

@@ -182,7 +182,8 @@ def _serve(address: str) -> str:
             os.close(given)
             old = getattr(sys, name)  # which knows whether the server's own can seek
             how = {"encoding": old.encoding, "errors": old.errors, "closefd": False}
-            new = open(own_number, "w" if own_number else "r", buffering=1 if own_number == 2 else -1, **how)
+            mode, buffering = ("w" if own_number else "r"), (1 if name == "stderr" else -1)
+            new = open(own_number, mode, buffering, **how)  # noqa: SIM115 - it stays open as long as the process
             setattr(sys, name, new)
             setattr(sys, f"__{name}__", new)
         return _become(asked, own)
