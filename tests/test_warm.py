@@ -44,6 +44,7 @@ def test_a_shell_finds_programs_that_end_as_fresh_ones_do(tmp_path: Path) -> Non
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n", encoding="utf-8")
     (tmp_path / "a script.py").write_text(
         "import os, signal, sys\nimport beside\n"
+        "def f(x: int): ...\nprint(f.__annotations__)\n"
         "print(__name__, __file__, sys.argv, beside.WORD, sys.stdin.read(), os.getcwd())\n"
         "print(os.environ['WORD'], flush=True)\n"
         "print('err', file=sys.stderr)\n"

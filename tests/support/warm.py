@@ -240,7 +240,7 @@ def _main() -> None:
         place = os.path.abspath(program)
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         main.__file__ = place
-        exec(compile(Path(place).read_bytes(), place, "exec"), vars(main))
+        exec(compile(Path(place).read_bytes(), place, "exec", dont_inherit=True), vars(main))
 
 
 if __name__ == "__main__":
