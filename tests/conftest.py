@@ -1,12 +1,44 @@
-"""Options and skips that hold for every test."""
+"""Options, skips and workers that hold for every test."""
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share folders of tests among workers, where xdist is installed; ``-n``, ``--dist``, ``--pdb`` and ``-s`` win.
+
+    Files and single tests run in this process: workers take seconds to start. Idle workers steal tests that others have
+    not begun, so that none ends minutes after the rest, and most tests of a file meet what its fixtures made once.
+    """
+    option = config.option
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    one_process = option.usepdb or option.trace or option.capture == "no" or option.collectonly or option.tx
+    folders = any(Path(argument.partition("::")[0]).is_dir() for argument in config.args)
+    if option.numprocesses is None and folders and not one_process:
+        option.numprocesses = "auto"
+    if option.numprocesses:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        if option.dist == "no":
+            option.dist = "worksteal"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """A worker a core, as far as memory goes: tests take up to 2 GiB. None where xdist itself is to say."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or not hasattr(os, "sched_getaffinity"):
+        return None
+    gibibytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    return max(1, min(len(os.sched_getaffinity(0)), gibibytes // 3))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in needy:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    # What stands now stays to the end; the collector would go through all of it again and again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -75,9 +76,15 @@ def _root(
         leave_out(without_plugin)
 
 
+@functools.cache
+def _commands() -> Callable[..., object]:
+    """The commands as typer builds them from their signatures: once, for a process that runs many command lines."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; ``arguments`` default to the process's own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
     with results_apart(), exits_told("code of a plugin ended the process before dpspec was done"):
-        return run_to_exit_code(lambda: app(args=given, prog_name="dpspec", standalone_mode=False), given)
+        return run_to_exit_code(lambda: _commands()(args=given, prog_name="dpspec", standalone_mode=False), given)

@@ -5,15 +5,14 @@ In a ``console`` block a line that begins with ``$`` is a command. A comment bef
 ``<!-- file: a.yaml -->`` before a ``yaml`` or ``python`` block that it is the content of that file. Lines of output
 that are shown need not be printed exactly (numbers differ between machines), except those after ``<!-- exact -->``.
 
-A shell runs all commands of the README, and elsewhere those that are more than ``dpspec`` and plain words; these go
-to a process that has imported torch already.
+A shell runs them. On the README's page ``dpspec`` and ``python`` are fresh interpreters, as a user's are; on the others
+they are processes that have imported torch already.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -28,9 +27,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (exit|file|not run|exact)(?:: (.*?))? -->")
-
-#: A command line that a shell does nothing to but take quotes away.
-_PLAIN = re.compile(r"dpspec( +([\w./:=,@%+-]|'[^']*')+)*")
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,10 @@ def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, store
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     (tmp_path / ".dpspec").mkdir()
     (tmp_path / ".dpspec" / "store").symlink_to(store, target_is_directory=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1"}
+    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if page.name != "README.md":
+        path.insert(0, warm.programs(tmp_path / ".programs"))
+    environment = {**os.environ, "PATH": os.pathsep.join(path), "COLUMNS": "80", "NO_COLOR": "1"}
     for block in blocks(page):
         if "file" in block.notes:
             file = tmp_path / block.notes["file"]
@@ -70,12 +68,9 @@ def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, store
         commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
         output, code = "", 0
         for command in commands:
-            if page.name != "README.md" and _PLAIN.fullmatch(command):
-                done = warm.dpspec(*shlex.split(command)[1:], cwd=tmp_path, env=environment, timeout=600)
-            else:
-                done = subprocess.run(
-                    command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-                )
+            done = subprocess.run(
+                command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+            )
             output, code = output + done.stdout + done.stderr, done.returncode
         assert code == int(block.notes.get("exit", "0")), f"{commands[-1]!r} ended with {code}:\n{output}"
         if "exact" in block.notes:

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from support import warm
 
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "dpspec"
@@ -20,15 +21,10 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
 
 
 def audit(folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run the script in ``folder`` with a ``dpspec`` on the path that is this interpreter's."""
-    bin_ = folder / "bin"
-    bin_.mkdir(exist_ok=True)
-    command = bin_ / "dpspec"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m dpspec "$@"\n', encoding="utf-8")
-    command.chmod(0o755)
+    """Run the script in ``folder`` with a ``dpspec`` on the path that is this one."""
     env = {
         **os.environ,
-        "PATH": f"{bin_}:{os.environ['PATH']}",
+        "PATH": f"{warm.programs(folder / 'bin')}:{os.environ['PATH']}",
         "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
         "GITHUB_OUTPUT": str(folder / "output.txt"),
         **inputs,
@@ -158,18 +154,22 @@ def test_every_input_reaches_the_script_through_the_environment() -> None:
         assert variable in script
 
 
+def as_hook(hook: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+    program, *words = [*hook["entry"].split(), *hook["args"]]
+    assert program == "dpspec"
+    return warm.dpspec(*words, cwd=folder, timeout=120)
+
+
 def test_the_hooks_hold_for_the_whole_folder(tmp_path: Path, spec: Path) -> None:
     """As pre-commit calls them: entry and args, and no file names."""
     (spec.parent / "parent.yaml").write_text("threat_model: {group_size: [1]}\n", encoding="utf-8")
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     for hook in hooks:
         assert hook["pass_filenames"] is False
-        command = [sys.executable, "-m", *hook["entry"].split(), *hook["args"]]
-        good = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+        good = as_hook(hook, tmp_path)
         assert good.returncode == 0, good.stderr
         assert "parent.yaml" in good.stderr
     spec.write_text(spec.read_text(encoding="utf-8").replace("steps:", "stepz:"), encoding="utf-8")
     for hook in hooks:
-        command = [sys.executable, "-m", *hook["entry"].split(), *hook["args"]]
-        bad = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+        bad = as_hook(hook, tmp_path)
         assert bad.returncode == 3

@@ -1,6 +1,9 @@
 """Commands of dpspec in processes of their own that need not import torch and scipy first: a warm one is forked.
 
     ended = warm.dpspec("run", "a.yaml", cwd=folder, env=environment)
+    environment["PATH"] = os.pathsep.join([warm.programs(folder), environment["PATH"]])
+
+The first is one command. The second is for shells: it makes ``dpspec`` and ``python SCRIPT.py`` there the same.
 
 A server imports what commands import and runs nothing; each command is a fork of it, with its own folder, environment,
 path of modules, descriptors and exit, by the way in of ``python -P -m dpspec``. What differs from a fresh interpreter:
@@ -25,8 +28,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__)
 
@@ -62,26 +67,49 @@ def dpspec_bytes(
     command = [sys.executable, "-P", "-m", "dpspec", *map(str, arguments)]
     if not hasattr(os, "fork"):
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=timeout)
-    asked = json.dumps({"arguments": command[4:], "cwd": str(cwd), "env": environment}).encode("utf-8")
-    with (
-        open(os.devnull, "rb") as nothing,
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-        socket.socket(socket.AF_UNIX) as line,
-    ):
-        line.connect(_server())
-        socket.send_fds(line, [len(asked).to_bytes(8, "big")], [nothing.fileno(), out.fileno(), err.fileno()])
-        line.sendall(asked)
-        pid = int.from_bytes(_received(line, 8), "big")
-        line.settimeout(timeout)
-        try:
-            code = int.from_bytes(_received(line, 8), "big", signed=True)
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(command, timeout) from None
+    asked = {"arguments": ["dpspec", *command[4:]], "cwd": str(cwd), "env": environment}
+    with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        code = _ended(_server(), asked, [nothing.fileno(), out.fileno(), err.fileno()], timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(command, timeout)
         for written in (out, err):
             written.seek(0)
         return subprocess.CompletedProcess(command, code, out.read(), err.read())
+
+
+def programs(folder: Path) -> str:
+    """Write ``dpspec`` and ``python`` into a folder, which is made; the folder, for the front of a ``PATH``.
+
+    ``python`` is a fork of the server where it is given a script, and this interpreter otherwise. Without ``fork`` both
+    are fresh interpreters. They need a POSIX shell.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = {"dpspec": f'exec "{sys.executable}" -m dpspec "$@"', "python": f'exec "{sys.executable}" "$@"'}
+    if hasattr(os, "fork"):
+        forked = f'exec "{sys.executable}" -I -S "{HERE}" "{_server()}"'
+        script = f'case "$1" in *.py) {forked} "$@";; esac\n{fresh["python"]}'
+        fresh = {"dpspec": f'{forked} dpspec "$@"', "python": script}
+    for name, text in fresh.items():
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        program.chmod(0o755)
+    return str(folder)
+
+
+def _ended(address: str, asked: Mapping[str, object], descriptors: list[int], timeout: float | None) -> int | None:
+    """Have a command run with these descriptors; its exit code, negative for a signal, None where it took too long."""
+    text = json.dumps(asked).encode("utf-8")
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(address)
+        socket.send_fds(line, [len(text).to_bytes(8, "big")], descriptors)
+        line.sendall(text)
+        pid = int.from_bytes(_received(line, 8), "big")
+        line.settimeout(timeout)
+        try:
+            return int.from_bytes(_received(line, 8), "big", signed=True)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            return None
 
 
 @functools.cache
@@ -118,8 +146,8 @@ def _received(line: socket.socket, size: int) -> bytes:
     return found
 
 
-def _serve(address: str) -> None:
-    """Listen, and return in every process that is to be a command, with all set for it."""
+def _serve(address: str) -> str:
+    """Listen, and return in every process that is to be a command, with all set for it; what is to be run."""
     import_everything()
     gc.freeze()  # so that collections in commands do not copy what they share
     own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -149,11 +177,16 @@ def _serve(address: str) -> None:
                 line.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
             os._exit(0)
         line.close()
-        for own_number, given in enumerate(descriptors):
+        for own_number, (name, given) in enumerate(zip(("stdin", "stdout", "stderr"), descriptors, strict=True)):
             os.dup2(given, own_number)
             os.close(given)
-        _become(asked, own)
-        return
+            old = getattr(sys, name)  # which knows whether the server's own can seek
+            how = {"encoding": old.encoding, "errors": old.errors, "closefd": False}
+            mode, buffering = ("w" if own_number else "r"), (1 if name == "stderr" else -1)
+            new = open(own_number, mode, buffering, **how)  # noqa: SIM115 - it stays open as long as the process
+            setattr(sys, name, new)
+            setattr(sys, f"__{name}__", new)
+        return _become(asked, own)
 
 
 def import_everything() -> None:
@@ -170,24 +203,45 @@ def import_everything() -> None:
                 importlib.import_module(found.name)
 
 
-def _become(asked: Mapping[str, object], own: list[str]) -> None:
+def _become(asked: Mapping[str, Any], own: list[str]) -> str:
     """Make this process what a fresh interpreter would be with this folder, environment and command line."""
     import importlib
 
+    program = str(asked["arguments"][0])
+
     os.chdir(str(asked["cwd"]))
     os.environ.clear()
-    os.environ.update(asked["env"])  # type: ignore[call-overload]
+    os.environ.update(asked["env"])
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if program != "dpspec":  # a script, which finds modules beside it
+        given.insert(0, os.path.dirname(os.path.abspath(program)))
     sys.path[:] = [*given, *(part for part in sys.path if part not in own)]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
-    sys.argv = ["dpspec", *asked["arguments"]]  # type: ignore[misc]
+    sys.argv = list(asked["arguments"])
     importlib.invalidate_caches()
     tempfile.tempdir = None  # found anew, in this environment
     time.tzset()
+    return program
+
+
+def _main() -> None:
+    """With an address alone: serve. With a program and its arguments: ask the server there, and end as it ends."""
+    address, *arguments = sys.argv[1:]
+    if arguments:
+        code = _ended(address, {"arguments": arguments, "cwd": os.getcwd(), "env": dict(os.environ)}, [0, 1, 2], None)
+        assert code is not None
+        sys.exit(code if code >= 0 else 128 - code)
+    program = _serve(address)
+    if program == "dpspec":
+        import runpy
+
+        runpy.run_module("dpspec", run_name="__main__", alter_sys=True)
+    else:  # as a fresh interpreter does: all of __main__ is the script's, and its name is absolute
+        place = os.path.abspath(program)
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        main.__file__ = place
+        exec(compile(Path(place).read_bytes(), place, "exec", dont_inherit=True), vars(main))
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
-    import runpy
-
-    runpy.run_module("dpspec", run_name="__main__", alter_sys=True)
+    _main()

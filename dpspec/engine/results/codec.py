@@ -58,6 +58,8 @@ def reread(result: Result) -> Result:
 
 def encode(value: Any) -> Json:
     """Turn dataclasses, maps, tuples and numbers into plain JSON."""
+    if value is None or isinstance(value, bool | int | str):  # most of what there is
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -68,8 +70,6 @@ def encode(value: Any) -> Json:
         if math.isnan(value):
             raise ValueError("a result cannot hold NaN")
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
-    if value is None or isinstance(value, bool | int | str):
-        return value
     raise TypeError(f"a result cannot hold a {type(value).__name__}")
 
 
