@@ -6,7 +6,7 @@ And the bar of a claim: the interval from the best lower to the best upper bound
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dpspec.contract import Series
@@ -17,7 +17,7 @@ from dpspec.reporters.html import curves
 from dpspec.reporters.html import series_plots as of_series
 from dpspec.reporters.html import series_plots as pictures
 from dpspec.reporters.html.curves import CAPTION
-from dpspec.reporters.html.drawing import svg
+from dpspec.reporters.html.drawing import Drawing, svg
 from dpspec.reporters.view import words
 from dpspec.reporters.view.number_tables import cell, rounding
 from dpspec.reporters.view.number_tables import pictures as picture_columns
@@ -119,8 +119,16 @@ class Figure:
         return not self.svg and len(self.head) >= _BROAD
 
 
-def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
-    """Every figure of an audit; ``name`` is unique to the audit on its page."""
+def figures(audit: AuditResult, name: str, *, drawn: bool = True) -> Iterator[Figure]:
+    """Every figure of an audit; ``name`` is unique to the audit on its page. drawn: otherwise their tables alone."""
+    yield from _figures(audit, name, svg if drawn else _undrawn)
+
+
+def _undrawn(drawing: Drawing, name: str) -> str:
+    return ""
+
+
+def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) -> Iterator[Figure]:
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
@@ -131,10 +139,10 @@ def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
         drawing, (head, rows) = plot
         yield Figure(drawing.title, CAPTION, svg(drawing, f"{name}-profile"), head, rows)
     for i, series in enumerate(audit.series):
-        yield _of_series(series, f"{name}-series{i}", audit)
+        yield _of_series(series, f"{name}-series{i}", audit, svg)
 
 
-def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
+def _of_series(series: Series, name: str, audit: AuditResult, svg: Callable[[Drawing, str], str]) -> Figure:
     shown = picture_columns(series)
     head = tuple(column for column in series.columns if column not in shown)
     rows = list(zip(*(series.columns[column] for column in head), strict=True))
