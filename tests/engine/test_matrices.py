@@ -90,3 +90,13 @@ def test_a_column_that_some_have_is_none_in_the_rows_of_others() -> None:
     joined = of(*audits).series("curve")
     assert list(joined.columns["gamma"]) == [None, 9.0]
     assert list(joined.columns["beta"]) == [0.5, None]
+
+
+def test_a_joined_series_is_worth_what_its_weakest_part_is() -> None:
+    upper = FrozenMap({"alpha": "lower", "beta": "upper"})
+    one = results.audit("m[1]", cell=FrozenMap({"x.k": 7}), series=(series([0.5], bounds=upper),))
+    other = series([0.5], rigor="approximate", source="elsewhere", bounds=FrozenMap({"alpha": "lower"}))
+    two = results.audit("m[2]", cell=FrozenMap({"x.k": 8}), series=(other,))
+    joined = of(one, two).series("curve")
+    assert (joined.rigor, joined.source) == ("approximate", "here; elsewhere")
+    assert joined.bounds == {"alpha": "lower"}

@@ -116,6 +116,8 @@ def test_of_many_cells_single_ones_are_not_drawn_but_their_tables_stand() -> Non
     assert "Figures of single cells are drawn for at most 8 cells" in many
     tables = [page.count("Table</summary>") / cells for page, cells in ((few, 2), (many, 9))]
     assert tables[1] > 0.5 * tables[0]
+    assert "Claims are dashed" in few
+    assert "Claims are dashed" not in many
 
 
 def test_hostile_values_of_a_cell_are_escaped() -> None:

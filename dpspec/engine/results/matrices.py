@@ -85,7 +85,8 @@ def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[st
 def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> Series:
     """The series of this name of all audits as one: a column for the audit, one for each axis, and its own.
 
-    found: the matrices of the audits. A column that only some audits have is None in the others' rows. Raises
+    found: the matrices of the audits. A column that only some audits have is None in the others' rows. Its rigor is the
+    weakest of any, its privacy the strictest, and a column holds bounds where it does in all. Raises
     ``UsageError`` where no audit has such a series, naming those that there are.
     """
     held = [(audit, series) for audit in every for series in audit.series if series.name == name]
@@ -110,13 +111,22 @@ def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> 
         title=first.title,
         columns=FrozenMap(columns),
         units=FrozenMap({**dict.fromkeys(columns, ""), **first.units}),
-        rigor=first.rigor,
-        source=first.source,
+        rigor=max((series.rigor for _, series in held), key=_RIGOR.index),
+        source="; ".join(dict.fromkeys(series.source for _, series in held)),
         privacy=max((series.privacy for _, series in held), key=_PRIVACY.index),
-        bounds=first.bounds,
+        bounds=FrozenMap(
+            {key: side for key, side in first.bounds.items() if all(_bounds(s, key, side) for _, s in held)}
+        ),
     )
 
 
+def _bounds(series: Series, column: str, side: Json) -> bool:
+    """Whether a column of a series, if it has it, holds bounds of this side."""
+    return column not in series.columns or series.bounds.get(column) == side
+
+
+#: A joined series is worth what the weakest of its parts is, and as private as the most private one.
+_RIGOR = ("certified", "theorem", "statistical", "approximate")
 _PRIVACY = ("public", "data-dependent", "per-record")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
@@ -92,10 +92,8 @@ _MOST_ROWS = 500
 #: Tables of so many columns are wider than a figure.
 _BROAD = 6
 
-_CAPTION = (
-    "No test beats a bound at any level if the mechanism is as declared. Claims are dashed, in the colour of the bound "
-    "for their group size."
-)
+_CAPTION = "No test beats a bound at any level if the mechanism is as declared."
+_CLAIMS = " Claims are dashed, in the colour of the bound for their group size."
 _POINTS = (
     " Points are the rates that attacks had, which chance may lift; guesses within one run count as if half of them "
     "had said that a record was there."
@@ -121,7 +119,15 @@ class Figure:
 
 def figures(audit: AuditResult, name: str, *, drawn: bool = True) -> Iterator[Figure]:
     """Every figure of an audit; ``name`` is unique to the audit on its page. drawn: otherwise their tables alone."""
-    yield from _figures(audit, name, svg if drawn else _undrawn)
+    for figure in _figures(audit, name, svg if drawn else _undrawn):
+        yield figure if drawn else replace(figure, caption=_of_table(figure.caption))
+
+
+def _of_table(caption: str) -> str:
+    """A caption without what it says of lines and points."""
+    for said in (_CLAIMS, _POINTS, f". {CAPTION}", CAPTION):
+        caption = caption.replace(said, "")
+    return caption
 
 
 def _undrawn(drawing: Drawing, name: str) -> str:
@@ -132,7 +138,7 @@ def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) 
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
-        caption = _CAPTION + (_POINTS if any(line.marker for line in drawing.lines) else "")
+        caption = _CAPTION + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
         yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
     plot = curves.profile(audit)
     if plot is not None and not any(is_profile(series) for series in audit.series):
