@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.text import shortened
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
 
 File = str | PathLike[str]
+
+#: How a device is named.
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def run(
@@ -38,7 +43,7 @@ def run(
 
     Raises ``SpecError`` with every diagnostic of every file, ``PluginError`` when a kind is not installed (both with
     notes that show the lines at fault), ``NothingToRunError`` without specs, ``UsageError`` where a folder holds none,
-    or where something else than paths is given.
+    or where an argument is none of its kind.
     """
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
@@ -47,6 +52,7 @@ def run(
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
+    _require_fitting(overrides, store, device, workers)
     catalog = load_catalog()
     loaded = load_specs(_paths(specs), catalog, overrides)
     try:
@@ -68,7 +74,23 @@ def load(file: File) -> Result:
     """
     from dpspec.reporters.read_results import read_result
 
+    if not isinstance(file, str | PathLike):
+        raise UsageError(f"a result is read from a file: give its path, not a {type(file).__name__}")
     return read_result(Path(file))
+
+
+def _require_fitting(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
+    """Raise ``UsageError`` for what people try, naming the argument, what it takes and what was given."""
+    if isinstance(overrides, str | bytes | Mapping) or not all(isinstance(one, str) for one in overrides):
+        raise UsageError(
+            f'overrides is a list of texts, as ["mechanism.noise_multiplier=1.5"], not {shortened(repr(overrides), 60)}'
+        )
+    if not isinstance(store, str | PathLike):
+        raise UsageError(f"store is the path of a folder, or a URL, not {shortened(repr(store), 60)}")
+    if not isinstance(device, str) or not DEVICE.fullmatch(device):
+        raise UsageError(f'device is "auto", "cpu", "cuda" or "cuda:1", not {shortened(repr(device), 60)}')
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise UsageError(f"workers is a whole number from 1 on, or None, not {shortened(repr(workers), 60)}")
 
 
 def _paths(specs: File | Iterable[File]) -> list[Path]:

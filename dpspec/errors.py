@@ -3,7 +3,8 @@
 The tree::
 
     DpspecError
-    ├── UsageError            2   the command line asks for something that makes no sense
+    ├── UsageError            2   the command line, or a call, asks for something that makes no sense
+    │   └── MissingLibraryError   the call needs a library that is not installed; an ImportError too
     ├── SpecError             3   one or more specs are invalid; carries every diagnostic
     ├── PluginError           4   a plugin that a spec needs is missing, broken or in conflict
     ├── NothingToRunError     5   no spec, no claim, no file
@@ -48,9 +49,13 @@ class DpspecError(Exception):
 
 
 class UsageError(DpspecError):
-    """The command line asks for something that makes no sense."""
+    """The command line, or a call from Python, asks for something that makes no sense."""
 
     exit_code = ExitCode.USAGE
+
+
+class MissingLibraryError(UsageError, ImportError):
+    """Something was asked for that needs a library which is not installed; the message says which."""
 
 
 class ResultError(DpspecError):

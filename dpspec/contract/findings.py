@@ -5,10 +5,12 @@ Beside them: the names of privacy quantities, which no metric may have, and the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.errors import MissingLibraryError
 
 #: What privacy claims state or depend on, and what dpspec's own mechanisms say of privacy under names of their own. A
 #: name that begins with one of these, as ``epsilon-limit`` does, is another of them.
@@ -150,6 +152,14 @@ class Series:
     plot: FrozenMap = field(default_factory=FrozenMap)
     bounds: FrozenMap = field(default_factory=FrozenMap)
 
+    def to_frame(self) -> Any:
+        """The columns as a ``pandas.DataFrame``, numbers unrounded.
+
+        Raises ``MissingLibraryError``, a ``UsageError`` and an ``ImportError``, without pandas: ``dict(self.columns)``
+        holds the same.
+        """
+        return data_frame(self.columns)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -219,3 +229,15 @@ class Facts:
     capabilities: tuple[str, ...] = ()
     initial_weights: str | None = None
     vocabulary: int | None = None
+
+
+def data_frame(columns: Mapping[str, Sequence[Json]]) -> Any:
+    """The columns as a ``pandas.DataFrame``; raises ``MissingLibraryError`` saying what to install."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingLibraryError(
+            "a data frame needs pandas: pip install pandas; without it, a series holds the same in `columns`, and "
+            "`dpspec report --format csv` writes the claims"
+        ) from None
+    return pd.DataFrame({name: list(column) for name, column in columns.items()})

@@ -295,6 +295,10 @@ class MissingArrayError(ValueError):
     """What follows from trials needs an array of theirs that is not at hand: a result carries their evidence alone."""
 
 
+class ModelError(ValueError):
+    """The model cannot be trained as the spec asks; the text says which layer, why, and what to use instead."""
+
+
 class DataError(Exception):
     """A data file is absent, has the wrong shape or holds values that cannot be used; the text says which.
 

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
+from dpspec.contract import ModelError
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import Cancelled, TrainingJob
 from dpspec.errors import UsageError
+from dpspec.text import shortened
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.samplers import FixedSize
@@ -31,6 +33,7 @@ from dpspec.training.seeds import generator
 try:
     from opacus import PrivacyEngine
     from opacus.data_loader import DPDataLoader
+    from opacus.validators.errors import UnsupportedModuleError
 except ModuleNotFoundError as error:
     raise ImportError("the backend 'opacus' needs opacus: pip install 'dpspec[opacus]'") from error
 
@@ -43,7 +46,18 @@ class OpacusTrainer:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            _Run(job).run()
+            try:
+                _Run(job).run()
+            except (NotImplementedError, UnsupportedModuleError) as error:
+                raise _beyond_opacus(job, error) from error
+
+
+def _beyond_opacus(job: TrainingJob, error: Exception) -> ModelError:
+    why = " ".join(str(error).split()) or type(error).__name__
+    return ModelError(
+        f"Opacus cannot train this model: {shortened(why, 300)}; use training.backend: native, or layers "
+        "that Opacus knows"
+    )
 
 
 class _Run:
@@ -94,6 +108,7 @@ class _Run:
             outputs = self._model(x.to(job.device))
             loss = nn.functional.cross_entropy(outputs, y.to(job.device), reduction=str(job.options["reduction"]))
             torch.autograd.backward(loss)
+            self._require_gradients(len(x))
             self._plant(indices)
             self._optimizer.step()
             for observer in job.observers:
@@ -104,6 +119,19 @@ class _Run:
             if job.progress is not None:
                 job.progress(step, self._steps)
         flat_model.load(job.model, flat_model.flatten(self._trained).cpu())
+
+    def _require_gradients(self, records: int) -> None:
+        """Raise ``ModelError`` for a parameter of which Opacus has not made one gradient for each record."""
+        for name, parameter in self._trained.named_parameters():
+            each = getattr(parameter, "grad_sample", None)
+            rows = each[-1] if isinstance(each, list) and each else each
+            if parameter.requires_grad and records and (rows is None or len(rows) != records):
+                made = "none" if rows is None else str(len(rows))
+                raise ModelError(
+                    f"Opacus makes {made} of the {records} per-example gradients of parameter {name!r}, as for what is "
+                    "looked up or used once for the whole batch, like a positional embedding; use training.backend: "
+                    "native, which knows such layers"
+                )
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         done = 0

@@ -136,18 +136,8 @@ def one_run_outcomes(
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
-    yield dps.Finding(
-        quantity="mu",
-        value=mu,
-        bound="lower",
-        rigor="statistical",
-        at=dps.FrozenMap({"group_size": size}),
-        scope=evidence.scope,
-        method=f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, records, mu)}",
-        source=one_run_curve.SOURCE,
-        assumptions=(*coins, _GUESSES),
-        confidence=confidence,
-    )
+    said = f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, records, mu)}"
+    yield _mu(mu, size, evidence.scope, said, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
@@ -178,19 +168,35 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
     delta = attack_delta(spec, size)
     told = f"; of a Gaussian mechanism it would be epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
-    yield dps.Finding(
+    said = (
+        f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
+        f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
+        f"{theory.noise_ruled_out(spec.phases, size, records, mu)}"
+    )
+    rests = (kit.COINS, _RUNS)
+    yield _mu(mu, size, attack.scope(spec, records), said, order_statistics.SOURCE, rests, spec.audit.confidence)
+
+
+def _mu(
+    mu: float,
+    size: int,
+    scope: dps.Scope,
+    method: str,
+    source: str,
+    assumptions: tuple[dps.Assumption, ...],
+    confidence: float,
+) -> dps.Finding:
+    return dps.Finding(
         quantity="mu",
         value=mu,
         bound="lower",
         rigor="statistical",
         at=dps.FrozenMap({"group_size": size}),
-        scope=attack.scope(spec, records),
-        method=f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
-        f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
-        f"{theory.noise_ruled_out(spec.phases, size, records, mu)}",
-        source=order_statistics.SOURCE,
-        assumptions=(kit.COINS, _RUNS),
-        confidence=spec.audit.confidence,
+        scope=scope,
+        method=method,
+        source=source,
+        assumptions=assumptions,
+        confidence=confidence,
     )
 
 

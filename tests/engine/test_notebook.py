@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support import results as factory
 
 import dpspec
 import dpspec.errors
+from dpspec.contract import FrozenMap
 from dpspec.reporters.read_results import extract, is_page
 
 
@@ -35,8 +37,64 @@ def test_claims_as_a_data_frame() -> None:
 
 def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
-        factory.result().to_frame()
+    for ask in (factory.result().to_frame, factory.result().audits[0].series[0].to_frame):
+        with pytest.raises(ImportError, match="pip install pandas"):
+            ask()
+        with pytest.raises(dpspec.errors.UsageError, match="without it, a series holds the same in `columns`"):
+            ask()
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pandas, as far as it is asked for, whether it is installed or not."""
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=dict))
+
+
+@pytest.mark.usefixtures("frames")
+def test_claims_of_a_matrix_have_a_column_for_each_axis() -> None:
+    cells = [
+        factory.audit(f"m[{k}]", cell=FrozenMap({"mechanism.k": k, "claims.one.claimed": 1.5 * k})) for k in (1, 8)
+    ]
+    frame = factory.result(*cells, factory.audit("alone")).to_frame()
+    assert list(frame)[:4] == ["audit", "k", "claims.one.claimed", "claim"]
+    assert frame["k"] == [1, 8, None]
+    assert frame["claimed"] == [3.0, 3.0, 3.0]  # what is claimed, not the axis of that name
+
+
+@pytest.mark.usefixtures("frames")
+def test_a_series_as_a_data_frame_of_one_audit_and_of_all_cells() -> None:
+    cells = [factory.audit(f"m[{k}]", cell=FrozenMap({"mechanism.k": k})) for k in (1, 8)]
+    result = factory.result(*cells)
+    (series,) = result.audits[0].series
+    own, joined = series.to_frame(), result.series(series.name).to_frame()
+    assert own == {name: list(column) for name, column in series.columns.items()}
+    assert list(joined) == ["audit", "k", *own]
+    assert joined["k"] == [one for one in (1, 8) for _ in next(iter(own.values()))]
+    with pytest.raises(dpspec.errors.UsageError, match="no audit has a series 'none'; there are: s"):
+        result.series("none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"overrides": "mechanism.steps=2"}, "overrides is a list of texts, as .* not 'mechanism.steps=2'"),
+        ({"overrides": {"mechanism.steps": 2}}, "overrides is a list of texts"),
+        ({"overrides": [2]}, r"overrides is a list of texts, .* not \[2\]"),
+        ({"device": "gpu"}, 'device is "auto", "cpu", "cuda" or "cuda:1", not \'gpu\''),
+        ({"device": 0}, "device is .* not 0"),
+        ({"workers": 0}, "workers is a whole number from 1 on, or None, not 0"),
+        ({"workers": 1.5}, "workers is a whole number"),
+        ({"store": None}, "store is the path of a folder, or a URL, not None"),
+    ],
+)
+def test_an_argument_that_is_none_of_its_kind_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpspec.errors.UsageError, match=message):
+        dpspec.run("specs/quickstart.yaml", **arguments)
+
+
+def test_a_result_is_read_from_a_path_alone() -> None:
+    with pytest.raises(dpspec.errors.UsageError, match="give its path, not a Result"):
+        dpspec.load(factory.result())  # type: ignore[arg-type]
 
 
 def test_neither_is_loaded_before_it_is_asked_for() -> None:

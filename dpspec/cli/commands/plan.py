@@ -8,7 +8,6 @@ import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles
 from dpspec.cli.terminal.output import emit, page_width
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -36,9 +35,9 @@ def plan(
 ) -> int:
     """Say how many trials specs need, what they cost and what they could show; nothing is trained, or little."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
-    from dpspec.engine.preparing.prepare import check
-    from dpspec.engine.preparing.prepare import plan as make_plan
+    from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.results.decimals import duration
+    from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.page_layout import Page
     from dpspec.reporters.view.words import count
@@ -46,9 +45,11 @@ def plan(
     catalog = load_catalog()
     page = Page(page_width())
     with loaded_specs(specs, catalog, overrides) as loaded:
-        for spec in loaded.specs:
-            stop_at_errors(check(spec, catalog))
-        plans = [make_plan(spec, catalog) if spec.audit else NO_TRIALS for spec in loaded.specs]
+        prepared = [prepare(spec, catalog) for spec in loaded.specs]
+        for audit in prepared:
+            stop_at_errors(audit.diagnostics)
+        kept = kept_bounds()
+        plans = [audit.plan() if kept is None else kept.plan(audit) for audit in prepared]
         for spec, its_plan in zip(loaded.specs, plans, strict=True):
             _describe(page, spec, its_plan)
     if len(plans) > 1:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn
 
 from dpspec.contract import (
     Assumption,
@@ -25,6 +26,7 @@ from dpspec.contract import (
     Facts,
     Finding,
     FrozenMap,
+    ModelError,
     ModelFactory,
     Outcome,
     Plan,
@@ -225,6 +227,15 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     key = error.key or ("path" if "path" in spec.data.options else "")
     path = tuple(key.split(".")) if "." in key else ("data", key) if key else ("data",)
     return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
+
+
+def raise_located(error: BaseException, spec: Spec) -> NoReturn:
+    """Raise what a trial raised: as ``SpecError`` where the data or the model is why, anything else as it is."""
+    if isinstance(error, DataError):
+        raise SpecError([data_unreadable(error, spec)]) from error
+    if isinstance(error, ModelError):
+        raise SpecError([_mismatch(error, ("model",), spec)]) from error
+    raise error
 
 
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, TypeAlias
 
-from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Power, Series
+from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Json, Power, Series
+from dpspec.contract.findings import data_frame
+from dpspec.engine.results.matrices import Matrix, joined_series, matrices
 from dpspec.errors import ExitCode
 
 SCHEMA = "dpspec/result/v1"
@@ -143,6 +144,12 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
+#: What a row of :meth:`Result.columns` says of its claim.
+_OF_CLAIM = (
+    "claim", "kind", "says", "verdict", "expected", "quantity", "claimed", "lower", "upper", "p_value",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """One invocation: all its audits, judged together.
@@ -172,27 +179,43 @@ class Result:
             return ExitCode.INCOMPLETE
         return ExitCode.OK if all(a.as_expected for a in self.audits) else ExitCode.UNEXPECTED
 
+    @property
+    def matrices(self) -> tuple[Matrix[AuditResult], ...]:
+        """The matrices that two or more of the audits are cells of, in the order of their first cells."""
+        origins = [part.source for part in self.parts for _ in part.names] or [""] * len(self.audits)
+        return matrices(self.audits, origins)
+
     def to_frame(self) -> Any:
-        """The claims as a ``pandas.DataFrame``, one row each, numbers unrounded; needs pandas."""
-        rows = [
-            {
-                "audit": audit.name,
-                "claim": verdict.claim,
-                "kind": verdict.kind,
-                "says": verdict.text,
-                "verdict": verdict.verdict,
-                "expected": verdict.expected,
-                "quantity": verdict.quantity,
-                "claimed": verdict.claimed,
-                "lower": verdict.lower,
-                "upper": verdict.upper,
-                "p_value": verdict.p_value,
-                "conformance": audit.conformance.status,
-            }
-            for audit in self.audits
-            for verdict in audit.verdicts
-        ]
-        return data_frame(rows)
+        """The claims as a ``pandas.DataFrame``, one row each, numbers unrounded, a column for each axis of a matrix.
+
+        An axis whose name another column has is called by its whole place in the spec. Raises ``MissingLibraryError``,
+        a ``UsageError`` and an ``ImportError``, without pandas.
+        """
+        return data_frame(self.columns())
+
+    def columns(self) -> dict[str, list[Json]]:
+        """What :meth:`to_frame` shows, by the names of its columns."""
+        rows = [(audit, verdict) for audit in self.audits for verdict in audit.verdicts]
+        of_claims: dict[str, list[Json]] = {
+            name: [getattr(verdict, name if name != "says" else "text") for _, verdict in rows] for name in _OF_CLAIM
+        }
+        columns: dict[str, list[Json]] = {"audit": [audit.name for audit, _ in rows]}
+        for matrix in self.matrices:
+            for place, short in matrix.axes.items():
+                name = place if short in {"audit", "conformance", *_OF_CLAIM} else short
+                column = columns.setdefault(name, [None] * len(rows))
+                for number, (audit, _) in enumerate(rows):
+                    if any(audit is one for one in matrix.audits):
+                        column[number] = audit.cell.get(place)
+        return {**columns, **of_claims, "conformance": [audit.conformance.status for audit, _ in rows]}
+
+    def series(self, name: str) -> Series:
+        """The series of this name of all audits as one, for figures across a matrix.
+
+        A column for the audit and one for each axis stand before its own. Raises ``UsageError`` where no audit has one,
+        naming those that there are.
+        """
+        return joined_series(self.audits, self.matrices, name)
 
     def _repr_html_(self) -> str:
         return html_frame(self)
@@ -210,12 +233,3 @@ def html_frame(result: object) -> str:
     page = escape(render(result), quote=True)
     style = "width:100%;height:44rem;border:1px solid #8884"
     return f'<iframe sandbox="allow-scripts" style="{style}" title="dpspec report" srcdoc="{page}"></iframe>'
-
-
-def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """The rows as a ``pandas.DataFrame``; raises ``ImportError`` saying what to install."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise ImportError("a data frame needs pandas: pip install pandas") from None
-    return pd.DataFrame(rows)

@@ -15,7 +15,7 @@ from typing import Any
 from dpspec.contract import Plan, Spec, Trial
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.preparing.prepare import prepare, raise_located
 from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.tasks import AuditTask
@@ -179,7 +179,7 @@ def _measure(spec: Spec, plan: Plan, catalog: Catalog, options: RunOptions) -> M
                     case PartialResult(value=Measured() as measured):
                         return measured
                     case TaskFailed(error=error):
-                        raise error
+                        raise_located(error, spec)
                     case WorkerLost(reason=reason):
                         raise IncompleteError(f"{spec.name}: worker lost during the measured trial ({reason})")
     finally:

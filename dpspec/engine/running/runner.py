@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
@@ -24,6 +26,7 @@ from dpspec.engine.running.conclude import Bounded, Trained, conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.running.train import Training
+from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
@@ -75,7 +78,7 @@ def run(
     cache = WorkerCache(prepared)
     try:
         stage = _stage("bound", prepared, names, emit)
-        bounded = [bound(audit, catalog, cache=cache, plan=train, emit=emit) for audit in stage]
+        bounded = [bound(audit, catalog, cache=cache, plan=train, emit=emit, kept=options.kept) for audit in stage]
         training = Training(bounded, catalog, store, options, cache, emit) if train else None
         trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
         concluded, errors = conclude_all(trained, names, emit)
@@ -86,6 +89,8 @@ def run(
         cache.close()
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
+    if options.kept is not None and options.kept.used:
+        result = replace(result, environment=FrozenMap({**result.environment, "kept_bounds": options.kept.used}))
     for audit in result.audits:
         for message in unmeasured(audit.verdicts, audit.findings):
             emit(Noticed(audit=audit.name, message=message))
@@ -111,8 +116,18 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
     return ready
 
 
-def bound(prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Listener) -> Bounded:
+def bound(
+    prepared: Prepared,
+    catalog: Catalog,
+    *,
+    cache: WorkerCache,
+    plan: bool,
+    emit: Listener,
+    kept: KeptBounds | None = None,
+) -> Bounded:
     """The bounds of an audit from theory, and where ``plan`` is true the plan of its trials.
+
+    kept: where both may have been kept by an earlier run.
 
     Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
     with, and ``RecordingError`` where the folder of a recorded run is none.
@@ -123,8 +138,9 @@ def bound(prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: boo
     try:
         with limited(1):
             context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-            bounds = list(prepared.audit.bound(spec, context))
-            planned = prepared.plan() if plan else NO_TRIALS
+            bounds = list(prepared.audit.bound(spec, context)) if kept is None else kept.bounds(prepared, context)
+            make_plan = prepared.plan if kept is None else partial(kept.plan, prepared)
+            planned = make_plan() if plan else NO_TRIALS
         recording = _recording(prepared)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from error

@@ -135,8 +135,12 @@ class TrainTrials(AuditTask):
 
     def run(self, context: RunContext) -> Iterator[NewTrial]:
         """Each trial as it ends, with a record of where it was made."""
-        spec = context.prepared.spec
+        spec, model = context.prepared.spec, context.prepared.model
         context.state_folder = self._folder
+        if model is not None:
+            from dpspec.training.fitting import require_fitting
+
+            require_fitting(model, context.facts)
         began = time.monotonic()
         for trial in context.prepared.audit.trials(context.inputs, context, self.indices):
             seconds = time.monotonic() - began

@@ -10,20 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dpspec.contract import DataError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import confidence_of, other_tests, planned_tests
-from dpspec.engine.preparing.prepare import data_unreadable
+from dpspec.engine.preparing.prepare import raise_located
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
 from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
 from dpspec.engine.running.run_options import RunOptions, open_pool
 from dpspec.engine.running.tasks import TrainTrials, WorkerCache
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import SpecError
 from dpspec.executors import Needs
 from dpspec.executors.inline import Inline
 
@@ -221,9 +219,7 @@ class Training:
         return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
 
     def _raise(self, chunk: QueuedChunk, error: BaseException) -> None:
-        if isinstance(error, DataError):
-            raise SpecError([data_unreadable(error, self.audits[chunk.audit].bounded.prepared.spec)]) from error
-        raise error
+        raise_located(error, self.audits[chunk.audit].bounded.prepared.spec)
 
     def _say_what_is_missing(self, *, cut: bool) -> None:
         """Say of each audit that misses trials why; ``cut``: more trials were missing than may be made."""

@@ -12,11 +12,13 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
+from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.formats import terminal
-from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view import cells, sentences, words
+from dpspec.reporters.view.cells import cell_title
 from dpspec.reporters.view.limits import made_before, recorded
-from dpspec.reporters.view.page_layout import Page
+from dpspec.reporters.view.page_layout import Page, text_table
 
 #: Audits up to so many are shown claim by claim; of more each that is as expected has one line.
 _MANY = 6
@@ -35,7 +37,12 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page = Page(width, color=color)
     terminal.alarm(page, result)
     several, many = len(result.audits) > 1, len(result.audits) > _MANY
+    shown = {id(one): matrix for matrix in result.matrices for one in matrix.audits}
     for audit in result.audits:
+        if (matrix := shown.get(id(audit))) is not None:
+            if audit is matrix.audits[0]:
+                _matrix(page, matrix)
+            continue
         if many and audit.as_expected:
             _in_one_line(page, audit)
             continue
@@ -47,7 +54,9 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         for note in audit.notes:
             page.item(note)
     for audit in result.audits:
-        _not_as_expected(page, audit, named=several)
+        cell = shown.get(id(audit))
+        name = audit.name if cell is None else f"{cell.name}, {cell_title(cell, audit)} ({audit.name})"
+        _not_as_expected(page, audit, name if several else "")
     untrained = [audit for audit in result.audits if not (audit.planned_trials or recorded(audit))]
     if untrained:
         of = f" for {words.count(len(untrained), 'audit')}" if several else ""
@@ -59,11 +68,31 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     return page.text()
 
 
+def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
+    """A heading, and a row for each cell: a table where the page is wide enough, or a line of its verdicts."""
+    page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
+    head, rows = cells.table(matrix)
+    lines = text_table([head, *rows])
+    if max(map(len, lines)) <= page.width - 2:
+        for line in lines:
+            page.line(line, indent=2)
+    else:
+        for audit in matrix.audits:
+            page.line(f"{cell_title(matrix, audit)}: {_counted(audit)}", indent=2, hang=2)
+    for note in dict.fromkeys(note for audit in matrix.audits for note in audit.notes):
+        page.item(note)
+
+
 def _in_one_line(page: Page, audit: AuditResult) -> None:
+    page.line(f"{audit.name}: {_counted(audit)}", hang=2)
+
+
+def _counted(audit: AuditResult) -> str:
     counted = Counter(verdict.verdict for verdict in audit.verdicts)
     said = ", ".join(f"{number} {verdict}" for verdict, number in counted.items()) or "no claim"
     ran = f"; {audit.conformance.status}" if audit.executed else ""
-    page.line(f"{audit.name}: {said}{ran}, as expected", hang=2)
+    wrong = "as expected" if audit.as_expected else "NOT AS EXPECTED"
+    return f"{said}{ran}, {wrong}"
 
 
 def _as_expected(page: Page, audit: AuditResult) -> None:
@@ -106,13 +135,13 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     terminal.row(page, status, "; ".join(parts))
 
 
-def _not_as_expected(page: Page, audit: AuditResult, *, named: bool) -> None:
+def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
     """In full: claims with their reasons, then what is wrong with what ran, the worst checks first."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
     deviating = not (audit.conformance.expected or words.untested(audit))
     if not wrong and not deviating:
         return
-    page.heading(f"Not as expected{f': {audit.name}' if named else ''}")
+    page.heading(f"Not as expected{f': {name}' if name else ''}")
     for verdict in wrong:
         terminal.claim(page, audit, verdict)
     if not deviating:

@@ -6,8 +6,8 @@ And the bar of a claim: the interval from the best lower to the best upper bound
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
@@ -17,7 +17,7 @@ from dpspec.reporters.html import curves
 from dpspec.reporters.html import series_plots as of_series
 from dpspec.reporters.html import series_plots as pictures
 from dpspec.reporters.html.curves import CAPTION
-from dpspec.reporters.html.drawing import svg
+from dpspec.reporters.html.drawing import Drawing, svg
 from dpspec.reporters.view import words
 from dpspec.reporters.view.number_tables import cell, rounding
 from dpspec.reporters.view.number_tables import pictures as picture_columns
@@ -92,10 +92,8 @@ _MOST_ROWS = 500
 #: Tables of so many columns are wider than a figure.
 _BROAD = 6
 
-_CAPTION = (
-    "No test beats a bound at any level if the mechanism is as declared. Claims are dashed, in the colour of the bound "
-    "for their group size."
-)
+_CAPTION = "No test beats a bound at any level if the mechanism is as declared."
+_CLAIMS = " Claims are dashed, in the colour of the bound for their group size."
 _POINTS = (
     " Points are the rates that attacks had, which chance may lift; guesses within one run count as if half of them "
     "had said that a record was there."
@@ -119,22 +117,38 @@ class Figure:
         return not self.svg and len(self.head) >= _BROAD
 
 
-def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
-    """Every figure of an audit; ``name`` is unique to the audit on its page."""
+def figures(audit: AuditResult, name: str, *, drawn: bool = True) -> Iterator[Figure]:
+    """Every figure of an audit; ``name`` is unique to the audit on its page. drawn: otherwise their tables alone."""
+    for figure in _figures(audit, name, svg if drawn else _undrawn):
+        yield figure if drawn else replace(figure, caption=_of_table(figure.caption))
+
+
+def _of_table(caption: str) -> str:
+    """A caption without what it says of lines and points."""
+    for said in (_CLAIMS, _POINTS, f". {CAPTION}", CAPTION):
+        caption = caption.replace(said, "")
+    return caption
+
+
+def _undrawn(drawing: Drawing, name: str) -> str:
+    return ""
+
+
+def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) -> Iterator[Figure]:
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
-        caption = _CAPTION + (_POINTS if any(line.marker for line in drawing.lines) else "")
+        caption = _CAPTION + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
         yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
     plot = curves.profile(audit)
     if plot is not None and not any(is_profile(series) for series in audit.series):
         drawing, (head, rows) = plot
         yield Figure(drawing.title, CAPTION, svg(drawing, f"{name}-profile"), head, rows)
     for i, series in enumerate(audit.series):
-        yield _of_series(series, f"{name}-series{i}", audit)
+        yield _of_series(series, f"{name}-series{i}", audit, svg)
 
 
-def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
+def _of_series(series: Series, name: str, audit: AuditResult, svg: Callable[[Drawing, str], str]) -> Figure:
     shown = picture_columns(series)
     head = tuple(column for column in series.columns if column not in shown)
     rows = list(zip(*(series.columns[column] for column in head), strict=True))

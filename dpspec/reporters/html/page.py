@@ -15,8 +15,10 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
+from dpspec.engine.results.matrices import base_name
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.engine.storage.origins import version_of
+from dpspec.reporters.html import matrix_views
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.view import glossary, sentences, words
@@ -65,7 +67,10 @@ class FindingView:
 
 @dataclass(frozen=True)
 class AuditView:
-    """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result."""
+    """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
+
+    cell: what it is called in its matrix, empty where it is in none; title: with the name before it.
+    """
 
     audit: AuditResult
     name: str
@@ -81,6 +86,8 @@ class AuditView:
     as_run: tuple[str, ...]
     power: tuple[str, ...]
     figures: tuple[Figure, ...]
+    cell: str
+    title: str
     numbers: str
     findings: tuple[FindingView, ...]
     assumptions: tuple[tuple[str, str, str], ...]
@@ -105,13 +112,20 @@ def render(result: Result, *, internal: bool = False) -> str:
     """
     result = reread(result if internal else redact(result))
     origins = sources(result)
-    audits = tuple(_audit(audit, f"a{i}", origins[i]) for i, audit in enumerate(result.audits))
+    several = result.matrices
+    cells = matrix_views.titles(several)
+    names = [f"a{i}" for i in range(len(result.audits))]
+    audits = tuple(
+        _audit(audit, names[i], origins[i], *cells.get(i, ("", True))) for i, audit in enumerate(result.audits)
+    )
     text: str = (
         _environment()
         .get_template("page.html")
         .render(
             result=result,
             audits=audits,
+            matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
+            most_drawn=matrix_views.MOST_DRAWN,
             tally=words.tally(result),
             limits=(*result.notes, *limits(result)),
             recipes=tuple(
@@ -180,7 +194,7 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
+def _audit(audit: AuditResult, name: str, origin: str, cell: str, drawn: bool) -> AuditView:
     return AuditView(
         audit=audit,
         name=name,
@@ -198,7 +212,9 @@ def _audit(audit: AuditResult, name: str, origin: str) -> AuditView:
             + (f"; {power.note}" if power.note else "")
             for power in audit.power
         ),
-        figures=tuple(figures(audit, name)),
+        figures=tuple(figures(audit, name, drawn=drawn)),
+        cell=cell,
+        title=f"{base_name(audit)}, {cell}" if cell else audit.name,
         as_run=sentences.as_run(audit),
         numbers=words.count(len(sentences.findings(audit)), "number"),
         findings=tuple(_finding(finding) for finding in sentences.findings(audit)),

@@ -119,15 +119,22 @@ def recipes(result: Result) -> tuple[Recipe, ...]:
     return tuple(Recipe(of, command(one), tuple(facts(one))) for of, one in zip(named, apart(result), strict=True))
 
 
+#: What the environment holds besides versions.
+_NO_VERSIONS = ("command", "plugins", "kept_bounds")
+
+
 def facts(result: Result) -> Iterator[tuple[str, str]]:
     """Name and text of every fact of one invocation, in the order in which they are read."""
     for audit in result.audits:
         yield from _recipe(audit)
     yield "family-wise confidence", decimals.exact(result.confidence)
     yield "made", result.created
-    versions = {key: item for key, item in result.environment.items() if key not in ("command", "plugins") and item}
+    versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
     if versions:
         yield "versions", words.conditions(versions)
+    kept = result.environment.get("kept_bounds")
+    if isinstance(kept, int) and kept:
+        yield "bounds", f"of {words.count(kept, 'audit')} kept from an earlier run by the same user with the same code"
     plugins = result.environment.get("plugins")
     if isinstance(plugins, Mapping) and plugins:
         yield "plugins", words.conditions(plugins)

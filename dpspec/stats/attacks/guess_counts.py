@@ -216,7 +216,7 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return 1.0
 
     def threshold(count: int) -> int:
-        return _first(count, lambda right: single(count, right) <= level)
+        return _first(count, lambda right: one_run.rejects(canaries, count, right, epsilon, delta, level))
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]

@@ -50,7 +50,16 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     0.553
     """
     beta = independent(canaries, guesses, correct, epsilon, delta)
-    return min(1.0, beta + correction(canaries, guesses, correct, epsilon, delta)) if beta < 1.0 else 1.0
+    return min(1.0, beta + _correction(canaries, guesses, correct, epsilon, delta, beta)) if beta < 1.0 else 1.0
+
+
+def rejects(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, level: float) -> bool:
+    """Whether :func:`p_value` is at most ``level``, below 1; the second term is not asked for where the first is more.
+
+    Raises as that does.
+    """
+    beta = independent(canaries, guesses, correct, epsilon, delta)
+    return beta <= level and beta + _correction(canaries, guesses, correct, epsilon, delta, beta) <= level
 
 
 def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -67,12 +76,21 @@ def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta
 
 def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """The second term of the bound, what delta > 0 adds: m delta beta (1 - beta) / (v P[W = v]), at most 1."""
+    return _correction(
+        canaries, guesses, correct, epsilon, delta, independent(canaries, guesses, correct, epsilon, delta)
+    )
+
+
+def _correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, beta: float) -> float:
+    """:func:`correction`, where ``beta`` is known."""
     if delta == 0.0 or correct == 0:
         return 0.0
     rest = float(special.betainc(guesses - correct + 1, correct, special.expit(-epsilon)))
     if rest == 0.0:
         return 0.0
-    log_correction = math.log(canaries * delta / correct) + math.log(rest) + _log_tail_ratio(guesses, correct, epsilon)
+    log_correction = (
+        math.log(canaries * delta / correct) + math.log(rest) + _log_tail_ratio(guesses, correct, epsilon, beta)
+    )
     return math.exp(min(0.0, log_correction))
 
 
@@ -87,7 +105,7 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
     level = 1.0 - confidence
 
     def rejected(epsilon: float) -> bool:
-        return p_value(canaries, guesses, correct, epsilon, delta) <= level
+        return rejects(canaries, guesses, correct, epsilon, delta, level)
 
     if not rejected(0.0):
         return 0.0
@@ -105,13 +123,12 @@ def largest(canaries: int, guesses: int, delta: float, confidence: float) -> flo
     return epsilon_lower(canaries, guesses, guesses, delta, confidence)
 
 
-def _log_tail_ratio(guesses: int, correct: int, epsilon: float) -> float:
-    """ln(P[W >= correct] / P[W = correct]), W ~ Bin(guesses, 1 / (1 + e^-epsilon)), not too small.
+def _log_tail_ratio(guesses: int, correct: int, epsilon: float, beta: float) -> float:
+    """ln(beta / P[W = correct]), W ~ Bin(guesses, 1 / (1 + e^-epsilon)), beta = P[W >= correct], not too small.
 
     Where the tail is too small to be divided by, its terms shrink faster than by their first ratio rho, and
     1 / (1 - rho) is no smaller.
     """
-    beta = float(special.betaincc(guesses - correct + 1, correct, special.expit(-epsilon)))
     choose = special.gammaln(guesses + 1) - special.gammaln(correct + 1) - special.gammaln(guesses - correct + 1)
     log_mass = choose + correct * special.log_expit(epsilon) + (guesses - correct) * special.log_expit(-epsilon)
     if beta > 1e-280:

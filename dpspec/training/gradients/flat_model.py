@@ -19,6 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from dpspec.contract import ModelError
 from dpspec.models import modules
 
 
@@ -188,15 +189,31 @@ def problems(model: nn.Module) -> tuple[str, ...]:
 
 
 def require_uncoupled(model: nn.Module) -> None:
-    """Raise ``ValueError`` that names every layer of :func:`problems`."""
+    """Raise ``ModelError`` that names every layer of :func:`problems`."""
     found = problems(model)
     if found:
-        raise ValueError("the model has no per-example gradients: " + "; ".join(found))
+        raise ModelError("the model has no per-example gradients: " + "; ".join(found))
 
 
 @contextmanager
 def naming_layers(model: nn.Module) -> Iterator[None]:
-    """Within it, what ``torch.func.vmap`` refuses is a ``ValueError`` that names the layer which asked for it."""
+    """Within it, what ``torch.func.vmap`` refuses is a ``ModelError`` that names the layer which asked for it."""
+    with entered_layers(model) as at_work:
+        try:
+            yield
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            why = str(error).partition("\n")[0]
+            raise ModelError(
+                f"the model has no per-example gradients: {at_work()} does what torch.func.vmap cannot do for each "
+                f"record by itself: {why}"
+            ) from error
+
+
+@contextmanager
+def entered_layers(model: nn.Module) -> Iterator[Callable[[], str]]:
+    """Within it, what it gives says which layer of the model was entered last and not left, in words."""
     names = {module: name for name, module in model.named_modules()}
     inside: list[nn.Module] = []
 
@@ -208,18 +225,13 @@ def naming_layers(model: nn.Module) -> Iterator[None]:
         if module in names:
             inside.pop()
 
+    def at_work() -> str:
+        layer = inside[-1] if inside else model
+        return _place(names[layer], layer)
+
     hooks = (register_module_forward_pre_hook(entered), register_module_forward_hook(left))
     try:
-        yield
-    except RuntimeError as error:
-        if "vmap" not in str(error):
-            raise
-        layer = inside[-1] if inside else model
-        why = str(error).partition("\n")[0]
-        raise ValueError(
-            f"the model has no per-example gradients: {_place(names[layer], layer)} does what torch.func.vmap cannot "
-            f"do for each record by itself: {why}"
-        ) from error
+        yield at_work
     finally:
         for hook in hooks:
             hook.remove()

@@ -26,6 +26,15 @@
       });
     });
   }
+  const reveal = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    const folded = target.tagName === "ARTICLE" ? target.querySelector("details.cell") : target.closest("details");
+    if (folded) folded.open = true;
+    target.scrollIntoView();
+  };
+  window.addEventListener("hashchange", reveal);
+  reveal();
   let opened = [];
   window.addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll("details.print:not([open])")];

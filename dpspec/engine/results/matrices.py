@@ -1,0 +1,151 @@
+"""The cells of a matrix as one thing: which axes vary, what each cell is called, and series joined across cells.
+
+An axis is a dotted place in the spec. Only those that vary are named, each by the last piece of its place, or by as
+much of it as tells it from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from dpspec.contract import FrozenMap, Json, Series
+from dpspec.errors import UsageError
+
+#: The column of a joined series that says which cell a row is of, where no column of its own is called so.
+AUDIT = "audit"
+
+
+class Cell(Protocol):
+    """What is read of an audit here. cell: by dotted places, what its matrix sets; empty for one that is no cell."""
+
+    @property
+    def name(self) -> str:
+        """The audit's name, which ends with the cell's values in brackets."""
+
+    @property
+    def source(self) -> str:
+        """The file of its spec."""
+
+    @property
+    def cell(self) -> FrozenMap:
+        """By dotted places, what its matrix sets; empty for an audit that is no cell."""
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Its curves and tables."""
+
+
+A = TypeVar("A", bound=Cell)
+
+
+@dataclass(frozen=True)
+class Matrix(Generic[A]):
+    """Two or more cells of one spec. axes: the places that vary, with their short names; ``audits`` in their order.
+
+    numbers: the indices of the audits in the result.
+    """
+
+    name: str
+    axes: Mapping[str, str]
+    audits: tuple[A, ...]
+    numbers: tuple[int, ...]
+
+    def values(self, audit: Cell) -> dict[str, Json]:
+        """A cell's values by the axes' short names; None where the cell leaves what the spec says."""
+        return {name: audit.cell.get(place) for place, name in self.axes.items()}
+
+
+def matrices(every: Sequence[A], origins: Sequence[str]) -> tuple[Matrix[A], ...]:
+    """The matrices among audits, in the order of their first cells; a single cell is none.
+
+    origins: for every audit the file of the result that it is from; cells of several are no matrix.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, (audit, origin) in enumerate(zip(every, origins, strict=True)):
+        if audit.cell:
+            groups.setdefault((origin, audit.source, base_name(audit)), []).append(number)
+    found = []
+    for (_, _, name), numbers in groups.items():
+        audits = tuple(every[number] for number in numbers)
+        if len(audits) > 1:
+            found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
+    return tuple(found)
+
+
+def axes_of(every: Sequence[A], found: Sequence[Matrix[A]]) -> dict[str, dict[str, Json]]:
+    """For every audit, by its name, the values of the axes of its matrix; empty for one that is in none."""
+    of: dict[str, dict[str, Json]] = {audit.name: {} for audit in every}
+    for matrix in found:
+        of.update((audit.name, matrix.values(audit)) for audit in matrix.audits)
+    return of
+
+
+def joined_series(every: Sequence[A], found: Sequence[Matrix[A]], name: str) -> Series:
+    """The series of this name of all audits as one: a column for the audit, one for each axis, and its own.
+
+    found: the matrices of the audits. A column that only some audits have is None in the others' rows. Its rigor is the
+    weakest of any, its privacy the strictest, and a column holds bounds where it does in all. Raises
+    ``UsageError`` where no audit has such a series, naming those that there are.
+    """
+    held = [(audit, series) for audit in every for series in audit.series if series.name == name]
+    if not held:
+        names = dict.fromkeys(series.name for audit in every for series in audit.series)
+        raise UsageError(f"no audit has a series {name!r}; there are: {', '.join(names) or 'none'}")
+    axes = axes_of(every, found)
+    first = held[0][1]
+    own = dict.fromkeys(column for _, series in held for column in series.columns)
+    varying = [axis for axis in dict.fromkeys(a for audit, _ in held for a in axes[audit.name]) if axis not in own]
+    columns: dict[str, list[Json]] = {column: [] for column in (AUDIT, *varying, *own)}
+    for audit, series in held:
+        rows = max(map(len, series.columns.values()), default=0)
+        if AUDIT not in own:
+            columns[AUDIT] += [audit.name] * rows
+        for axis in varying:
+            columns[axis] += [axes[audit.name].get(axis)] * rows
+        for column in own:
+            columns[column] += list(series.columns.get(column, [None] * rows))
+    return Series(
+        name=name,
+        title=first.title,
+        columns=FrozenMap(columns),
+        units=FrozenMap({**dict.fromkeys(columns, ""), **first.units}),
+        rigor=max((series.rigor for _, series in held), key=_RIGOR.index),
+        source="; ".join(dict.fromkeys(series.source for _, series in held)),
+        privacy=max((series.privacy for _, series in held), key=_PRIVACY.index),
+        bounds=FrozenMap(
+            {key: side for key, side in first.bounds.items() if all(_bounds(s, key, side) for _, s in held)}
+        ),
+    )
+
+
+def _bounds(series: Series, column: str, side: Json) -> bool:
+    """Whether a column of a series, if it has it, holds bounds of this side."""
+    return column not in series.columns or series.bounds.get(column) == side
+
+
+#: A joined series is worth what the weakest of its parts is, and as private as the most private one.
+_RIGOR = ("certified", "theorem", "statistical", "approximate")
+_PRIVACY = ("public", "data-dependent", "per-record")
+
+
+def base_name(audit: Cell) -> str:
+    """The name of the spec that a cell is of: what stands before the cell's own values."""
+    return audit.name.partition("[")[0] or audit.name
+
+
+def _axes(audits: Sequence[Cell]) -> dict[str, str]:
+    places = list(dict.fromkeys(place for audit in audits for place in audit.cell))
+    varying = [place for place in places if len({repr(audit.cell.get(place)) for audit in audits}) > 1] or places
+    return {place: _short(place, varying) for place in varying}
+
+
+def _short(place: str, places: Sequence[str]) -> str:
+    """As many last pieces of a place as no other place ends with."""
+    pieces = place.split(".")
+    for count in range(1, len(pieces)):
+        end = pieces[-count:]
+        if not any(other != place and other.split(".")[-count:] == end for other in places):
+            return ".".join(end)
+    return place

@@ -1,0 +1,126 @@
+"""A matrix as one in the terminal and on the page: cells by what varies, one table, one figure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support import results as factory
+
+from dpspec.contract import FrozenMap
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.reporters.formats import brief
+from dpspec.reporters.html.page import render
+from dpspec.reporters.view import cells
+
+
+def cell(values: dict[str, object], upper: float | None = 2.5, **changes: object) -> AuditResult:
+    name = ", ".join(map(str, values.values()))
+    verdict = factory.verdict("main", upper=upper, **changes)
+    at = FrozenMap({f"mechanism.{key}": value for key, value in values.items()})
+    return factory.audit(f"sweep[{name}]", cell=at, verdicts=(verdict,), notes=())
+
+
+def grid(**axes: tuple[object, ...]) -> Result:
+    """A product of two axes, with upper bounds 1, 2, 3, ... in their order."""
+    (first, ones), (second, others) = axes.items()
+    pairs = [(one, other) for one in ones for other in others]
+    return factory.result(*(cell({first: a, second: b}, upper=1.0 + i) for i, (a, b) in enumerate(pairs)))
+
+
+def test_the_terminal_names_cells_by_what_varies_in_one_table() -> None:
+    result = grid(noise=(0.5, 1.0), k=(1, 8))
+    lines = brief.render(result).splitlines()
+    assert lines[:5] == [
+        "sweep, 4 cells",
+        "  noise  k  main             conformance",
+        "  0.5    1  proved [0.4, 1]  not-run",
+        "  0.5    8  proved [0.4, 2]  not-run",
+        "  1      1  proved [0.4, 3]  not-run",
+    ]
+
+
+def test_a_cell_that_is_not_as_expected_is_marked_there_and_told_in_full_below() -> None:
+    result = factory.result(cell({"k": 1}), cell({"k": 8}, verdict="open", expected=False))
+    text = brief.render(result)
+    assert "8  open [0.4, 2.5], NOT AS EXPECTED" in text
+    assert "Not as expected: sweep, k=8 (sweep[8])" in text
+    assert "Not as expected: sweep, k=1" not in text
+
+
+def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
+    result = factory.result(*(cell({"noise": i, "description": "x" * 30}) for i in range(200)))
+    wide, narrow = (brief.render(result, width=width).splitlines() for width in (80, 36))
+    assert len(wide) <= 220
+    assert "  noise=7: 1 proved; not-run, as" in narrow
+
+
+def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
+    (matrix,) = grid(k=(1, 8), noise=(0.5, 1.0, 2.0)).matrices
+    drawn = cells.across(matrix)
+    assert drawn is not None
+    assert (drawn.x, drawn.claim, drawn.claimed) == ("noise", "main", 3.0)
+    assert [(curve.label, [(x, high) for x, _, high in curve.points]) for curve in drawn.curves] == [
+        ("k=1", [(0.5, 1.0), (1.0, 2.0), (2.0, 3.0)]),
+        ("k=8", [(0.5, 4.0), (1.0, 5.0), (2.0, 6.0)]),
+    ]
+
+
+def test_two_axes_without_numbers_are_shaded_by_the_share_of_the_largest() -> None:
+    (matrix,) = grid(kind=("a", "b"), other=("x", "y")).matrices
+    assert cells.across(matrix) is None
+    shades = cells.shaded(matrix)
+    assert shades is not None
+    assert shades.head == ("x", "y")
+    assert shades.rows == (("a", (("1", 0.25), ("2", 0.5))), ("b", (("3", 0.75), ("4", 1.0))))
+
+
+def test_many_lines_are_shaded_too() -> None:
+    (matrix,) = grid(k=tuple(range(9)), noise=tuple(range(9))).matrices
+    assert cells.across(matrix) is None
+    assert cells.shaded(matrix) is not None
+
+
+@pytest.mark.parametrize("upper", [None, math.inf, 1e301])
+def test_without_bounds_nothing_is_drawn(upper: float | None) -> None:
+    result = factory.result(*(cell({"k": k}, upper=upper) for k in (1, 2)))
+    (matrix,) = result.matrices
+    assert cells.across(matrix) is None
+    assert cells.shaded(matrix) is None
+    assert "sweep: 2 cells" in render(result)
+
+
+def test_values_that_are_no_numbers_or_far_too_large_are_no_axis() -> None:
+    for values in ((True, False), (10**400, 1), (FrozenMap({"a": 1}), 2)):
+        (matrix,) = factory.result(*(cell({"k": value}) for value in values)).matrices
+        assert cells.across(matrix) is None
+
+
+def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> None:
+    result = factory.result(
+        *(cell({"noise": k}, upper=1.0 + k) for k in range(2)), cell({"noise": 7}, verdict="open", expected=False)
+    )
+    page = render(result)
+    assert '<h2 id="m0-h">sweep: 3 cells</h2>' in page
+    assert page.count("main: epsilon against noise</title>") == 1
+    assert page.count('<details class="print cell">') == 2
+    assert page.count('<details class="print cell" open>') == 1
+    assert "sweep, noise=7</a>" in page
+    assert "S, all cells" in page  # the series that every cell has, joined
+
+
+def test_of_many_cells_single_ones_are_not_drawn_but_their_tables_stand() -> None:
+    few, many = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9))
+    assert 'id="a0-tradeoff-title"' in few
+    assert "a0-tradeoff-title" not in many
+    assert "Figures of single cells are drawn for at most 8 cells" in many
+    tables = [page.count("Table</summary>") / cells for page, cells in ((few, 2), (many, 9))]
+    assert tables[1] > 0.5 * tables[0]
+    assert "Claims are dashed" in few
+    assert "Claims are dashed" not in many
+
+
+def test_hostile_values_of_a_cell_are_escaped() -> None:
+    page = render(factory.result(*(cell({"<script>": f"<b>{k}\x1b[2J"}) for k in range(3))))
+    assert "<b>" not in page.replace("</b>", "").split("application/json")[0]
+    assert "\x1b" not in page
