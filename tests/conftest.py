@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import gc
-=======
->>>>>>> reports
 import os
 import signal
 import sys

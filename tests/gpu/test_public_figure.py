@@ -1,4 +1,4 @@
-"""The public figure of ``specs/cifar``: in small on any machine, whole where there is a GPU and the images are at hand."""
+"""The public figure of ``specs/cifar``: in small on any machine, whole where there are a GPU and the images."""
 
 from __future__ import annotations
 
