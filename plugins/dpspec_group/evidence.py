@@ -136,6 +136,7 @@ def one_run_outcomes(
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
+    present = records + max(attack.share, canaries) * sum(attack.sizes)  # planted ones fill truncated batches as well
     yield dps.Finding(
         quantity="mu",
         value=mu,
@@ -143,7 +144,7 @@ def one_run_outcomes(
         rigor="statistical",
         at=dps.FrozenMap({"group_size": size}),
         scope=evidence.scope,
-        method=f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, records, mu)}",
+        method=f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, present, mu)}",
         source=one_run_curve.SOURCE,
         assumptions=(*coins, _GUESSES),
         confidence=confidence,
@@ -187,7 +188,7 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
         scope=attack.scope(spec, records),
         method=f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
         f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
-        f"{theory.noise_ruled_out(spec.phases, size, records, mu)}",
+        f"{theory.noise_ruled_out(spec.phases, size, records + sum(attack.sizes), mu)}",
         source=order_statistics.SOURCE,
         assumptions=(kit.COINS, _RUNS),
         confidence=spec.audit.confidence,
