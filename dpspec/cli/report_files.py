@@ -84,6 +84,7 @@ def _files_read(loaded: Loaded, key: Path | None) -> set[str]:
     for spec in loaded.specs:
         values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
         found |= {os.path.join(spec.directory, text) for text in _texts(values)}
+        found |= {span.file for span in spec.origin.values()}  # a table of phases, which the values do not name
     return found
 
 

@@ -136,7 +136,8 @@ def one_run_outcomes(
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
-    said = f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, records, mu)}"
+    present = records + max(attack.share, canaries) * sum(attack.sizes)  # planted ones fill truncated batches as well
+    said = f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, present, mu)}"
     yield _mu(mu, size, evidence.scope, said, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
@@ -171,7 +172,7 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     said = (
         f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
         f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
-        f"{theory.noise_ruled_out(spec.phases, size, records, mu)}"
+        f"{theory.noise_ruled_out(spec.phases, size, records + sum(attack.sizes), mu)}"
     )
     rests = (kit.COINS, _RUNS)
     yield _mu(mu, size, attack.scope(spec, records), said, order_statistics.SOURCE, rests, spec.audit.confidence)

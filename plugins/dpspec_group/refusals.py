@@ -131,6 +131,12 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     """Every reason why the attack of a spec with an audit cannot be made."""
     assert spec.audit is not None
     if "scores" in spec.audit.options:
+        if spec.model is not None and isinstance(spec.model.get("initial"), str):
+            yield kit.unsupported(
+                "another program trained and wrote the scores: nobody here chose the weights that it started from",
+                ("model", "initial"),
+                "leave initial out",
+            )
         yield from scores_block.refusals(spec)
         return
     canary = spec.audit.options.get("canary")

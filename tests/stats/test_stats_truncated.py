@@ -115,3 +115,42 @@ def test_too_many_in_common_are_surprising_and_too_few_are_not() -> None:
     assert batch_sampling.overlap(1, 300, 1000, 0.1, fewer=False).p_value < 1e-6
     assert batch_sampling.overlap(1, 0, 1000, 0.1, fewer=False).p_value == 1.0
     assert batch_sampling.overlap(1, 0, 1000, 0.1).p_value < 1e-6
+
+
+def draws(rng: np.random.Generator, always: int) -> npt.NDArray[np.bool_]:
+    """Who is in each of the batches, (STEPS, RECORDS); the first ``always`` records enter each, and stay."""
+    coins = rng.random((STEPS, RECORDS))
+    coins[:, :always] = 0.0
+    ranks = coins.argsort(axis=1).argsort(axis=1)
+    return np.asarray((coins < RATE) & (ranks < CAP))
+
+
+def test_a_record_in_every_batch_is_seen() -> None:
+    rng = np.random.default_rng(3)
+    found = []
+    for always in (1, *[0] * 12):
+        inside = draws(rng, always)
+        sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
+        sums = BatchSums(
+            steps=STEPS, total=int(sizes.sum()), squares=int((sizes**2).sum()), spread=int((counts**2).sum())
+        )
+        run = RunEvidence(sampling_log=SamplingSums(records=RECORDS, batches=(sums,)))
+        checks = run_checks.of_runs([Phase.of(PHASE)], [run])
+        (check,) = [c for c in checks if c.assumption == "sampling" and "inclusions per record" in c.test]
+        found.append(check)
+    assert found[0].p_value < 1e-9
+    assert min(check.p_value for check in found[1:]) > 1e-3
+    assert found[0].detectable is not None
+    assert found[0].measured > (1.0 + found[0].detectable) * found[0].declared
+
+
+def test_the_tail_of_squares_is_above_the_exact_one() -> None:
+    """All counts of two records in four steps; and no power where no count would be surprising."""
+    one = binom.pmf(np.arange(5), 4, 0.3)
+    both = [(a * a + b * b, one[a] * one[b]) for a in range(5) for b in range(5)]
+    for total in range(33):
+        exact = sum(p for squares, p in both if squares >= total)
+        assert batch_sampling.record_squares(2, total, 4, 0.3).p_value >= exact * (1.0 - 1e-9)
+    assert batch_sampling.record_squares(2, 3, 4, 0.3).detectable is None
+    mean = sum(p * squares for squares, p in both)
+    assert batch_sampling.record_squares(2, 3, 4, 0.3).declared == pytest.approx(mean / 2)

@@ -40,7 +40,13 @@ _LARGEST = 2**17
 
 _PLACE = ("mechanism", "phases")
 
-_WHOLE = re.compile(r"[+-]?\d{1,18}")
+#: No key of a phase lies deeper, in pieces of a dotted name.
+_DEEPEST = 8
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+#: What a number is made of; ``float`` takes digits of all alphabets, and underscores.
+_NUMBER = re.compile(r"[0-9.eE+-]+")
 
 _SHAPES = ("linear", "geometric", "cosine")
 
@@ -100,6 +106,13 @@ def _of_table(phases: Node, directory: Path) -> Iterator[Node]:
     names = [name.strip() for name in names]
     if len(set(names)) < len(names) or "" in names:
         raise _WrongError(f"table {quoted(table.value)} must name each of its columns once", table)
+    for name in names:
+        pieces = name.split(".")
+        if len(pieces) > _DEEPEST:
+            raise _WrongError(f"column {quoted(name)} has {len(pieces)} pieces; no key of a phase lies so deep", table)
+        if (whole := next((w for w in names if name.startswith(f"{w}.")), None)) is not None:
+            message = f"columns {quoted(whole)} and {quoted(name)} exclude each other: one is a part of the other"
+            raise _WrongError(message, table)
     if len(lines) > MOST_PHASES:
         raise _WrongError(f"table {quoted(table.value)} has {len(lines)} phases, of at most {MOST_PHASES}", table)
     for number, row in lines:
@@ -124,7 +137,7 @@ def _scalar(text: str) -> str | int | float:
     if _WHOLE.fullmatch(text):
         return int(text)
     try:
-        value = float(text)
+        value = float(text) if _NUMBER.fullmatch(text) else math.nan
     except ValueError:
         return text
     return value if math.isfinite(value) else text

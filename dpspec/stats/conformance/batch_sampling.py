@@ -7,7 +7,8 @@ order that is gone through in what batches have in common.
 
 Truncated ones: a cap that was left out shows in a batch that is larger, another cap or rate in the mean size, and sizes
 that are all alike in their spread. A record that is drawn is one that Poisson sampling would draw too, so that no more
-of an earlier batch come again than there; fewer may, so that what batches have in common is tested from above alone.
+of an earlier batch come again than there; fewer may, so that what batches have in common is tested from above alone. So
+are the records' counts, which find a single record that is drawn far too often.
 """
 
 from __future__ import annotations
@@ -91,6 +92,39 @@ def record_spread(records: int, total: int, total_of_squares: int, steps: int, r
     """
     found = batch_variance(records, total, total_of_squares, steps, rate)
     return replace(found, test="variance of inclusions per record")
+
+
+def record_squares(records: int, total_of_squares: int, steps: int, rate: float) -> Measurement:
+    """Test that no records are drawn more often than by their own coin at each step: ``records`` inclusion counts.
+
+    Where batches are truncated, each count is at most that of the records that entered, Binomial(steps, rate),
+    independently; so is the sum of squares, and p is Chernoff's bound for those. ``measured`` is the mean square.
+    """
+    law = TruncatedSize(steps, rate, steps)
+    return Measurement(
+        test="mean square of inclusions per record, upper tail",
+        declared=law.mean**2 + law.variance,
+        measured=total_of_squares / records,
+        p_value=law.squares(total_of_squares, records),
+        detectable=_detectable_squares(records, steps, rate),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _detectable_squares(records: int, steps: int, rate: float) -> float | None:
+    """The relative excess of the mean square that is rejected with the stated power, spread as it should be."""
+    law = TruncatedSize(steps, rate, steps)
+    mean, deviation = law.moments_of_squares()
+    most = steps * steps / mean
+    least = 1.0 + float(special.ndtri(POWER)) * deviation / (mean * math.sqrt(records))
+
+    def rejects(ratio: float) -> bool:
+        return law.squares(ratio * mean * records, records) <= LEVEL
+
+    if not rejects(most):
+        return None
+    seen = 1.0 if rejects(1.0) else float(optimize.bisect(lambda r: rejects(r) - 0.5, 1.0, most, xtol=1e-3)) + 1e-3
+    return seen + least - 2.0
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,13 @@ def _truncated(drawn: Sequence[tuple[int, BatchSums]], rate: float, cap: int, wh
     patterns = [step_tests.patterns(sums, law) for sums, law in sizes if sums.stretches is not None]
     if patterns:
         yield worst("sampling", patterns, "reported", f"size in stretches and patterns of steps, {where}")
+    counts = [
+        batch_sampling.record_squares(records, batch.spread, batch.steps, rate)
+        for records, batch in drawn
+        if batch.spread is not None
+    ]
+    if counts:
+        yield worst("sampling", counts, "reported", f"inclusions per record, {where}")
     overlaps = [
         batch_sampling.overlap(one.lag, one.common, one.chances, rate, fewer=False)
         for _, batch in drawn

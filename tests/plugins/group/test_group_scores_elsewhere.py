@@ -207,6 +207,7 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "does not go with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
+        (["model={kind: linear, initial: worst-case}"], "unsupported", "model.initial", "nobody here chose"),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "a row for every run"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
         (["audit.scores.score=points"], "data-unreadable", "audit.scores.score", "has no column"),

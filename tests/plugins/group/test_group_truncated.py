@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import dpspec
-from dpspec.contract import FrozenMap, Phase
+from dpspec.accounting import round_up
+from dpspec.contract import Finding, FrozenMap, Phase
 from dpspec.engine.preparing.prepare import check
 from dpspec.errors import UsageError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import samplers
-from dpspec_group import theory
+from dpspec_group import evidence, theory
 
 SPEC = """\
 dpspec: 1
@@ -154,3 +155,29 @@ def test_pieces_of_a_shuffled_epoch_deviate(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(samplers.TruncatedPoisson, "draw", draw)
     (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
     assert audit.conformance.status == "deviates"
+
+
+def test_planted_records_fill_batches_when_noise_is_ruled_out(tmp_path: Path) -> None:
+    """The declared 100 records never fill a batch of 150: with 400 planted ones a record may displace another."""
+    text = """\
+dpspec: 1
+name: ruled-out
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: truncated-poisson, rate: 0.5, max_batch: 150}
+  steps: 4
+data: {kind: declared, records: 100, features: 600, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 1.0}
+threat_model: {access: all-iterates}
+claims: [{id: one, kind: approx-dp, epsilon: 50.0, delta: 1e-5, over: this}]
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}}
+"""
+    (spec,) = load_specs([written(tmp_path, text)], load_catalog()).specs
+    found = list(evidence.one_run_outcomes(spec, 100, 1, ["0" * 200 + "1" * 200]))
+    (mu,) = [f for f in found if isinstance(f, Finding) and f.quantity == "mu"]
+    most = theory.mu_of_all_steps(spec.phases, 1, 500)
+    assert most == pytest.approx(2.0 * theory.mu_of_all_steps(spec.phases, 1, 100))
+    assert f"noise multipliers of {round_up(most / mu.value, 4)} and more" in mu.method
