@@ -141,6 +141,8 @@ def test_a_record_in_every_batch_is_seen() -> None:
     assert found[0].p_value < 1e-9
     assert min(check.p_value for check in found[1:]) > 1e-3
     assert found[0].detectable is not None
+    assert isinstance(found[0].measured, float)
+    assert isinstance(found[0].declared, float)
     assert found[0].measured > (1.0 + found[0].detectable) * found[0].declared
 
 
