@@ -106,9 +106,9 @@ class GroupAudit(dps.Audit):
             threat_model=("adjacency", "access", "group_size"),
             audit_without=("stop",),
         )
-        # Trials from before there were units have other scores, and are not those of this spec.
+        # Trials from before there were units have other scores, and are not those of this spec; seeds stay.
         in_noise = spec.audit is not None and Attack.of(spec).in_noise
-        return dps.FrozenMap({**inputs, "units": "noise"}) if in_noise else inputs
+        return dps.FrozenMap({**inputs, "split": {"units": "noise"}}) if in_noise else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries, once per index, and without; or read the table of scores, where there is one."""
