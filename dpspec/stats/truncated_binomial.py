@@ -87,15 +87,19 @@ class TruncatedSize:
         """A bound on P[a sum of squared distances from the mean <= (``sign`` -1) or >= (+1) ``squares``]."""
         return self._tail(np.square(self._table[0] - self.mean), squares, steps, sign)
 
-    def squares(self, total: float, steps: int) -> float:
-        """A bound on P[a sum of squared sizes >= total]."""
-        return self._tail(np.square(self._table[0]), total, steps, 1.0)
+    def excess(self, total: float, steps: int) -> float:
+        """A bound on P[a sum of max(0, size - mean)^2 >= total]."""
+        return self._tail(self._excess, total, steps, 1.0)
 
-    def moments_of_squares(self) -> tuple[float, float]:
-        """The mean of a squared size, and its deviation."""
-        sizes, logs = self._table
-        mean = float(np.exp(logs) @ np.square(sizes))
-        return mean, math.sqrt(max(0.0, float(np.exp(logs) @ np.square(np.square(sizes) - mean))))
+    def moments_of_excess(self) -> tuple[float, float]:
+        """The mean of max(0, size - mean)^2, and its deviation."""
+        logs = self._table[1]
+        mean = float(np.exp(logs) @ self._excess)
+        return mean, math.sqrt(max(0.0, float(np.exp(logs) @ np.square(self._excess - mean))))
+
+    @cached_property
+    def _excess(self) -> Array:
+        return np.square(np.maximum(self._table[0] - self.mean, 0.0))
 
     def size(self, total: float, steps: int) -> float:
         """The mean size of some batches."""

@@ -73,11 +73,14 @@ class BatchLog:
         sizes = np.array(self._sizes, dtype=np.int64)
         law = batch_sampling.BatchSize(self._records, self._rate)
         spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
+        above = None if self._counts is None else batch_sampling.excess(self._counts, len(sizes) * self._rate)
         return BatchSums(
             steps=len(sizes),
             total=int(sizes.sum()),
             squares=int((sizes**2).sum()),
             spread=spread,
+            above=above,
+            most=self.most_often(),
             sizes=step_tests.summary(sizes, law) if self._random and len(sizes) else None,
             again=tuple(CommonAtStep(lag, *told) for lag, told in self._again.items() if told[1]),
             overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),

@@ -8,7 +8,7 @@ order that is gone through in what batches have in common.
 Truncated ones: a cap that was left out shows in a batch that is larger, another cap or rate in the mean size, and sizes
 that are all alike in their spread. A record that is drawn is one that Poisson sampling would draw too, so that no more
 of an earlier batch come again than there; fewer may, so that what batches have in common is tested from above alone. So
-are the records' counts, which find a single record that is drawn far too often.
+are the records' counts, of these batches and of those of a fixed size: they find records that are drawn too often.
 """
 
 from __future__ import annotations
@@ -94,32 +94,66 @@ def record_spread(records: int, total: int, total_of_squares: int, steps: int, r
     return replace(found, test="variance of inclusions per record")
 
 
-def record_squares(records: int, total_of_squares: int, steps: int, rate: float) -> Measurement:
-    """Test that no records are drawn more often than by their own coin at each step: ``records`` inclusion counts.
+def most_inclusions(records: int, most: int, steps: int, rate: float) -> Measurement:
+    """Test that no single record is drawn more often than at ``rate``; ``most``: the largest of all ``records`` counts.
 
-    Where batches are truncated, each count is at most that of the records that entered, Binomial(steps, rate),
-    independently; so is the sum of squares, and p is Chernoff's bound for those. ``measured`` is the mean square.
+    Each is Binomial(steps, rate), or where batches are truncated at most that: p = records P[Bin >= most], at most 1.
+    ``measured`` is the realised rate of that record.
     """
-    law = TruncatedSize(steps, rate, steps)
     return Measurement(
-        test="mean square of inclusions per record, upper tail",
-        declared=law.mean**2 + law.variance,
-        measured=total_of_squares / records,
-        p_value=law.squares(total_of_squares, records),
-        detectable=_detectable_squares(records, steps, rate),
+        test="inclusions of the record drawn most often, binomial, Bonferroni",
+        declared=rate,
+        measured=most / steps,
+        p_value=min(1.0, records * binomial.at_least(min(most, steps), steps, rate)),
+        detectable=_detectable_most(records, steps, rate),
     )
 
 
 @lru_cache(maxsize=1024)
-def _detectable_squares(records: int, steps: int, rate: float) -> float | None:
-    """The relative excess of the mean square that is rejected with the stated power, spread as it should be."""
+def _detectable_most(records: int, steps: int, rate: float) -> float | None:
+    """How much more often than at ``rate`` one record is drawn that is rejected with the stated power."""
+    if not 0.0 < rate < 1.0:
+        return None
+    high = _tails(steps, rate, LEVEL / records)[1]
+    if high > steps:
+        return None
+    return float(special.betaincinv(high, steps - high + 1, POWER)) / rate - 1.0
+
+
+def excess(counts: npt.ArrayLike, mean: float) -> float:
+    """The sum over records of max(0, N - mean)^2 of their numbers of inclusions N: what :func:`record_excess` tests."""
+    return float(np.square(np.maximum(np.asarray(counts, dtype=np.float64) - mean, 0.0)).sum())
+
+
+def record_excess(records: int, above: float, steps: int, rate: float) -> Measurement:
+    """Test that no records are drawn more often than at ``rate``: ``above`` is the :func:`excess` of their inclusions.
+
+    f(N) = max(0, N - steps rate)^2 grows with N. In batches of a fixed size the counts are negatively associated, each
+    Binomial(steps, rate) with rate = size / records (Joag-Dev & Proschan 1983, Theorem 2.11 and P2, P6, P7): the
+    mean of the product of their exp(s f(N)), s > 0, is at most the product of the means. In truncated batches no count
+    is above that of the record's own coins, which are independent. So p, Chernoff's bound for independent counts, holds
+    for both; what is left out at the ends of their law is charged. ``measured`` is the mean of f.
+    """
     law = TruncatedSize(steps, rate, steps)
-    mean, deviation = law.moments_of_squares()
-    most = steps * steps / mean
+    return Measurement(
+        test="excess of inclusions per record, upper tail",
+        declared=law.moments_of_excess()[0],
+        measured=above / records,
+        p_value=law.excess(above, records),
+        detectable=_detectable_excess(records, steps, rate),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
+    """How much larger a mean of f is rejected with the stated power, spread as it should be; None where none is."""
+    law = TruncatedSize(steps, rate, steps)
+    mean, deviation = law.moments_of_excess()
+    most = (steps - law.mean) ** 2 / mean
     least = 1.0 + float(special.ndtri(POWER)) * deviation / (mean * math.sqrt(records))
 
     def rejects(ratio: float) -> bool:
-        return law.squares(ratio * mean * records, records) <= LEVEL
+        return law.excess(ratio * mean * records, records) <= LEVEL
 
     if not rejects(most):
         return None

@@ -254,11 +254,14 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
     epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
     lags = [lag for lag in epoch if lag < min(length, total)]
     random = part.varies and 0.0 < rate < 1.0
+    above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
     return BatchSums(
         steps=length,
         total=length * size,
         squares=round(length * (size * size + variance)),
-        spread=round(spread),
+        spread=max(round(spread), math.ceil(above)),
+        above=above,
+        most=math.ceil(length * rate),
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,

@@ -65,6 +65,8 @@ def _poisson(drawn: Sequence[tuple[int, BatchSums]], rate: float, where: str) ->
     ]
     if spreads:
         yield worst("sampling", spreads, "reported", f"inclusions per record, {where}")
+    if 0.0 < rate < 1.0:
+        yield _most(drawn, [rate] * len(drawn), where)
     yield from _overlaps([batch for _, batch in drawn], [rate] * len(drawn), where)
 
 
@@ -88,13 +90,8 @@ def _truncated(drawn: Sequence[tuple[int, BatchSums]], rate: float, cap: int, wh
     patterns = [step_tests.patterns(sums, law) for sums, law in sizes if sums.stretches is not None]
     if patterns:
         yield worst("sampling", patterns, "reported", f"size in stretches and patterns of steps, {where}")
-    counts = [
-        batch_sampling.record_squares(records, batch.spread, batch.steps, rate)
-        for records, batch in drawn
-        if batch.spread is not None
-    ]
-    if counts:
-        yield worst("sampling", counts, "reported", f"inclusions per record, {where}")
+    yield _excess(drawn, [rate] * len(drawn), where)
+    yield _most(drawn, [rate] * len(drawn), where)
     overlaps = [
         batch_sampling.overlap(one.lag, one.common, one.chances, rate, fewer=False)
         for _, batch in drawn
@@ -117,7 +114,40 @@ def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None,
     yield exact("sampling", "batch sizes", "reported", right, sizes[0], realised, f"batch size, {where}")
     if batch_size is not None:
         rates = [batch_size / records for records, _ in drawn]
+        if all(0.0 < rate < 1.0 for rate in rates):
+            yield _excess(drawn, rates, where)
+            yield _most(drawn, rates, where)
         yield from _overlaps([batch for _, batch in drawn], rates, where)
+
+
+#: Why a run does not tell how often its records were drawn.
+_UNTOLD = "no trial tells of it: it was cut short, or is of an earlier version"
+
+
+def _excess(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
+    """Whether records are drawn more often than at their rates."""
+    note = f"inclusions per record, {where}"
+    counts = [
+        batch_sampling.record_excess(records, batch.above, batch.steps, rate)
+        for (records, batch), rate in zip(drawn, rates, strict=True)
+        if batch.above is not None
+    ]
+    if not counts:
+        return abstaining("sampling", "excess of inclusions per record", "reported", note, _UNTOLD)
+    return worst("sampling", counts, "reported", note)
+
+
+def _most(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
+    """Whether one record is."""
+    note = f"the record drawn most often, {where}"
+    counts = [
+        batch_sampling.most_inclusions(records, batch.most, batch.steps, rate)
+        for (records, batch), rate in zip(drawn, rates, strict=True)
+        if batch.most is not None
+    ]
+    if not counts:
+        return abstaining("sampling", "inclusions of the record drawn most often", "reported", note, _UNTOLD)
+    return worst("sampling", counts, "reported", note)
 
 
 def _overlaps(batches: Sequence[BatchSums], rates: Sequence[float], where: str) -> Iterator[Check]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.batch_sampling import common_divergence
+from dpspec.stats.conformance import batch_sampling
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
@@ -35,7 +35,8 @@ class SamplingLog(Observer):
 
     inclusions: (records,) int64, in how many batches each record was. sizes: the batch size of each step.
     repeats: how often a record was drawn that was in the batch already.
-    spreads: per phase that was completed, the sum over records of its squared number of inclusions.
+    spreads: per phase that was completed, the sum over records of its squared number of inclusions; above: that of the
+        squares by which these exceed the declared mean. most: the largest of these numbers.
     overlaps: (phases, lags, 2) int64: how many of a batch's records were also in the batch ``lag`` steps before, and
         how many that batch held.
     again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
@@ -45,16 +46,24 @@ class SamplingLog(Observer):
     sizes: list[int]
     repeats: int
     spreads: list[int]
+    above: list[float]
+    most: list[int]
     overlaps: Tensor
     again: list[dict[int, tuple[int, int, int]]]
     _before: Tensor
 
     def __init__(
-        self, records: int, phases: Sequence[int] = (), lags: Sequence[int] = (), rates: Sequence[float] = ()
+        self,
+        records: int,
+        phases: Sequence[int] = (),
+        lags: Sequence[int] = (),
+        rates: Sequence[float] = (),
+        means: Sequence[float] = (),
     ) -> None:
-        """``records``: real and planted ones together. ``phases``: the steps of each, and ``rates`` their rates of
-        inclusion; ``lags``: which batches to compare."""
-        self._rates = list(rates)
+        """``records``: real and planted ones together. ``phases``: the steps of each, ``rates`` their rates of
+        inclusion, ``means`` how often a record is drawn in them on average, at most; ``lags``: which batches to
+        compare."""
+        self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records
         self._phases = max(1, len(phases))
@@ -72,6 +81,9 @@ class SamplingLog(Observer):
         self._overlap(once)
         if len(self.sizes) in self._ends:
             here = self.inclusions - self._before
+            if len(self.spreads) < len(self._means):
+                self.above.append(batch_sampling.excess(here.numpy(), self._means[len(self.spreads)]))
+            self.most.append(int(here.max()) if len(here) else 0)
             self.spreads.append(int((here * here).sum()))
             self._before = self.inclusions.clone()
 
@@ -93,7 +105,8 @@ class SamplingLog(Observer):
         if phase >= len(self._rates) or not 0.0 < self._rates[phase] < 1.0:
             return
         rate, (most, of, tried) = self._rates[phase], self.again[phase].get(lag, (0, 0, 0))
-        worse = common_divergence(common, chances, rate) > common_divergence(most, of, rate)
+        now = batch_sampling.common_divergence(common, chances, rate)
+        worse = now > batch_sampling.common_divergence(most, of, rate)
         self.again[phase][lag] = (common, chances, tried + 1) if worse else (most, of, tried + 1)
 
     def state(self) -> Memory:
@@ -103,6 +116,8 @@ class SamplingLog(Observer):
             "sizes": np.array(self.sizes, dtype=np.int64),
             "repeats": np.array(self.repeats),
             "spreads": np.array(self.spreads, dtype=np.int64),
+            "above": np.array(self.above, dtype=np.float64),
+            "most": np.array(self.most, dtype=np.int64),
             "overlaps": self.overlaps.numpy().copy(),
             "again": np.array(
                 [(phase, lag, *found) for phase, lags in enumerate(self.again) for lag, found in lags.items()],
@@ -120,6 +135,8 @@ class SamplingLog(Observer):
         self._before = torch.tensor(state.get("before", none))
         self.sizes = [int(n) for n in state.get("sizes", ())]
         self.spreads = [int(n) for n in state.get("spreads", ())]
+        self.above = [float(n) for n in state.get("above", ())]
+        self.most = [int(n) for n in state.get("most", ())]
         self.repeats = int(state.get("repeats", 0))
         self.overlaps = torch.tensor(state.get("overlaps", np.zeros((self._phases, len(self.lags), 2), dtype=np.int64)))
         self.again = [{} for _ in range(self._phases)]

@@ -59,7 +59,8 @@ class RunLogs:
         self.schedule = Schedule.of(job.phases, records)
         steps = [phase.steps for phase in self.schedule.phases]
         rates = [phase.sampler.inclusion for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates)
+        means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -241,10 +242,17 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             total=int(sizes.sum()),
             squares=int((sizes**2).sum()),
             spread=log.spreads[index] if index < len(log.spreads) else None,
+            above=log.above[index] if index < len(log.above) == len(log.spreads) else None,
+            most=log.most[index] if index < len(log.most) == len(log.spreads) else None,
             sizes=None if law is None else step_tests.summary(sizes, law),
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
         )
+
+
+def _most(sampler: Sampler) -> float:
+    """The rate of inclusion, where batches are truncated that of those who enter."""
+    return sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
 
 
 def _size_law(sampler: Sampler) -> step_tests.Law | None:

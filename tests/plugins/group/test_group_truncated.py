@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -181,3 +183,43 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}
     most = theory.mu_of_all_steps(spec.phases, 1, 500)
     assert most == pytest.approx(2.0 * theory.mu_of_all_steps(spec.phases, 1, 100))
     assert f"noise multipliers of {round_up(most / mu.value, 4)} and more" in mu.method
+
+
+def always_one(coins: torch.Tensor) -> torch.Tensor:
+    coins[7] = 0.0
+    return coins
+
+
+def two_rates(coins: torch.Tensor) -> torch.Tensor:
+    coins[: len(coins) // 2] /= 1.5
+    coins[len(coins) // 2 :] /= 0.5
+    return coins
+
+
+@pytest.mark.parametrize("favour", [always_one, two_rates])
+@pytest.mark.parametrize("scheme", ["fixed", "truncated-poisson", "poisson"])
+def test_records_that_are_drawn_too_often_deviate(
+    scheme: str, favour: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(self: Any, generator: torch.Generator) -> torch.Tensor:
+        coins = favour(torch.rand(self.records, generator=generator, dtype=torch.float64))
+        if scheme == "fixed":
+            return coins.argsort()[: self.batch_size].sort().values
+        order = coins.argsort(stable=True)[: getattr(self, "max_batch", self.records)]
+        return order[coins[order] < self.rate].sort().values
+
+    sampling = {
+        "fixed": "{scheme: fixed, batch_size: 20}",
+        "truncated-poisson": "{scheme: truncated-poisson, rate: 0.1, max_batch: 28}",
+        "poisson": "{scheme: poisson, rate: 0.1}",
+    }
+    names = {"fixed": "FixedSize", "truncated-poisson": "TruncatedPoisson", "poisson": "Poisson"}
+    monkeypatch.setattr(getattr(samplers, names[scheme]), "draw", draw)
+    text = (
+        (SPEC[: SPEC.index("  - {id: three")] + AUDIT)
+        .replace(sampling["truncated-poisson"], sampling[scheme])
+        .replace("[1, 3]", "1")
+    )
+    text = text.replace("steps: 100", "steps: 200").replace(", over: this", "")
+    (audit,) = dpspec.run(written(tmp_path, text), store=tmp_path / "store").audits
+    assert audit.conformance.status == "deviates"

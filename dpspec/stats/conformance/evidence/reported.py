@@ -45,13 +45,17 @@ class BatchSums(Record):
     """The batches of one phase.
 
     total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
-    numbers of inclusions; None of a phase that was cut short. sizes: what single steps drew, under Poisson sampling.
+    numbers of inclusions; above: that of the squares by which these exceed their mean (``batch_sampling.excess``);
+    most: the largest number. None, all three, of a phase that was cut short. sizes: what single steps drew, under
+    Poisson sampling.
     """
 
     steps: Count
     total: Count
     squares: Count
     spread: Count | None = None
+    above: Amount | None = None
+    most: Count | None = None
     sizes: StepSums | None = None
     again: tuple[CommonAtStep, ...] = ()
     overlaps: tuple[Common, ...] = ()
@@ -85,9 +89,18 @@ class SamplingSums(Record):
                 return f"batches[{number}].total must be at most {self.records} times the steps, got {batch.total}"
             if not self.repeats and batch.sizes is not None and batch.sizes.most.value > self.records:
                 return f"batches[{number}].sizes.most must be at most {self.records}, got {batch.sizes.most.value}"
+            if batch.above is not None and not (batch.spread is not None and batch.above <= batch.spread):
+                return f"batches[{number}].above must be at most spread, got {batch.above}"
+            if batch.most is not None and not self._likely(batch, batch.most):
+                return f"batches[{number}].most must be the largest count with the other sums, got {batch.most}"
             if batch.spread is not None and not batch.total**2 <= batch.spread * self.records:
                 return f"batches[{number}].spread must be that of {batch.total} inclusions, got {batch.spread}"
         return None
+
+    def _likely(self, batch: BatchSums, most: int) -> bool:
+        """Whether so many inclusions of one record can be the most."""
+        squares = batch.spread is not None and most**2 <= batch.spread
+        return squares and batch.total <= self.records * most and (self.repeats > 0 or most <= batch.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
