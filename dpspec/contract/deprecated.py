@@ -108,7 +108,7 @@ MOVED: Mapping[str, str] = {
     "dpspec.stats.onerun": "dpspec.stats.attacks.one_run",
     "dpspec.stats.onerun_curve": "dpspec.stats.attacks.one_run_curve",
     "dpspec.stats.power": "dpspec.stats.attacks.attack_power",
-    "dpspec.stats.sampling": "dpspec.stats.conformance.batch_sampling",
+    "dpspec.stats.sampling": "dpspec.stats.conformance.sampling",
     "dpspec.stats.scores": "dpspec.stats.attacks.scores",
     "dpspec.stats.sequential": "dpspec.stats.attacks.sequential",
     "dpspec.stats.steps": "dpspec.stats.conformance.step_tests",

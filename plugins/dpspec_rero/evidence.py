@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.stats import utility
-from dpspec.stats.conformance import batch_sampling, noise_size, run_checks
+from dpspec.stats.conformance import noise_size, run_checks, sampling
 from dpspec.stats.conformance.evidence.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats.conformance.measurement import Measurement, check
 from dpspec.training.loop.learning_rates import updates_invertible
@@ -141,7 +141,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
             chances = sum(run.records * phase.steps for run in runs)
             # What some runs tell of and others do not, those have none of.
             drawn = sum(run.included[number] for run in runs if run.included is not None)
-            measured = batch_sampling.inclusions(drawn, chances, phase.rate())
+            measured = sampling.inclusions(drawn, chances, phase.rate())
             yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
 
 

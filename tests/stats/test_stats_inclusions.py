@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from dpspec.contract import Check, FrozenMap, Phase
-from dpspec.stats.conformance import batch_sampling, expectations, run_checks
+from dpspec.stats.conformance import expectations, run_checks, sampling
 from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence.run import RunEvidence
 
@@ -46,7 +46,7 @@ def the_check(inside: Inside, phase: FrozenMap, *, told: bool = True, note: str 
         total=int(sizes.sum()),
         squares=int((sizes**2).sum()),
         spread=int((counts**2).sum()),
-        above=batch_sampling.excess(counts, len(sizes) * 0.1) if told else None,
+        above=sampling.excess(counts, len(sizes) * 0.1) if told else None,
         most=int(counts.max()) if told else None,
     )
     run = RunEvidence(sampling_log=SamplingSums(records=inside.shape[1], batches=(sums,)))
@@ -107,11 +107,11 @@ def test_a_record_that_is_drawn_somewhat_more_often_is_seen(draw: Callable[..., 
 
 def test_the_most_of_all_is_exact_for_one_record() -> None:
     for most in range(8):
-        found = batch_sampling.most_inclusions(1, most, 7, 0.3)
+        found = sampling.most_inclusions(1, most, 7, 0.3)
         assert found.p_value == pytest.approx(binom.sf(most - 1, 7, 0.3))
-    assert batch_sampling.most_inclusions(5, 3, 3, 0.3).p_value == pytest.approx(5 * 0.3**3)
-    assert batch_sampling.most_inclusions(5, 3, 3, 0.3).detectable is None
-    assert batch_sampling.most_inclusions(5, 3, 3, 1.0).p_value == 1.0
+    assert sampling.most_inclusions(5, 3, 3, 0.3).p_value == pytest.approx(5 * 0.3**3)
+    assert sampling.most_inclusions(5, 3, 3, 0.3).detectable is None
+    assert sampling.most_inclusions(5, 3, 3, 1.0).p_value == 1.0
 
 
 def test_the_promised_power_is_there() -> None:
@@ -149,14 +149,14 @@ def weighted(rng: np.random.Generator, uneven: float) -> npt.NDArray[np.float64]
 
 
 def excess_of(rng: np.random.Generator, uneven: float) -> float:
-    return batch_sampling.excess(fixed(weighted(rng, uneven)).sum(axis=0), STEPS * 0.1) / RECORDS
+    return sampling.excess(fixed(weighted(rng, uneven)).sum(axis=0), STEPS * 0.1) / RECORDS
 
 
 @pytest.mark.parametrize(("records", "size", "steps"), [(3, 1, 4), (4, 2, 3), (3, 2, 5), (5, 2, 2)])
 def test_the_tail_is_above_that_of_all_batches_of_a_fixed_size(records: int, size: int, steps: int) -> None:
     batches = [np.isin(np.arange(records), chosen) for chosen in combinations(range(records), size)]
     rate, chance = size / records, 1.0 / len(batches) ** steps
-    above = sorted(batch_sampling.excess(sum(run), steps * rate) for run in product(batches, repeat=steps))
+    above = sorted(sampling.excess(sum(run), steps * rate) for run in product(batches, repeat=steps))
     assert_tail(above, chance, records, steps, rate)
 
 
@@ -171,19 +171,19 @@ def test_the_tail_is_above_that_of_all_truncated_batches(records: int, cap: int,
             chance = rate ** len(inside) * (1.0 - rate) ** (records - len(inside))
             law[key] = law.get(key, 0.0) + chance / len(kept)
     runs = [
-        (batch_sampling.excess(np.sum(run, axis=0), steps * rate), float(np.prod([law[batch] for batch in run])))
+        (sampling.excess(np.sum(run, axis=0), steps * rate), float(np.prod([law[batch] for batch in run])))
         for run in product(law, repeat=steps)
     ]
     for total in sorted({above for above, _ in runs}):
         exact = sum(chance for above, chance in runs if above >= total - 1e-9)
-        assert batch_sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
+        assert sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
 
 
 def assert_tail(above: Sequence[float], chance: float, records: int, steps: int, rate: float) -> None:
-    assert batch_sampling.record_excess(records, above[0], steps, rate).p_value == pytest.approx(1.0, abs=1e-6)
+    assert sampling.record_excess(records, above[0], steps, rate).p_value == pytest.approx(1.0, abs=1e-6)
     for number, total in enumerate(above):
         exact = chance * (len(above) - number)
-        assert batch_sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
+        assert sampling.record_excess(records, total, steps, rate).p_value >= exact * (1.0 - 1e-9)
 
 
 def test_one_batch_of_a_fixed_size_says_nothing() -> None:
@@ -210,9 +210,9 @@ def test_stored_runs_that_do_not_tell_are_not_tested_and_the_check_says_so() -> 
 )
 def test_p_falls_where_a_record_is_drawn_more_often(counts: list[int], more: int, rate: float) -> None:
     steps = 40
-    before = batch_sampling.record_excess(len(counts), batch_sampling.excess(counts, steps * rate), steps, rate)
+    before = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
     counts[0] += more
-    after = batch_sampling.record_excess(len(counts), batch_sampling.excess(counts, steps * rate), steps, rate)
+    after = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
     assert after.p_value <= before.p_value * (1.0 + 1e-6)
     assert 0.0 <= after.p_value <= 1.0
 

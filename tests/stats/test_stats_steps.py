@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats.conformance import batch_sampling, martingale, step_tests
-from dpspec.stats.conformance.batch_sampling import BatchSize
+from dpspec.stats.conformance import martingale, sampling, step_tests
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.steps import LEAST_STEPS, StepSums
 from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_size import StepNoise, quietest_step
+from dpspec.stats.conformance.sampling import BatchSize
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 LAWS = [
@@ -202,17 +202,17 @@ def test_a_batch_that_returns_is_seen_at_its_step() -> None:
     for _ in range(2000):
         earlier = rng.binomial(500, 0.05, 30)
         common = rng.binomial(earlier, 0.05)
-        worst = max(range(30), key=lambda t: batch_sampling.common_divergence(common[t], earlier[t], 0.05))
-        test = batch_sampling.overlap_at_a_step(1, int(common[worst]), int(earlier[worst]), 0.05, 30)
+        worst = max(range(30), key=lambda t: sampling.common_divergence(common[t], earlier[t], 0.05))
+        test = sampling.overlap_at_a_step(1, int(common[worst]), int(earlier[worst]), 0.05, 30)
         found.append(test.p_value)
     for level in (0.2, 0.05, 0.01):
         assert (np.array(found) <= level).mean() <= level
-    again = batch_sampling.overlap_at_a_step(3, 25, 25, 0.05, 10_000)
+    again = sampling.overlap_at_a_step(3, 25, 25, 0.05, 10_000)
     assert again.p_value < 1e-20
     assert again.detectable == pytest.approx(19.0)
-    assert batch_sampling.overlap_at_a_step(3, 4, 4, 0.05, 10_000).detectable is None
+    assert sampling.overlap_at_a_step(3, 4, 4, 0.05, 10_000).detectable is None
     with pytest.raises(ValueError, match="common"):
-        batch_sampling.overlap_at_a_step(1, 5, 4, 0.05, 10)
+        sampling.overlap_at_a_step(1, 5, 4, 0.05, 10)
 
 
 def test_the_update_of_a_single_step_is_centred() -> None:

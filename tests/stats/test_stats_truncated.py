@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from dpspec.contract import FrozenMap, Phase
-from dpspec.stats.conformance import batch_sampling, run_checks, step_tests
+from dpspec.stats.conformance import run_checks, sampling, step_tests
 from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.truncated_binomial import TruncatedSize
@@ -93,7 +93,7 @@ def test_what_is_said_to_be_detectable_is_detected() -> None:
     law = TruncatedSize(RECORDS, RATE, CAP)
     rng = np.random.default_rng(3)
     total = int(np.minimum(drawn(rng), CAP).sum())
-    promised = batch_sampling.mean_size(STEPS, total, law).detectable
+    promised = sampling.mean_size(STEPS, total, law).detectable
     assert promised is not None
     assert 0.0 < promised < 0.2
     lower = 0.1 * (1.0 - 1.5 * promised)
@@ -101,17 +101,17 @@ def test_what_is_said_to_be_detectable_is_detected() -> None:
     for _ in range(50):
         sizes = np.minimum(drawn(rng, rate=lower), CAP)
         assert sizes.mean() < law.mean
-        rejected += batch_sampling.mean_size(STEPS, int(sizes.sum()), law).p_value <= 1e-6
+        rejected += sampling.mean_size(STEPS, int(sizes.sum()), law).p_value <= 1e-6
     assert rejected >= 48
 
 
 def test_always_full_batches_say_nothing_of_higher_rates() -> None:
     law = TruncatedSize(400, 0.5, 20)
     assert law.detectable(0.0, 100, 1e-6) is None
-    assert batch_sampling.mean_size(100, 2000, law).p_value == 1.0
+    assert sampling.mean_size(100, 2000, law).p_value == 1.0
 
 
 def test_too_many_in_common_are_surprising_and_too_few_are_not() -> None:
-    assert batch_sampling.overlap(1, 300, 1000, 0.1, fewer=False).p_value < 1e-6
-    assert batch_sampling.overlap(1, 0, 1000, 0.1, fewer=False).p_value == 1.0
-    assert batch_sampling.overlap(1, 0, 1000, 0.1).p_value < 1e-6
+    assert sampling.overlap(1, 300, 1000, 0.1, fewer=False).p_value < 1e-6
+    assert sampling.overlap(1, 0, 1000, 0.1, fewer=False).p_value == 1.0
+    assert sampling.overlap(1, 0, 1000, 0.1).p_value < 1e-6

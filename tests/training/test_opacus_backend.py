@@ -17,7 +17,7 @@ from dpspec.contract import FrozenMap, Observer  # noqa: E402
 from dpspec.errors import UsageError  # noqa: E402
 from dpspec.registry.discover import Candidate  # noqa: E402
 from dpspec.registry.loader import build  # noqa: E402
-from dpspec.stats.conformance import batch_sampling  # noqa: E402
+from dpspec.stats.conformance import sampling  # noqa: E402
 from dpspec.testing import BackendSuite  # noqa: E402
 from dpspec.training.canaries import CanaryGroups, SignBlocks  # noqa: E402
 from dpspec.training.loop.native import NativeTrainer  # noqa: E402
@@ -96,7 +96,7 @@ def test_what_each_loader_samples(make_job, sampler, right):
     trainer().train(job)
     found = reported(logs)["sampling_log"]
     (batch,) = found["batches"]
-    rate = batch_sampling.inclusions(batch["total"], 40 * 200, 0.3)
+    rate = sampling.inclusions(batch["total"], 40 * 200, 0.3)
     assert (rate.p_value > 1e-6) == right
     if sampler != "declared-rate":
         assert rate.measured == pytest.approx(0.25, abs=0.025)
@@ -148,7 +148,7 @@ def test_planted_records_do_not_change_the_rate(make_job):
     job = make_job(steps=1500, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=160)
     grown = {"x": np.concatenate([job.x] * 5)[:172], "y": np.concatenate([job.y] * 5)[:172]}
     trainer().train(replace(job, observers=(rates,), **grown))
-    assert batch_sampling.inclusions(rates.drawn, 172 * 1500, 1 / 32).p_value > 1e-6
+    assert sampling.inclusions(rates.drawn, 172 * 1500, 1 / 32).p_value > 1e-6
 
 
 def test_canaries_alone_do_not_make_a_pipeline_deviate(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Phase
-from dpspec.stats.conformance import batch_sampling, step_tests
+from dpspec.stats.conformance import sampling, step_tests
 from dpspec.stats.conformance.evidence.reported import BatchSums, Common, CommonAtStep
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -61,7 +61,7 @@ class BatchLog:
         common, chances = (int((once[places] == earlier).sum()) if len(once) else 0), len(earlier)
         total, of = self._overlaps[lag]
         self._overlaps[lag] = total + common, of + chances
-        surprise = float(batch_sampling.common_divergence(common, chances, self._rate))
+        surprise = float(sampling.common_divergence(common, chances, self._rate))
         most, tried = self._surprise[lag], self._again[lag][2] + 1
         if surprise > most:
             self._surprise[lag], self._again[lag] = surprise, (common, chances, tried)
@@ -71,9 +71,9 @@ class BatchLog:
     def sums(self) -> BatchSums:
         """What is tested of it."""
         sizes = np.array(self._sizes, dtype=np.int64)
-        law = batch_sampling.BatchSize(self._records, self._rate)
+        law = sampling.BatchSize(self._records, self._rate)
         spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
-        above = None if self._counts is None else batch_sampling.excess(self._counts, len(sizes) * self._rate)
+        above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
         return BatchSums(
             steps=len(sizes),
             total=int(sizes.sum()),

@@ -11,7 +11,6 @@ from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.stats.conformance import canary_contributions, run_checks, step_tests
-from dpspec.stats.conformance.batch_sampling import BatchSize
 from dpspec.stats.conformance.evidence.measured import (
     Directions,
     Drift,
@@ -43,6 +42,7 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
 from dpspec.stats.conformance.noise_size import StepNoise
+from dpspec.stats.conformance.sampling import BatchSize
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 

@@ -13,177 +13,13 @@ from itertools import chain
 
 from dpspec.contract import Check, FrozenMap, Json, Phase
 from dpspec.contract.findings import Privacy
-from dpspec.stats.conformance import batch_sampling, canary_contributions, noise_checks, step_tests
+from dpspec.stats.conformance import canary_contributions, noise_checks
 from dpspec.stats.conformance.evidence.measured import ReplayedStep, States
-from dpspec.stats.conformance.evidence.reported import BatchSums, NormSums, SamplingSums
+from dpspec.stats.conformance.evidence.reported import NormSums
 from dpspec.stats.conformance.evidence.run import RunEvidence, read_runs
 from dpspec.stats.conformance.evidence.run import arranged as arranged  # plugins import it from here
-from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
-from dpspec.stats.truncated_binomial import TruncatedSize
-
-
-def _sampling_log(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterator[Check]:
-    """The batches of one phase: rate, sizes, inclusions per record, and independence across steps."""
-    # A run that ended early is told of by its steps.
-    drawn = [(log.records, log.batches[number]) for log in logs if log.batches[number].steps]
-    if not drawn:
-        return
-    where = f"phase {number + 1}"
-    match phase.sampling.scheme:
-        case "poisson":
-            yield from _poisson(drawn, phase.rate(), where)
-        case "truncated-poisson":
-            yield from _truncated(drawn, phase.rate(), int(phase["sampling"]["max_batch"]), where)
-        case "fixed" | "full":
-            yield from _exact_sizes(drawn, phase.sampling.batch_size, where)
-        case scheme:
-            yield abstaining("sampling", "batch sizes", "reported", where, f"no test is made of {scheme} batches")
-
-
-def _poisson(drawn: Sequence[tuple[int, BatchSums]], rate: float, where: str) -> Iterator[Check]:
-    chances = sum(records * batch.steps for records, batch in drawn)
-    included = min(chances, sum(batch.total for _, batch in drawn))  # more only where records are drawn twice
-    yield check("sampling", batch_sampling.inclusions(included, chances, rate), "reported", f"rate, {where}")
-    variances = [
-        batch_sampling.batch_variance(batch.steps, batch.total, batch.squares, records, rate)
-        for records, batch in drawn
-    ]
-    yield worst("sampling", variances, "reported", f"variance of the batch size, {where}")
-    sizes = [
-        (batch.sizes, batch_sampling.BatchSize(records, rate)) for records, batch in drawn if batch.sizes is not None
-    ]
-    if sizes:
-        single = [step_tests.single(sums, law) for sums, law in sizes]
-        yield worst("sampling", single, "reported", f"rate at each step, {where}")
-    patterns = [step_tests.patterns(sums, law) for sums, law in sizes if sums.stretches is not None]
-    if patterns:
-        yield worst("sampling", patterns, "reported", f"rate in stretches and patterns of steps, {where}")
-    spreads = [
-        batch_sampling.record_spread(records, batch.total, batch.spread, batch.steps, rate)
-        for records, batch in drawn
-        if batch.spread is not None
-    ]
-    if spreads:
-        yield worst("sampling", spreads, "reported", f"inclusions per record, {where}")
-    if 0.0 < rate < 1.0:
-        yield _most(drawn, [rate] * len(drawn), where)
-    yield from _overlaps([batch for _, batch in drawn], [rate] * len(drawn), where)
-
-
-def _truncated(drawn: Sequence[tuple[int, BatchSums]], rate: float, cap: int, where: str) -> Iterator[Check]:
-    """Poisson batches with a cap: no batch is larger, and sizes have the law that the cap leaves of a binomial one."""
-    seen = [int(batch.sizes.most.value) for _, batch in drawn if batch.sizes is not None]
-    if seen:
-        largest = max(seen)
-        yield exact("sampling", "largest batch", "reported", largest <= cap, cap, largest, f"cap, {where}", None)
-    if not 0.0 < rate < 1.0:
-        yield abstaining("sampling", "batch sizes", "reported", where, "a truncated batch of all records is no sample")
-        return
-    laws = [(batch, TruncatedSize(records, rate, cap)) for records, batch in drawn]
-    means = [batch_sampling.mean_size(batch.steps, batch.total, law) for batch, law in laws]
-    yield worst("sampling", means, "reported", f"mean batch size, {where}")
-    spreads = [batch_sampling.size_variance(batch.steps, batch.total, batch.squares, law) for batch, law in laws]
-    yield worst("sampling", spreads, "reported", f"variance of the batch size, {where}")
-    sizes = [(batch.sizes, law) for batch, law in laws if batch.sizes is not None]
-    if sizes:
-        yield worst("sampling", [step_tests.single(*one) for one in sizes], "reported", f"size at each step, {where}")
-    patterns = [step_tests.patterns(sums, law) for sums, law in sizes if sums.stretches is not None]
-    if patterns:
-        yield worst("sampling", patterns, "reported", f"size in stretches and patterns of steps, {where}")
-    yield _excess(drawn, [rate] * len(drawn), where)
-    yield _most(drawn, [rate] * len(drawn), where)
-    overlaps = [
-        batch_sampling.overlap(one.lag, one.common, one.chances, rate, fewer=False)
-        for _, batch in drawn
-        for one in batch.overlaps
-        if one.chances
-    ]
-    several = any(batch.steps > 1 for _, batch in drawn)
-    yield from _worst_overlap(overlaps, f"independence across steps, {where}", several)
-
-
-def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None, where: str) -> Iterator[Check]:
-    """Batches of a declared size, or of all records."""
-    sizes = [records if batch_size is None else batch_size for records, _ in drawn]
-    right = all(
-        batch.total == size * batch.steps and batch.squares == size * size * batch.steps
-        for (_, batch), size in zip(drawn, sizes, strict=True)
-    )
-    first = drawn[0][1]
-    realised = first.total / first.steps
-    yield exact("sampling", "batch sizes", "reported", right, sizes[0], realised, f"batch size, {where}")
-    if batch_size is not None:
-        rates = [batch_size / records for records, _ in drawn]
-        if all(0.0 < rate < 1.0 for rate in rates):
-            yield _excess(drawn, rates, where)
-            yield _most(drawn, rates, where)
-        yield from _overlaps([batch for _, batch in drawn], rates, where)
-
-
-#: Why a run does not tell how often its records were drawn.
-_UNTOLD = "no trial tells of it: it was cut short, or is of an earlier version"
-
-
-def _excess(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
-    """Whether records are drawn more often than at their rates."""
-    note = f"inclusions per record, {where}"
-    counts = [
-        batch_sampling.record_excess(records, batch.above, batch.steps, rate)
-        for (records, batch), rate in zip(drawn, rates, strict=True)
-        if batch.above is not None
-    ]
-    if not counts:
-        return abstaining("sampling", "excess of inclusions per record", "reported", note, _UNTOLD)
-    return worst("sampling", counts, "reported", note)
-
-
-def _most(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
-    """Whether one record is."""
-    note = f"the record drawn most often, {where}"
-    counts = [
-        batch_sampling.most_inclusions(records, batch.most, batch.steps, rate)
-        for (records, batch), rate in zip(drawn, rates, strict=True)
-        if batch.most is not None
-    ]
-    if not counts:
-        return abstaining("sampling", "inclusions of the record drawn most often", "reported", note, _UNTOLD)
-    return worst("sampling", counts, "reported", note)
-
-
-def _overlaps(batches: Sequence[BatchSums], rates: Sequence[float], where: str) -> Iterator[Check]:
-    random = [(batch, rate) for batch, rate in zip(batches, rates, strict=True) if 0.0 < rate < 1.0]
-    several = any(batch.steps > 1 for batch, _ in random)
-    steps = [
-        batch_sampling.overlap(one.lag, one.common, one.chances, rate)
-        for batch, rate in random
-        for one in batch.overlaps
-        if one.chances
-    ]
-    yield from _worst_overlap(steps, f"independence across steps, {where}", several)
-    single = [
-        batch_sampling.overlap_at_a_step(one.lag, one.common, one.chances, rate, one.tried)
-        for batch, rate in random
-        for one in batch.again
-        if one.chances
-    ]
-    yield from _worst_overlap(single, f"independence at each step, {where}", several)
-
-
-def _worst_overlap(measurements: Sequence[Measurement], note: str, drawn: bool) -> Iterator[Check]:
-    if measurements:
-        yield worst("sampling", measurements, "reported", note)
-    elif drawn:
-        test, reason = "records in common with earlier batches", "hardly any record was drawn"
-        yield abstaining("sampling", test, "reported", note, reason)
-
-
-def _repeats(logs: Sequence[SamplingSums]) -> Iterator[Check]:
-    """No record stands in a batch twice."""
-    if logs:
-        repeated = sum(log.repeats for log in logs)
-        test = "records drawn twice into one batch"
-        yield exact("sampling", test, "reported", repeated == 0, 0, repeated, detectable=None)
-
+from dpspec.stats.conformance.measurement import abstaining, exact
+from dpspec.stats.conformance.sampling import checks as sampling_checks
 
 #: Float32 gradients clip to the norm within this relative error.
 CLIP_TOLERANCE = 1e-4
@@ -245,8 +81,8 @@ def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy)
     yield from noise_checks.noise_log([run.noise_log for run in runs if run.noise_log is not None])
     sampled = [run.sampling_log for run in runs if run.sampling_log is not None]
     for number, phase in enumerate(phases):
-        yield from _sampling_log(phase, number, sampled)
-    yield from _repeats(sampled)
+        yield from sampling_checks.of_phase(phase, number, sampled)
+    yield from sampling_checks.repeats(sampled)
     norms = _norm_log([run.norm_log for run in runs if run.norm_log is not None])
     replayed = _replayed([run.replayed for run in runs if run.replayed is not None])
     yield from (replace(check, privacy=privacy) for check in chain(norms, replayed))

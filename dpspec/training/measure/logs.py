@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import batch_sampling
+from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
@@ -82,7 +82,7 @@ class SamplingLog(Observer):
         if len(self.sizes) in self._ends:
             here = self.inclusions - self._before
             if len(self.spreads) < len(self._means):
-                self.above.append(batch_sampling.excess(here.numpy(), self._means[len(self.spreads)]))
+                self.above.append(sampling.excess(here.numpy(), self._means[len(self.spreads)]))
             self.most.append(int(here.max()) if len(here) else 0)
             self.spreads.append(int((here * here).sum()))
             self._before = self.inclusions.clone()
@@ -105,8 +105,8 @@ class SamplingLog(Observer):
         if phase >= len(self._rates) or not 0.0 < self._rates[phase] < 1.0:
             return
         rate, (most, of, tried) = self._rates[phase], self.again[phase].get(lag, (0, 0, 0))
-        now = batch_sampling.common_divergence(common, chances, rate)
-        worse = now > batch_sampling.common_divergence(most, of, rate)
+        now = sampling.common_divergence(common, chances, rate)
+        worse = now > sampling.common_divergence(most, of, rate)
         self.again[phase][lag] = (common, chances, tried + 1) if worse else (most, of, tried + 1)
 
     def state(self) -> Memory:

@@ -16,7 +16,7 @@ import torch
 
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import batch_sampling, freshness, noise_size, step_tests
+from dpspec.stats.conformance import freshness, noise_size, sampling, step_tests
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import GroupSums, OutsideNoise, PlantedSums
 from dpspec.stats.conformance.evidence.reported import (
@@ -260,7 +260,7 @@ def _size_law(sampler: Sampler) -> step_tests.Law | None:
     if isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0:
         return TruncatedSize(sampler.records, sampler.rate, sampler.max_batch)
     if independent(sampler) and 0.0 < sampler.inclusion < 1.0:
-        return batch_sampling.BatchSize(sampler.records, sampler.inclusion)
+        return sampling.BatchSize(sampler.records, sampler.inclusion)
     return None
 
 

@@ -45,7 +45,7 @@ class BatchSums(Record):
     """The batches of one phase.
 
     total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
-    numbers of inclusions; above: that of the squares by which these exceed their mean (``batch_sampling.excess``);
+    numbers of inclusions; above: that of the squares by which these exceed their mean (``sampling.excess``);
     most: the largest number. None, all three, of a phase that was cut short. sizes: what single steps drew, under
     Poisson sampling.
     """

@@ -1,0 +1,20 @@
+"""Were batches drawn as declared? Their sizes, how often each record was drawn, and what batches have in common."""
+
+from dpspec.stats.conformance.sampling.overlaps import common_divergence, overlap, overlap_at_a_step
+from dpspec.stats.conformance.sampling.records import excess, most_inclusions, record_excess, record_spread
+from dpspec.stats.conformance.sampling.sizes import BatchSize, batch_variance, inclusions, mean_size, size_variance
+
+__all__ = [
+    "BatchSize",
+    "batch_variance",
+    "common_divergence",
+    "excess",
+    "inclusions",
+    "mean_size",
+    "most_inclusions",
+    "overlap",
+    "overlap_at_a_step",
+    "record_excess",
+    "record_spread",
+    "size_variance",
+]

@@ -1,0 +1,95 @@
+"""Is every batch drawn afresh? Tests of the records that it has in common with earlier ones.
+
+An order that is gone through shows in what batches have in common. A record that a truncated batch keeps is one that
+Poisson sampling would draw too, so that no more of an earlier batch come again than there; fewer may.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy import optimize, special
+
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+
+#: Exponents at which a likelihood ratio against independent batches is tried.
+_TILTS = np.geomspace(0.01, 20.0, 24)
+
+
+def overlap_at_a_step(lag: int, common: int, chances: int, rate: float, tried: int) -> Measurement:
+    """Test that no single batch has too much, or too little, in common with that ``lag`` steps before.
+
+    common, chances: as for :func:`overlap`, of the most surprising of ``tried`` steps. p = 2 tried exp(-chances KL), by
+    Chernoff's bound, which holds for batches of a fixed size too (Hoeffding 1963, Theorem 4).
+    """
+    if not 0 <= common <= chances or chances < 1 or lag < 1 or tried < 1 or not 0.0 < rate < 1.0:
+        raise ValueError(
+            f"need 0 <= common <= chances, lag, tried >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}"
+        )
+    log_level = math.log(LEVEL / (2.0 * tried))
+    again = common_divergence(chances, chances, rate)
+    return Measurement(
+        test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before at a single step",
+        declared=rate,
+        measured=common / chances,
+        p_value=min(1.0, 2.0 * tried * math.exp(-common_divergence(common, chances, rate))),
+        # What the same batch again would be: nothing less is spoken of.
+        detectable=1.0 / rate - 1.0 if -again <= log_level else None,
+    )
+
+
+def common_divergence(common: float, chances: float, rate: float) -> float:
+    """chances KL(common / chances, rate), in nats: how surprising so many records in common are."""
+    if chances <= 0:
+        return 0.0
+    return float(special.rel_entr(common, chances * rate) + special.rel_entr(chances - common, chances * (1.0 - rate)))
+
+
+def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = True) -> Measurement:
+    """Test that batches ``lag`` steps apart are independent: ``common`` of the earlier ones' ``chances`` were in both.
+
+    Given the past, the records that a batch shares with an earlier one are Binomial(size of the earlier, rate) under
+    Poisson sampling, and no more spread out than that in batches of a fixed size (Hoeffding 1963, Theorem 4). So
+    exp(s common) / (1 - rate + rate e^s)^chances is a supermartingale for every s, and twice the inverse of its mean
+    over a grid of s of one sign is a p-value, however sizes and batches follow from the past (Ville). ``measured`` is
+    the rate of inclusion among the earlier batches' records. fewer: whether too few in common are surprising as well.
+    """
+    if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
+        raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
+    return Measurement(
+        test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
+        declared=rate,
+        measured=common / chances,
+        p_value=_betting(common, chances, rate, fewer=fewer),
+        detectable=_detectable_overlap(chances, rate, fewer=fewer),
+    )
+
+
+def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) -> float:
+    p_values = []
+    for s in (_TILTS, -_TILTS) if fewer else (_TILTS,):
+        log_values = s * common - chances * np.log1p(rate * np.expm1(s))
+        p_values.append(2.0 * math.exp(min(0.0, math.log(len(s)) - float(special.logsumexp(log_values)))))
+    return min(1.0, *p_values)
+
+
+@lru_cache(maxsize=1024)
+def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> float | None:
+    """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way."""
+
+    def rejects(shift: float) -> bool:
+        other = rate * (1.0 + shift)
+        deviation = math.sqrt(chances * other * max(0.0, 1.0 - other))
+        surely = chances * other - math.copysign(float(special.ndtri(POWER)) * deviation, shift)
+        return (surely - chances * rate) * shift > 0.0 and _betting(
+            max(0.0, surely), chances, rate, fewer=fewer
+        ) <= LEVEL
+
+    found = []
+    for sign, most in ((-1.0, 1.0), (1.0, (1.0 - rate) / rate))[0 if fewer else 1 :]:
+        if not rejects(sign * most):
+            return None
+        found.append(float(optimize.bisect(lambda d, s=sign: rejects(s * d) - 0.5, 0.0, most, xtol=1e-3)) + 1e-3)
+    return max(found)
