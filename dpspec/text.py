@@ -21,8 +21,10 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _TAME = frozenset(" ,-./()=%;+'?\"")
 
 #: What is markup in Markdown, and is none where it stands like this: relations between blanks, and a lone ampersand;
-#: what is no word's part on neither side begins no emphasis.
-_RELATIONS = re.compile(r"(?<= )(?:[<>]=?|[~&])(?= )|(?<=[^\W_])_(?=[^\W_])")
+#: what is no word's part on neither side begins no emphasis; and a time of day.
+_RELATIONS = re.compile(
+    r"(?<= )(?:[<>]=?|[~&])(?= )|(?<=[^\W_])_(?=[^\W_])|(?<=\b\d\d):(?=\d\d\b)|(?<=T\d\d):(?=\d\d\b)"
+)
 
 #: Markup that a backslash takes away, for whoever reads the text as it is; the rest is written as an entity.
 _BACKSLASHED = frozenset("[]")
@@ -41,7 +43,7 @@ _STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
 
 #: What begins a list or underlines a heading where it stands first on a line.
-_START = re.compile(r"^(\d+(?=[.)])|)([-+=.)])")
+_START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))([-+=.)])")
 
 #: Words that are less alike than this are not taken for one another.
 _ALIKE = 0.6

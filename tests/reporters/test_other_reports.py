@@ -49,6 +49,49 @@ def test_markdown_table_has_one_row_a_claim(result):
     assert "| as expected |" in rows[0]
 
 
+def unfolded(text):
+    """What a job summary shows before anything is opened."""
+    return re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+
+
+def renamed(result, count, **changes):
+    audit = dataclasses.replace(result.audits[0], **changes)
+    return dataclasses.replace(result, audits=tuple(dataclasses.replace(audit, name=f"a-{n}") for n in range(count)))
+
+
+def as_wished(audit):
+    verdicts = tuple(dataclasses.replace(verdict, expected=True, verdict="proved") for verdict in audit.verdicts)
+    return {"verdicts": verdicts, "conformance": dataclasses.replace(audit.conformance, expected=True)}
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_markdown_shows_at_most_a_screen_where_all_is_well(result, count):
+    text = unfolded(markdown.render(renamed(result, count, **as_wished(result.audits[0]))))
+    assert "Not as expected" not in text
+    assert len([line for line in text.split("\n") if line]) <= 40
+    assert "## What this does not show" in text
+
+
+def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
+    good = renamed(result, 40, **as_wished(result.audits[0]))
+    (wrong, *others) = as_wished(result.audits[0])["verdicts"]
+    verdicts = (dataclasses.replace(wrong, expected=False, reason="This is the reason."), *others)
+    bad = dataclasses.replace(result.audits[0], name="bad", **{**as_wished(result.audits[0]), "verdicts": verdicts})
+    text = unfolded(markdown.render(dataclasses.replace(good, audits=(*good.audits, bad))))
+    lines = [line for line in text.split("\n") if line]
+    assert lines[2] == "## Not as expected: bad"
+    assert wrong.claim in lines[3]
+    assert "This is the reason." in lines[4]
+    assert sum(line.startswith("| **") for line in lines) == 1
+
+
+def test_markdown_has_no_entities_where_nothing_is_markup(result):
+    plain = dataclasses.replace(result, created="2026-11-21T22:58:30+00:00", confidence=0.95)
+    text = markdown.render(plain)
+    assert "- family-wise confidence: 0.95" in text
+    assert "- made: 2026-11-21T22:58:30+00:00" in text
+
+
 def test_markdown_says_what_each_number_is_of(result):
     audit = result.audits[0]
     one_way = dataclasses.replace(audit.findings[0], scope=Scope(direction="add"))

@@ -1,10 +1,11 @@
-"""A result as GitHub-flavoured Markdown, for a job summary or a comment: the table of claims and what it rests on."""
+"""A result as GitHub-flavoured Markdown, for a job summary or a comment: at most a screen where all is well."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
@@ -12,54 +13,121 @@ from dpspec.reporters.view import sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.text import markdown, plain
 
+#: Of so many claims, and audits, those that are as expected are shown; of more they are folded away.
+_MANY = 30
+
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """The report as Markdown text; data-dependent and per-record values only where ``internal`` asks for them."""
+    """The report as Markdown text; data-dependent and per-record values only where ``internal`` asks for them.
+
+    What is not as expected comes first, in full; claims and conformance take a line each; findings, what conformance
+    would have seen, and how to reproduce the result are folded.
+    """
     if not internal:
         result = redact(result)
+    several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(words.tally(result))}**", ""]
-    for source, audit in zip(sources(result), result.audits, strict=True):
-        lines.extend(_audit(audit, source))
+    for audit in result.audits:
+        lines.extend(_contradicted(audit))
+    for audit in result.audits:
+        lines.extend(_not_as_expected(audit, several=several))
+    lines.extend(_claims(result.audits, several=several))
+    lines.extend(_conformance(result.audits, several=several))
     lines.extend(["## What this does not show", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
-    lines.extend(["", "## How to reproduce", ""])
-    for recipe in recipes(result):
-        lines.extend([f"### {markdown(recipe.of)}", ""] if recipe.of else [])
-        lines.extend([*_fenced(shlex.join(plain(part) for part in recipe.command)), ""])
-        lines.extend(f"- {markdown(name)}: {markdown(text)}" for name, text in recipe.facts)
-        lines.extend([""] if recipe.of else [])
-    return "\n".join(lines) + "\n"
+    lines.append("")
+    for source, audit in zip(sources(result), result.audits, strict=True):
+        lines.extend(_folded("Numbers and tests", _details(audit, source)))
+    lines.extend(_folded("How to reproduce", _reproduce(result)))
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _audit(audit: AuditResult, source: str) -> Iterator[str]:
-    yield f"## {markdown(audit.name)}"
+def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines behind a title, which is ours: it stands in HTML, where no foreign text may."""
+    yield f"<details><summary>{title}</summary>"
     yield ""
-    if source:
-        yield f"From {markdown(source)}."
-        yield ""
+    yield from lines
+    yield "</details>"
+    yield ""
+
+
+def _contradicted(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if verdict.verdict == "contradicted":
             yield f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
             yield ""
-    if audit.verdicts:
-        claimed = any(words.claimed(verdict) for verdict in audit.verdicts)
-        yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
-        yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
-        for verdict in audit.verdicts:
-            yield f"| {' | '.join(_row(audit, verdict, claimed=claimed))} |"
-        yield ""
-    conformance = audit.conformance
+
+
+def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
+    """Claims with their reasons, then what is wrong with what ran, the worst checks first."""
+    wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
+    deviating = not (audit.conformance.expected or words.untested(audit))
+    if not wrong and not deviating:
+        return
+    yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
+    yield ""
+    for verdict in wrong:
+        told = f"{verdict.claim}: {verdict.text}; interval {words.interval(audit, verdict)}"
+        yield f"- **{verdict.verdict}** {markdown(told)}, {markdown(words.outcome(audit, verdict))}."
+        yield f"  {markdown(verdict.reason)}"
+    if deviating:
+        yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
+        for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
+            yield f"  - {markdown(sentences.check(check))}"
+    yield ""
+
+
+def _claims(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
+    """One table; where it would be long, those that are as expected stand in a second one, folded."""
+    judged = [(audit, verdict) for audit in audits for verdict in audit.verdicts]
+    first = [pair for pair in judged if not pair[1].expected] if len(judged) > _MANY else judged
+    rest = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
+    yield from _table(first, several=several)
+    if rest:
+        yield from _folded(f"{words.count(len(rest), 'claim')} as expected", _table(rest, several=several))
+
+
+def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
+    if not judged:
+        return
+    claimed = any(words.claimed(verdict) for _, verdict in judged)
+    yield f"| Verdict | Claim | Says | {'Claimed | ' if claimed else ''}Interval | Outcome |"
+    yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
+    for audit, verdict in judged:
+        yield f"| {' | '.join(_row(audit, verdict, claimed=claimed, several=several))} |"
+    yield ""
+
+
+def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
+    """A line each: what is said of the tests themselves is folded."""
+    expected = [audit for audit in audits if audit.conformance.expected or words.untested(audit)]
+    for audit in audits:
+        if len(audits) <= _MANY or audit not in expected:
+            name = f"- {markdown(audit.name)}: " if several else ""
+            yield f"{name}{'c' if several else 'C'}onformance {_status(audit)}."
+    if len(audits) > _MANY and expected:
+        yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
+    yield ""
+
+
+def _status(audit: AuditResult) -> str:
     outcome = words.conformance_outcome(audit)
-    status = f"**{conformance.status}**, {markdown(outcome)}" if outcome else f"**{conformance.status}**"
-    yield f"Conformance: {status}. {markdown(conformance.reason)}"
+    return f"**{audit.conformance.status}**{f', {markdown(outcome)}' if outcome else ''}"
+
+
+def _details(audit: AuditResult, source: str) -> Iterator[str]:
+    yield f"### {markdown(audit.name)}"
+    yield ""
+    if source:
+        yield f"From {markdown(source)}."
+        yield ""
+    yield f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}"
     yield ""
     for said in sentences.as_run(audit):
         yield markdown(said)
         yield ""
     told = sentences.findings(audit)
     if told:
-        yield "<details><summary>Findings</summary>"
-        yield ""
         yield "| Number | At | Of | Kind | Method | Source |"
         yield "|---|---|---|---|---|---|"
         for finding in told:
@@ -73,17 +141,28 @@ def _audit(audit: AuditResult, source: str) -> Iterator[str]:
             )
             yield f"| {' | '.join(markdown(cell) for cell in cells)} |"
         yield ""
-        yield "</details>"
-        yield ""
     for note in (*audit.notes, words.left_out(audit)):
         if note:
             yield markdown(note)
             yield ""
 
 
-def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool) -> tuple[str, ...]:
+def _reproduce(result: Result) -> Iterator[str]:
+    for recipe in recipes(result):
+        if recipe.of:
+            yield f"### {markdown(recipe.of)}"
+            yield ""
+        yield from _fenced(shlex.join(plain(part) for part in recipe.command))
+        yield ""
+        for name, text in recipe.facts:
+            yield f"- {markdown(name)}: {markdown(text)}"
+        yield ""
+
+
+def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) -> tuple[str, ...]:
+    name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
     value = (words.claimed(verdict),) if claimed else ()
-    cells = (verdict.claim, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
+    cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
     return (f"**{verdict.verdict}**", *(markdown(cell) for cell in cells))
 
 
