@@ -39,6 +39,7 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
+from dpspec.executors.cores import cores
 from dpspec.executors.inline import Here, Inline
 
 _VARIABLE = "PYTHONSAFEPATH"
@@ -258,13 +259,6 @@ _WORTHWHILE = 20.0
 
 #: The share of the free memory that tasks may need, and the bytes that a process takes before it has one.
 _SHARE, _PROCESS = 0.8, 400 * 2**20
-
-
-def cores() -> int:
-    """The CPU cores that this process may use; ``OMP_NUM_THREADS`` says less where somebody set it."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(here, int(asked))) if asked.isdecimal() else here
 
 
 def open_pool(demand: Demand) -> Pool:

@@ -276,10 +276,3 @@ class TestOpening:
     def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 600 * 2**20)
         assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
-
-
-def test_cores_heed_what_people_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert processes.cores() == 1
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert processes.cores() == len(os.sched_getaffinity(0))

@@ -21,7 +21,8 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.errors import IncompleteError
 from dpspec.executors import Needs, PartialResult, Task, TaskFailed, WorkerLost
-from dpspec.executors.processes import Processes, cores
+from dpspec.executors.cores import cores
+from dpspec.executors.processes import Processes
 from dpspec.language.load import from_document
 
 #: The steps of the first trial, and the seconds that the second one aims at.

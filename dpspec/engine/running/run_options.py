@@ -12,8 +12,8 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.errors import PluginError
 from dpspec.executors import Demand, Pool, TaskProgress
+from dpspec.executors.cores import cores
 from dpspec.executors.inline import Inline
-from dpspec.executors.processes import cores
 from dpspec.registry.foreign_calls import made, misbehaved
 
 #: A chunk of trials that takes fewer seconds than this on one core gains nothing from a second one.
