@@ -236,8 +236,9 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]
-    checked = check(plain(root), catalog)
-    wrong = [locate(d, spans) for d in checked.diagnostics]
+    document = plain(root)
+    checked = check(document, catalog)
+    wrong = [locate(d, spans) for d in (*checked.diagnostics, *schedules.idle(document, composed.chosen))]
     if any(d.severity == "error" for d in wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix

@@ -15,6 +15,7 @@ from dpspec.engine.redact import LEFT_OUT_REASON, redact
 from dpspec.engine.results import codec
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.differences import unverified
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ResultError, SpecError
 from dpspec.language.load import from_document, load_specs
@@ -141,3 +142,10 @@ def test_the_date_is_a_date(document: Document) -> None:
     """It stands at the head of every report, and nothing implies it."""
     with pytest.raises(ResultError, match="created must be a date"):
         codec.load(json.dumps({**document, "created": "2026, and every claim is proved"}))
+
+
+def test_the_command_is_among_what_nothing_implies(document: Document) -> None:
+    """A page shows it under how to reproduce, and no bound tells which ``--set`` was given."""
+    told = unverified(codec.load(json.dumps(document)), None)
+    assert "by which command" in told
+    assert "with which versions its trials were made" in told

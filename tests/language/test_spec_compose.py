@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,9 @@ from dpspec.contract import Span, Spec
 from dpspec.language.load import Loaded
 
 Load = Callable[..., Loaded]
+
+#: Phases whose clip norm falls.
+FORMULA = "{steps: 10, every: 5, clip_norm: {from: 3, to: 2}}"
 
 
 def only(loaded: Loaded) -> Spec:
@@ -204,6 +208,42 @@ class TestMatrix:
         assert {s.claims[0]["epsilon"] for s in loaded.specs} == {7.0}
         assert [s.name for s in load(text, "data={kind: toy}").specs] == ["valid[1]", "valid[2]"]
         assert len(load(text, "data.radius=1").specs) == 4
+
+    def test_a_cell_is_called_by_what_the_command_line_put_inside_its_block(self, load: Load, valid: str) -> None:
+        """It was called by the rate that its axis names, and audited at another."""
+        rates = "{scheme: poisson, rate: 0.1}, {scheme: poisson, rate: 0.2}"
+        text = valid + f"matrix: {{mechanism.sampling: [{rates}], data.size: [3, 4]}}\n"
+        specs = load(text, "mechanism.sampling.rate=0.5").specs
+        assert [dict(s.cell) for s in specs] == [
+            {"mechanism.sampling": {"scheme": "poisson", "rate": 0.5}, "data.size": size} for size in (3, 4)
+        ]
+        assert all(s.mechanism["sampling"] == s.cell["mechanism.sampling"] for s in specs)
+        assert all("0.5" in s.name for s in specs)
+
+    def test_of_two_axes_of_which_one_holds_the_other_cells_say_what_stands(self, load: Load, valid: str) -> None:
+        text = valid + (
+            "matrix: {mechanism.sampling: [{scheme: poisson, rate: 0.1}], mechanism.sampling.rate: [0.2, 0.3]}\n"
+        )
+        assert [s.cell["mechanism.sampling"]["rate"] for s in load(text).specs] == [0.2, 0.3]
+
+    @pytest.mark.parametrize("phases", ["[{steps: 5, clip_norm: 2}, {steps: 5, clip_norm: 3}]", FORMULA])
+    def test_an_axis_that_each_phase_overrides_is_refused(self, load: Load, valid: str, phases: str) -> None:
+        """Rows of a table were called by values that no phase had."""
+        text = re.sub(r"  steps: .*\n", f"  phases: {phases}\n", valid, count=1)
+        assert load(text).ok
+        message = "'mechanism.clip_norm' is set and changes nothing: each phase has its own"
+        for loaded in (
+            load(text + "matrix: {mechanism.clip_norm: [7, 8]}\n"),
+            load(text, "mechanism.clip_norm=7"),
+        ):
+            assert loaded.specs == ()
+            assert {(d.code, d.message) for d in loaded.diagnostics} == {("conflicting-key", message)}
+
+    def test_an_axis_that_some_phase_takes_from_the_block_is_none(self, load: Load, valid: str) -> None:
+        phases = "[{steps: 5, clip_norm: 2}, {steps: 5}]"
+        text = re.sub(r"  steps: .*\n", f"  phases: {phases}\n", valid, count=1)
+        specs = load(text + "matrix: {mechanism.clip_norm: [7, 8]}\n").specs
+        assert [[p["clip_norm"] for p in s.phases] for s in specs] == [[2.0, 7.0], [2.0, 8.0]]
 
     def test_the_command_line_may_replace_the_matrix(self, load: Load, valid: str) -> None:
         text = valid + "matrix: {data.size: [3, 4]}\n"

@@ -151,10 +151,10 @@ def _versions(values: FrozenMap) -> dict[str, str]:
 #: Places of a result, with ``*`` for any index or key, and what stands there for people.
 UNVERIFIED = {
     "created": "when it was made",
-    "environment.*": "with which versions, and where",
+    "environment.*": "by which command, with which versions, and where",
     "parts.*.source": "in which files its parts were",
     "parts.*.created": "when it was made",
-    "parts.*.environment.*": "with which versions, and where",
+    "parts.*.environment.*": "by which command, with which versions, and where",
     "audits.*.source": "in which files its specs were",
     "audits.*.places.*": "in which files its specs were",
     "audits.*.seconds": "how long it took",
@@ -163,7 +163,7 @@ UNVERIFIED = {
     "audits.*.document.system": "whose it is",
     "audits.*.document.owner": "whose it is",
     "audits.*.document.contact": "whose it is",
-    "audits.*.trials.*.recorded.*": "with which versions, and where",
+    "audits.*.trials.*.recorded.*": "with which versions its trials were made",
 }
 
 
@@ -175,6 +175,7 @@ def unverified(result: Result, store: Store | None) -> str:
         parts.remove(UNVERIFIED["parts.*.source"])
     if not trials:
         parts.remove(UNVERIFIED["audits.*.stored_trials"])
+        parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
     else:
         measured = f"what {trials} trial{'' if trials == 1 else 's'} measured"
         parts.insert(0, measured if store is None else f"{measured}, but for those that the store has")

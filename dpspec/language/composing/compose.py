@@ -5,6 +5,7 @@ A child ``extends`` its parent: maps merge, lists and scalars replace, a null re
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -120,11 +121,15 @@ COMPOSING = ("extends", "matrix")
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """One cell's whole document."""
+    """One cell's whole document.
+
+    chosen: the places that its axes and the command line decide, as paths.
+    """
 
     root: Node
     cell: FrozenMap
     suffix: str
+    chosen: tuple[Path, ...] = ()
 
 
 def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Composed], list[Diagnostic]]:
@@ -138,14 +143,34 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
     root, problems = overrides.apply(root, shaping)
     cells, found = matrix.expand(root, others)
     problems += found
-    documents: list[Composed] = []
-    for cell, suffix in zip(cells, matrix.suffixes(cells), strict=True):
+    documents: list[Node] = []
+    for cell in cells:
         document, misplaced = matrix.place_cell(root, cell)
         document, wrong = overrides.apply(document, others)
         problems += misplaced + wrong
-        documents.append(Composed(root=_without_extends(document), cell=cell.frozen(), suffix=suffix))
+        documents.append(document)
+    named = [matrix.as_composed(cell, document) for cell, document in zip(cells, documents, strict=True)]
+    kept = matrix.distinct(named)
+    composed = [
+        Composed(
+            root=_without_extends(documents[i]),
+            cell=named[i].frozen(),
+            suffix=suffix,
+            chosen=_chosen(documents[i], named[i], others),
+        )
+        for i, suffix in zip(kept, matrix.suffixes([named[i] for i in kept]), strict=True)
+    ]
     spans = origin(root)
-    return documents, list(dict.fromkeys(locate(d, spans) for d in problems))
+    return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
+
+
+def _chosen(document: Node, cell: matrix.Cell, given: Sequence[overrides.Override]) -> tuple[Path, ...]:
+    """The paths of what a cell and the command line set; what names no place was told of."""
+    found: list[Path] = []
+    for place in (*cell.values, *(o.place for o in given)):
+        with contextlib.suppress(overrides.PlaceError):
+            found.append(overrides.resolve(document, place))
+    return tuple(dict.fromkeys(found))
 
 
 def _without_extends(root: Node) -> Node:

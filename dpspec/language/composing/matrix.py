@@ -79,6 +79,29 @@ def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
     return Node(entries, root.span, root.key), problems
 
 
+def as_composed(cell: Cell, document: Node) -> Cell:
+    """The cell as it stands in its composed document: an axis over a block holds what ``--set``, or another axis, put
+    inside it, so that no cell is called by a value that it does not have."""
+    return Cell({place: _standing(document, place) or node for place, node in cell.values.items()})
+
+
+def distinct(cells: Sequence[Cell]) -> list[int]:
+    """The places of the first of all cells that are equal."""
+    return sorted({_spelling(cell.values): i for i, cell in reversed(list(enumerate(cells)))}.values())
+
+
+def _standing(root: Node, place: str) -> Node | None:
+    """What stands at a place; None where nothing does."""
+    node: Node | None = root
+    for step in _path(root, place):
+        inner = node.value if node is not None else None
+        if isinstance(inner, list) and isinstance(step, int):
+            node = inner[step] if step < len(inner) else None
+        else:
+            node = inner.get(str(step)) if isinstance(inner, dict) else None
+    return node
+
+
 def suffixes(cells: Sequence[Cell]) -> list[str]:
     """What each cell adds to the spec's name: ``[0.8]``, ``[0.8, 4]``; unique, and empty without a matrix."""
     same_axes = len({tuple(cell.values) for cell in cells}) == 1

@@ -20,11 +20,11 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path as FilePath
 
-from dpspec.contract import Diagnostic, Span
+from dpspec.contract import Diagnostic, Json, Path, Span
 from dpspec.language.reading.tree import Node, plain
 from dpspec.regular_files import read_text
 from dpspec.text import quoted, shown
@@ -58,7 +58,7 @@ class _WrongError(Exception):
         self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
 
 
-def expand(root: Node, directory: Path) -> tuple[Node, list[Diagnostic]]:
+def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
     """The document with its phases written out, where they are a table or a formula; what is wrong with these.
 
     directory: what the table's path is relative to.
@@ -80,7 +80,39 @@ def expand(root: Node, directory: Path) -> tuple[Node, list[Diagnostic]]:
     ), []
 
 
-def _of_table(phases: Node, directory: Path) -> Iterator[Node]:
+def idle(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
+    """Of the paths that axes of a matrix and ``--set`` decide, those in the mechanism's block that no phase is left
+    with, as each has its own: what they are set to would be told, and something else be audited.
+
+    document: plain, its phases written out.
+    """
+    mechanism = document.get("mechanism") if isinstance(document, dict) else None
+    phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
+    if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
+        return
+    for path in chosen:
+        if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
+            continue  # steps are refused beside phases anyway
+        value = _within(mechanism, path[1:])
+        effective = (_within(phase if path[1] in phase else mechanism, path[1:]) for phase in phases)
+        if value is not None and all(one != value for one in effective):
+            name = ".".join(map(str, path))
+            yield Diagnostic(
+                code="conflicting-key",
+                message=f"{quoted(name)} is set and changes nothing: each phase has its own",
+                path=path,
+                help=f"set {quoted(f'mechanism.phases.0.{path[1]}')} and so on, or take it out of the phases",
+            )
+
+
+def _within(block: Json, path: Path) -> Json:
+    """What stands at a path; None where nothing does."""
+    for step in path:
+        block = block.get(step) if isinstance(block, dict) else None
+    return block
+
+
+def _of_table(phases: Node, directory: FilePath) -> Iterator[Node]:
     """A phase for each row, located in the table."""
     assert isinstance(phases.value, dict)
     table = phases.value["table"]
