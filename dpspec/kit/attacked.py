@@ -34,7 +34,7 @@ class Releases:
         without looking at the coins.
     noise: (m,) what was added, in units of the declared scale: the noise that the releases were made with, or what an
         observer can tell of it. Core tests it against the law that the class names.
-    told: further numbers by name, of which :meth:`AttackedMechanism.further_checks` is given the sums over all releases.
+    told: further numbers by name; :meth:`AttackedMechanism.further_checks` is given their sums over all releases.
     """
 
     scores: np.ndarray[Any, Any]
@@ -199,7 +199,7 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The sum over all groups of each number that releases told; raises ``ValueError`` where one is no finite number."""
+    """The sum over all groups of each number that releases told; ``ValueError`` where one is no finite number."""
     sums: dict[str, list[float]] = {}
     for name, value in (item for group in groups for item in group.get("told", {}).items()):
         if type(value) not in (int, float) or not math.isfinite(value):

@@ -1,6 +1,6 @@
 """Who trains: dpspec's loop, with the noise and the batches of the matrix mechanism in the place of DP-SGD's.
 
-A team with a loop of its own puts it in the place of ``Correlated`` by one line of a spec: ``training: {backend: ...}``.
+A team puts a loop of its own in the place of ``Correlated`` by one line of a spec: ``training: {backend: ...}``.
 """
 
 from __future__ import annotations

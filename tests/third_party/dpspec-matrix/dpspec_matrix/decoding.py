@@ -33,15 +33,14 @@ def whitener(encoder: Encoder) -> Array:
     return np.linalg.inv(np.linalg.cholesky(decoder @ decoder.T))
 
 
-def expected(encoder: Encoder, slot: int, separation: int) -> Array:
-    """What a record of ``slot`` adds to W G, (T,), in units of the clip norm."""
-    steps = np.zeros(encoder.steps)
-    steps[slot::separation] = 1.0
-    return whitener(encoder) @ steps
+def expected(white: Array, slot: int, separation: int) -> Array:
+    """What a record of ``slot`` adds to W G, (T,), in units of the clip norm; ``white`` is W (T, T)."""
+    return white[:, slot::separation].sum(axis=1)
 
 
 def worst_slot(encoder: Encoder, separation: int) -> tuple[int, Array]:
     """The slot whose record this attack sees best, and what it adds to W G, (T,)."""
-    seen = [expected(encoder, slot, separation) for slot in range(min(separation, encoder.steps))]
+    white = whitener(encoder)
+    seen = [expected(white, slot, separation) for slot in range(min(separation, encoder.steps))]
     slot = max(range(len(seen)), key=lambda j: float(seen[j] @ seen[j]))
     return slot, seen[slot]

@@ -17,12 +17,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from math import comb, inf, nextafter, sqrt
 from typing import Any
 
 
 class Encoder(ABC):
-    """A matrix of as many columns as there are ``steps``, T >= 1; steps count from 0. ``unit`` is what entries count."""
+    """A matrix of as many columns as there are ``steps``, T >= 1; steps count from 0. Entries count ``unit``."""
 
     steps: int
 
@@ -43,10 +44,8 @@ class Encoder(ABC):
         return self.unit**2 * sum(value * value for value in rows.values())
 
     def worst_slot(self, separation: int) -> tuple[int, Fraction]:
-        """The slot j < b = ``separation`` >= 1 whose record moves C X most, and that distance's square, per clip norm."""
-        if separation < 1:
-            raise ValueError(f"separation must be at least 1, got {separation}")
-        slots = range(min(separation, self.steps))
+        """The slot j < b = ``separation`` whose record moves C X most, and the square of how far, per clip norm."""
+        slots = range(min(_separation(separation), self.steps))
         squares = [self.squared(range(slot, self.steps, separation)) for slot in slots]
         worst = max(slots, key=lambda slot: squares[slot])
         return worst, squares[worst]
@@ -75,13 +74,18 @@ class Banded(Encoder):
         """The bands that there is room for."""
         return min(self.bands, self.steps)
 
+    @cached_property
     def coefficients(self) -> tuple[int, ...]:
         """c_0, c_1, ... in units."""
         return tuple(comb(2 * k, k) * 4 ** (self.width - 1 - k) for k in range(self.width))
 
     def column(self, step: int) -> Mapping[int, int]:
         """The coefficients from the diagonal down."""
-        return {step + k: c for k, c in enumerate(self.coefficients()) if step + k < self.steps}
+        return {step + k: c for k, c in enumerate(self.coefficients) if step + k < self.steps}
+
+    def worst_slot(self, separation: int) -> tuple[int, Fraction]:
+        """Slot 0, and the square of how far its record moves C X."""
+        return 0, self.squared(range(0, self.steps, _separation(separation)))
 
 
 @dataclass(frozen=True)
@@ -112,17 +116,20 @@ class Tree(Encoder):
 
     def prefix(self, step: int) -> list[int]:
         """The nodes that the running sum up to and including ``step`` is put together of."""
-        count, nodes = step + 1, []
-        for level in range(count.bit_length()):
-            if count >> level & 1:
-                nodes.append(self.number(level, (count >> level) - 1))
-        return nodes
+        count = step + 1
+        return [self.number(k, (count >> k) - 1) for k in range(count.bit_length()) if count >> k & 1]
 
 
 def encoder_of(block: Mapping[str, Any]) -> Encoder:
     """The encoder that a mechanism's keys ``encoder``, ``steps`` and ``bands`` name."""
     steps = int(block["steps"])
     return Tree(steps) if block["encoder"] == "tree" else Banded(steps, int(block.get("bands", steps)))
+
+
+def _separation(separation: int) -> int:
+    if separation < 1:
+        raise ValueError(f"separation must be at least 1, got {separation}")
+    return separation
 
 
 def root(square: Fraction) -> tuple[float, float]:
@@ -135,6 +142,7 @@ def root(square: Fraction) -> tuple[float, float]:
     return low, high
 
 
+@lru_cache(maxsize=64)
 def effect(encoder: Encoder, separation: int, noise_multiplier: float, group_size: int = 1) -> tuple[float, float]:
     """mu, from below and from above: Z and Z + mu e are what groups of ``group_size`` can be told apart by.
 

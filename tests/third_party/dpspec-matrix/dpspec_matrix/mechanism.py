@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Backends whose noise is independent from step to step.
 _INDEPENDENT = ("native", "opacus", "recorded")
+
+#: Beyond so many steps sensitivities take too long, and the dense matrix of the attack too much memory.
+_MOST_STEPS, _MOST_ATTACKED = 100_000, 2_000
 
 _SOURCE = (
     "Denisov, McMahan, Rush, Smith and Thakurta 2022, Theorem 2.1; sensitivity: Choquette-Choo et al. 2023; "
@@ -38,7 +41,7 @@ class Matrix(kit.AttackedMechanism):
     """DP-FTRL: clipped gradients of cyclic batches, with noise correlated by a banded matrix or a binary tree."""
 
     kind = "matrix"
-    schema = {
+    schema: ClassVar = {
         "encoder": kit.choice(
             "Which matrix C correlates the noise, C^-1 Z: banded, the first bands of the square root of the prefix "
             "sums; tree, a binary tree over the steps.",
@@ -74,6 +77,14 @@ class Matrix(kit.AttackedMechanism):
         """Say what the schema cannot: what an attack needs, and what neither theory nor attack covers."""
         if spec.mechanism.get("phases") is not None:
             yield kit.unsupported("one matrix spans all steps: give steps, no phases", ("mechanism", "phases"))
+        most = _MOST_STEPS if spec.audit is None else _MOST_ATTACKED
+        if spec.steps > most:
+            why = (
+                "sensitivities are summed step by step"
+                if spec.audit is None
+                else "the attack decodes all steps at once"
+            )
+            yield kit.bad_value(f"steps must be at most {most}, as {why}, got {spec.steps}", ("mechanism", "steps"))
         if spec.audit is None:
             return
         yield from super().check(spec, facts)

@@ -22,7 +22,7 @@ class BandedNoise:
     """n_t = z_t - sum_(0 < k < bands) c_k n_(t-k): C n = z, solved row by row with the memory of bands - 1 steps."""
 
     def __init__(self, encoder: Banded) -> None:
-        self._weights = [float(c * encoder.unit) for c in encoder.coefficients()[1:]]
+        self._weights = [float(c * encoder.unit) for c in encoder.coefficients[1:]]
         self._last: list[Tensor] = []
 
     def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
