@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 import dpspec.contract as dps
+from dpspec.training.canaries import SignBlocks
+from dpspec_matrix.decoding import LOOKS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -51,15 +53,16 @@ class Planted:
 class Watch(dps.Observer):
     """What a run releases along one direction, what noise it tells of, and how soon records took part again.
 
-    sums: per step the noisy sum along the direction. noises: per step the noise vector (P,).
+    sums: per step the noisy sum along the direction. noises: per step the noise along each of ``looks``.
     early: how many records took part again before ``separation`` steps had passed, of ``drawn`` in all.
     """
 
-    def __init__(self, direction: Tensor, scale: float, separation: int) -> None:
+    def __init__(self, direction: Tensor, scale: float, separation: int, looks: SignBlocks) -> None:
         """``scale`` is learning rate / divisor: an update subtracts so many times the noisy sum."""
         self._direction = direction.double()
         self._scale = scale
         self._separation = separation
+        self._looks = looks
         self._before: Tensor | None = None
         self._last: dict[int, int] = {}
         self.sums: list[float] = []
@@ -75,8 +78,8 @@ class Watch(dps.Observer):
         self._before = along
 
     def noised(self, step: int, noise: Tensor) -> None:
-        """Keep the noise."""
-        self.noises.append(noise.double().cpu().numpy())
+        """Keep the noise along all directions that are looked at."""
+        self.noises.append(self._looks.project(noise.double()).cpu().numpy())
 
     def sampled(self, step: int, indices: Tensor) -> None:
         """Count who is early."""
@@ -84,6 +87,11 @@ class Watch(dps.Observer):
             self.early += step - self._last.get(record, step - self._separation) < self._separation
             self._last[record] = step
             self.drawn += 1
+
+
+def looks_of(parameters: int, seed: int, device: str) -> SignBlocks:
+    """The directions along which noise is looked at: orthonormal, and together they hold (nearly) all coordinates."""
+    return SignBlocks(parameters, min(LOOKS, parameters), seed=seed, device=device)
 
 
 def direction_of(model: torch.nn.Module, classes: int) -> Tensor:

@@ -14,6 +14,9 @@ from dpspec_matrix.encoders import Banded, Encoder, Tree
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+#: Along so many directions the noise of a step is looked at, or as many as there are parameters.
+LOOKS = 64
+
 
 def whitener(encoder: Encoder) -> Array:
     """W (T, T), lower triangular, for which W times the noise of a run is white: C, or the inverse factor of B B^T."""

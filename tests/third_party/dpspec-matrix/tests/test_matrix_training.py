@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from dpspec_matrix import Matrix
-from dpspec_matrix.attack import Watch, direction_of, plant
+from dpspec_matrix.attack import Watch, direction_of, looks_of, plant
 from dpspec_matrix.backend import Correlated, Eager, Thrifty
 from dpspec_matrix.decoding import expected, whitener, worst_slot
 from dpspec_matrix.encoders import Banded, Encoder, Tree, encoder_of
@@ -127,7 +127,7 @@ def test_planted_records_add_the_clip_norm_in_their_steps_and_nothing_else(encod
     for coin in (True, False):
         job = Matrix().job(inputs(mechanism), world, 0, phase)
         direction = direction_of(job.model, 2)
-        watch = Watch(direction, 0.5 / job.expected_batch_size, 3)
+        watch = Watch(direction, 0.5 / job.expected_batch_size, 3, looks_of(8, 1, "cpu"))
         planted = plant(direction, coin, 1, 10, 2, phase)
         Correlated().train(replace(job, canaries=planted, observers=(watch,)))
         seen.append(np.array(watch.sums))
