@@ -51,10 +51,10 @@ class Planted:
 
 
 class Watch(dps.Observer):
-    """What a run releases along one direction, what noise it tells of, and how soon records took part again.
+    """What a run releases along one direction, what noise it tells of, and when records took part again.
 
     sums: per step the noisy sum along the direction. noises: per step the noise along each of ``looks``.
-    early: how many records took part again before ``separation`` steps had passed, of ``drawn`` in all.
+    astray: how often a record took part again at other than ``separation`` steps after its last time, of ``drawn``.
     """
 
     def __init__(self, direction: Tensor, scale: float, separation: int, looks: SignBlocks) -> None:
@@ -67,7 +67,7 @@ class Watch(dps.Observer):
         self._last: dict[int, int] = {}
         self.sums: list[float] = []
         self.noises: list[Array] = []
-        self.early = 0
+        self.astray = 0
         self.drawn = 0
 
     def released(self, step: int, state: Tensor) -> None:
@@ -82,9 +82,9 @@ class Watch(dps.Observer):
         self.noises.append(self._looks.project(noise.double()).cpu().numpy())
 
     def sampled(self, step: int, indices: Tensor) -> None:
-        """Count who is early."""
+        """Count who is out of turn."""
         for record in indices.tolist():
-            self.early += step - self._last.get(record, step - self._separation) < self._separation
+            self.astray += step - self._last.get(record, step - self._separation) != self._separation
             self._last[record] = step
             self.drawn += 1
 

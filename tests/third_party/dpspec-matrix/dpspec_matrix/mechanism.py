@@ -182,7 +182,7 @@ class Matrix(kit.AttackedMechanism):
         encoder, separation = encoder_of(phase), int(phase["separation"])
         slot, added = worst_slot(encoder, separation)
         white = whitener(encoder)
-        scores, noises, told = [], [], {"early": 0, "drawn": 0}
+        scores, noises, told = [], [], {"astray": 0, "drawn": 0}
         base = self.job(inputs, context, index, phase)
         scale = float(base.options["learning_rate"])
         scale /= 1.0 if base.options.get("reduction") == "sum" else base.expected_batch_size
@@ -202,7 +202,7 @@ class Matrix(kit.AttackedMechanism):
             seen = white @ np.array(watch.sums) / phase.clip_norm
             scores.append(group_size * float(seen @ added) / phase.noise_multiplier**2)
             noises.append((white @ np.array(watch.noises) / phase.deviation).ravel())
-            told = {"early": told["early"] + watch.early, "drawn": told["drawn"] + watch.drawn}
+            told = {"astray": told["astray"] + watch.astray, "drawn": told["drawn"] + watch.drawn}
         return kit.Releases(scores=np.array(scores), noise=np.concatenate(noises), told=told)
 
     def job(self, inputs: dps.FrozenMap, context: dps.Context, index: int, phase: dps.Phase) -> dps.TrainingJob:
@@ -218,17 +218,17 @@ class Matrix(kit.AttackedMechanism):
         return spec.steps * min(LOOKS, facts.parameters or 0)
 
     def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
-        """Whether any record took part sooner than is declared: exact, as the backend tells of its batches."""
-        if told is not None and "early" not in told:
-            raise ValueError("told.early is missing: how many records took part again too soon")
-        early = 0.0 if told is None else told["early"]
+        """Whether any record took part at other steps than is declared: exact, as the backend tells of its batches."""
+        if told is not None and "astray" not in told:
+            raise ValueError("told.astray is missing: how often records took part out of turn")
+        astray = 0.0 if told is None else told["astray"]
         yield dps.Check(
             assumption="sampling",
             test="steps between a record's batches, exact",
-            p_value=1.0 if early == 0 else 0.0,
+            p_value=1.0 if astray == 0 else 0.0,
             observed="reported",
             declared=0.0,
-            measured=None if told is None else early,
+            measured=None if told is None else astray,
             detectable=0.0,
-            note="records that took part again before separation steps had passed",
+            note="records that took part again at other than separation steps after their last time",
         )

@@ -131,7 +131,7 @@ def test_planted_records_add_the_clip_norm_in_their_steps_and_nothing_else(encod
         planted = plant(direction, coin, 1, 10, 2, phase)
         Correlated().train(replace(job, canaries=planted, observers=(watch,)))
         seen.append(np.array(watch.sums))
-        assert (watch.early, watch.drawn) == (0, 2 * (10 + 6))
+        assert (watch.astray, watch.drawn) == (0, 2 * (10 + 6))
     assert seen[0] - seen[1] == pytest.approx([0, 2 * 0.5, 0, 0, 2 * 0.5, 0], abs=1e-4)
 
 
@@ -150,7 +150,7 @@ def test_scores_are_those_of_the_gaussian_curve(encoder: str) -> None:
     for coin in (0, 1):
         assert stats.kstest(standard[coin::2] - coin * mu, "norm").pvalue > 1e-3
     assert found.noise.std() == pytest.approx(1.0, abs=5 / math.sqrt(2 * found.noise.size))
-    assert found.told["early"] == 0
+    assert found.told["astray"] == 0
 
 
 def test_what_iterates_of_a_banded_encoder_show_is_all_that_the_bound_allows() -> None:
@@ -165,23 +165,23 @@ def test_thrifty_noise_is_seen_in_what_is_told_of_it() -> None:
     assert found.noise.std() == pytest.approx(ratio, abs=5 * ratio / math.sqrt(2 * found.noise.size))
 
 
-def test_an_eager_record_is_early_and_shows() -> None:
+def test_an_eager_record_is_out_of_turn_and_shows() -> None:
     found = released(block(noise_multiplier=0.01), [0, 1] * 4, Eager())
-    assert found.told["early"] > 0
+    assert found.told["astray"] > 0
     honest = released(block(noise_multiplier=0.01), [0, 1] * 4)
     assert found.scores[1::2].mean() > 1.2 * honest.scores[1::2].mean()
 
 
 @pytest.mark.parametrize(
-    ("told", "p_value", "measured"), [(None, 1.0, None), ({"early": 0.0}, 1.0, 0.0), ({"early": 3.0}, 0.0, 3.0)]
+    ("told", "p_value", "measured"), [(None, 1.0, None), ({"astray": 0.0}, 1.0, 0.0), ({"astray": 3.0}, 0.0, 3.0)]
 )
-def test_one_early_record_is_a_deviation(told: Any, p_value: float, measured: float | None) -> None:
+def test_one_record_out_of_turn_is_a_deviation(told: Any, p_value: float, measured: float | None) -> None:
     (check,) = Matrix().further_checks(SimpleNamespace(), told)
     assert (check.p_value, check.measured) == (p_value, measured)
 
 
 def test_a_trial_that_does_not_tell_is_refused() -> None:
-    with pytest.raises(ValueError, match="early is missing"):
+    with pytest.raises(ValueError, match="astray is missing"):
         list(Matrix().further_checks(SimpleNamespace(), {}))
 
 
