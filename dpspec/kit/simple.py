@@ -119,7 +119,7 @@ class SimpleMechanism(dps.Audit):
             source=self.source,
             at=dps.FrozenMap({"delta": delta, "group_size": group_size}),
             scope=self.scope,
-            assumptions=(*self.assumptions, *_of_rigor(self.rigor)),
+            assumptions=_with_accuracy(self.assumptions) if self.rigor == "certified" else self.assumptions,
         )
 
 
@@ -130,13 +130,12 @@ def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
     return sorted(sizes | claimed)
 
 
-def _of_rigor(rigor: dps.findings.Rigor) -> tuple[dps.Assumption, ...]:
-    """What every certified number rests on, besides what its mechanism says."""
-    if rigor != "certified":
-        return ()
+def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumption, ...]:
+    """These, and once what every certified number rests on: the accuracy of library functions."""
     from dpspec.accounting import library_accuracy
 
-    return (library_accuracy(),)
+    accuracy = library_accuracy()
+    return (*(a for a in assumptions if a.name != accuracy.name), accuracy)
 
 
 def _only(value: str) -> dict[str, Any]:
