@@ -67,8 +67,9 @@ _MODULES = (
     ("", "", tuple(f"accounting.numerics.{name}" for name in ("interval", "findings", "search", "floats"))),
     (
         "Training",
-        "What needs torch; import it inside `trials`.",
-        ("training.loop.native", "training.canaries"),
+        "What needs torch; import it inside `trials`. A loop with noise, batches or updates of one's own is `parts_of` "
+        "a job, some of them replaced by `dataclasses.replace`, and `train_with`.",
+        ("training.loop.native", "training.loop.dpsgd", "training.loop.schedule", "training.canaries"),
     ),
 )
 

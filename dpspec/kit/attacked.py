@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
@@ -34,10 +34,12 @@ class Releases:
         without looking at the coins.
     noise: (m,) what was added, in units of the declared scale: the noise that the releases were made with, or what an
         observer can tell of it. Core tests it against the law that the class names.
+    told: further numbers by name; :meth:`AttackedMechanism.further_checks` is given their sums over all releases.
     """
 
     scores: np.ndarray[Any, Any]
     noise: np.ndarray[Any, Any]
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 class AttackedMechanism(SimpleMechanism):
@@ -69,6 +71,17 @@ class AttackedMechanism(SimpleMechanism):
         comes from ``context.seed(index, ...)``, and releases are independent.
         """
 
+    def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
+        """How many numbers of ``Releases.noise`` each release tells, for plans: what their check will see. One."""
+        return 1
+
+    def further_checks(self, spec: dps.Spec, told: Mapping[str, float] | None) -> Iterable[dps.Check]:
+        """Tests of what ran besides that of the noise, from the sums of ``Releases.told`` by name; none by default.
+
+        told: None for a plan, which promises the same checks, each with p-value 1 and nothing measured.
+        """
+        return ()
+
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """An attack needs rows. Extend it with what a schema cannot say."""
         if spec.audit is not None and facts.digest is None:
@@ -93,12 +106,13 @@ class AttackedMechanism(SimpleMechanism):
                 largest = evidence_tests.largest(best, delta, spec.audit.confidence)
                 at = dps.FrozenMap({"delta": delta, "group_size": size})
                 power.append(dps.Power(at=at, epsilon=largest, method=f"many-run, {made} releases"))
+        numbers = made * len(sizes) * self.noise_numbers(spec, facts)
         return dps.Plan(
             chunks=chunks(spec.audit.runs),
             seconds=self.seconds * made * len(sizes),
             memory_bytes=64 * made,
             power=tuple(power),
-            checks=(_noise_check(self.noise, None, made * len(sizes)),),
+            checks=(_noise_check(self.noise, None, numbers), *self.further_checks(spec, None)),
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
@@ -117,7 +131,8 @@ class AttackedMechanism(SimpleMechanism):
                 if scores.shape != coins.shape:
                     raise ValueError(f"{self.kind}: release() gave scores of shape {scores.shape} for {made} coins")
                 sums = {"count": noise.size, "absolute": float(np.abs(noise).sum()), "squared": float((noise**2).sum())}
-                groups.append({"group_size": size, "levels": _levels(scores, coins), "noise": sums})
+                told = {"told": {name: float(value) for name, value in found.told.items()}} if found.told else {}
+                groups.append({"group_size": size, "levels": _levels(scores, coins), "noise": sums, **told})
             yield dps.Trial(index=index, evidence=dps.FrozenMap({"groups": groups}))
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
@@ -130,6 +145,7 @@ class AttackedMechanism(SimpleMechanism):
             for delta in _deltas(spec, size):
                 yield lower_from(evidence, spec.audit.confidence, delta=delta)
         yield _noise_check(self.noise, [group["noise"] for group in groups])
+        yield from self.further_checks(spec, _told(groups))
 
 
 def _deltas(spec: dps.Spec, group_size: int) -> list[float]:
@@ -180,6 +196,16 @@ def _outcomes(groups: Sequence[Mapping[str, Any]]) -> str:
         sums[0] += absent
         sums[1] += present
     return "".join("1" * present + "0" * absent for _, (absent, present) in sorted(counts.items()))
+
+
+def _told(groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The sum over all groups of each number that releases told; ``ValueError`` where one is no finite number."""
+    sums: dict[str, list[float]] = {}
+    for name, value in (item for group in groups for item in group.get("told", {}).items()):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"told.{name} must be a finite number, got {str(value)[:40]!r}")
+        sums.setdefault(name, []).append(float(value))
+    return {name: math.fsum(values) for name, values in sums.items()}
 
 
 def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: int = 0) -> dps.Check:

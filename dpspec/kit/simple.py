@@ -26,7 +26,7 @@ class SimpleMechanism(dps.Audit):
     example: a whole spec as YAML text, which the conformance suite runs.
     source: who proved the bound, and where. method: what computes it; the kind where it is left empty.
     rigor: ``certified`` if :meth:`epsilon` returns an interval whose upper end is rounded outward, ``theorem`` if it
-        evaluates a proved formula in float64.
+        evaluates a proved formula in float64. Certified bounds rest on ``library-accuracy`` too, which core adds.
     scope: whom the bound speaks of; add-remove neighbours, any data, every release seen, unless it says otherwise.
     iterative: whether specs give ``steps`` or ``phases``.
 
@@ -119,7 +119,7 @@ class SimpleMechanism(dps.Audit):
             source=self.source,
             at=dps.FrozenMap({"delta": delta, "group_size": group_size}),
             scope=self.scope,
-            assumptions=self.assumptions,
+            assumptions=_with_accuracy(self.assumptions) if self.rigor == "certified" else self.assumptions,
         )
 
 
@@ -128,6 +128,14 @@ def conditions(spec: dps.Spec) -> list[tuple[int, float]]:
     sizes = {(size, 0.0) for size in spec.threat_model.group_size}
     claimed = {(c.group_size, d) for c in spec.claims for d in (0.0, float(c.options.get("delta", 0.0)))}
     return sorted(sizes | claimed)
+
+
+def _with_accuracy(assumptions: tuple[dps.Assumption, ...]) -> tuple[dps.Assumption, ...]:
+    """These, and once what every certified number rests on: the accuracy of library functions."""
+    from dpspec.accounting import library_accuracy
+
+    accuracy = library_accuracy()
+    return (*(a for a in assumptions if a.name != accuracy.name), accuracy)
 
 
 def _only(value: str) -> dict[str, Any]:

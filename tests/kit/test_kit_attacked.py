@@ -163,3 +163,69 @@ def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
     assert {(f.rigor, f.method) for f in found} == {("theorem", "half")}
     refused = list(Bounded().check(SimpleNamespace(audit=object()), None))  # type: ignore[arg-type]
     assert [d.path for d in refused] == [("audit",)]
+
+
+class Telling(Count):
+    """A count whose releases tell how many there were, tested to be no odd number."""
+
+    def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> kit.Releases:
+        made = super().release(inputs, context, index, group_size, coins)
+        return kit.Releases(scores=made.scores, noise=made.noise, told={"made": len(coins), "half": 0.5})
+
+    def noise_numbers(self, spec: dps.Spec, facts: dps.Facts) -> int:
+        return 100
+
+    def further_checks(self, spec: dps.Spec, told: Any) -> Any:
+        seen = None if told is None else told["made"]
+        odd = seen is not None and seen % 2
+        yield dps.Check(
+            assumption="even", test="parity", p_value=0.0 if odd else 1.0, observed="reported", measured=seen
+        )
+
+
+def test_what_releases_tell_is_summed_over_trials_and_group_sizes_for_checks_of_ones_own() -> None:
+    trials = list(Telling().trials(inputs(101, (1, 2)), context(), range(3)))
+    assert trials[0].evidence["groups"][0]["told"] == {"made": 101.0, "half": 0.5}
+    found = list(Telling().conclude(spec(101, 3, (1, 2)), trials))
+    assert (found[-1].assumption, found[-1].measured, found[-1].p_value) == ("even", 606.0, 1.0)
+    one = list(Telling().conclude(spec(101, 1, (1,)), list(Telling().trials(inputs(101), context(), range(1)))))
+    assert one[-1].p_value == 0.0
+
+
+def test_a_plan_promises_these_checks_and_knows_how_much_noise_is_told() -> None:
+    plan, usual = Telling().plan(spec(), None), Count().plan(spec(), None)  # type: ignore[arg-type]
+    assert [check.assumption for check in plan.checks] == ["noise-scale", "even"]
+    assert plan.checks[1].measured is None
+    assert [check.assumption for check in usual.checks] == ["noise-scale"]
+    assert 5 < usual.checks[0].detectable / plan.checks[0].detectable < 20  # a tenth, for a hundred times as much
+
+
+@pytest.mark.parametrize("value", ["1", None, float("inf"), True])
+def test_told_numbers_that_no_run_writes_are_refused(value: Any) -> None:
+    (trial,) = Telling().trials(inputs(10), context(), range(1))
+    group = {**trial.evidence["groups"][0], "told": {"made": value}}
+    changed = SimpleNamespace(evidence={"groups": [group]})
+    with pytest.raises(ValueError, match=r"told\.made must be a finite number"):
+        list(Telling().conclude(spec(10, 1), [changed]))  # type: ignore[list-item]
+
+
+def test_releases_that_tell_nothing_leave_trials_as_they_were() -> None:
+    (trial,) = Count().trials(inputs(10), context(), range(1))
+    assert set(trial.evidence["groups"][0]) == {"group_size", "levels", "noise"}
+
+
+def test_a_certified_bound_rests_on_the_accuracy_of_libraries_too() -> None:
+    from dpspec.accounting import Interval
+
+    class Certified(Count):
+        rigor = "certified"
+        assumptions: ClassVar = (dps.Assumption(name="noise-scale", status="declared"),)
+
+        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval:
+            return Interval(0.4, 0.5)
+
+    (found,) = Certified().bound(spec(), None)  # type: ignore[arg-type]
+    assert [assumption.name for assumption in found.assumptions] == ["noise-scale", "library-accuracy"]
+    assert (found.lower, found.value) == (0.4, 0.5)
+    (theorem,) = Count().bound(spec(), None)  # type: ignore[arg-type]
+    assert theorem.assumptions == ()

@@ -1,0 +1,43 @@
+"""Audits DP-FTRL: training whose noise is correlated across steps by a matrix, banded or of a binary tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec_matrix.mechanism import Matrix
+
+DPSPEC_API = 1
+
+#: Whether constants of a run depend on records: none does, whichever of the backends below runs.
+_CONSTANTS = dps.Assumption(
+    name="public-constants",
+    status="by-construction",
+    text="clip norm, matrix, separation and divisor are the job's, whatever the records are",
+)
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    """The mechanism kind ``matrix``."""
+    yield Matrix.offer()
+
+
+@dps.hookimpl
+def dpspec_backends() -> Iterable[dps.Backend]:
+    """Who trains: the right way, and two wrong ones for the controls."""
+    yield _backend("matrix", "Trains with correlated noise on batches in a fixed order", "Correlated")
+    yield _backend("matrix-thrifty", "Divides the noise by the matrix's sensitivity, once too often", "Thrifty")
+    yield _backend("matrix-eager", "Lets every record take part at every step, whatever is declared", "Eager")
+
+
+def _backend(kind: str, summary: str, trainer: str) -> dps.Backend:
+    return dps.Backend(
+        kind=kind,
+        summary=summary,
+        schema=kit.block(),
+        capabilities=frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries"}),
+        trainer=f"dpspec_matrix.backend:{trainer}",
+        constants=_CONSTANTS,
+    )
