@@ -116,6 +116,9 @@ def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             "data: {user: COLUMN, records_per_user: 8} of a table, or max_records_per_user: 8 to drop what is more; "
             "records_per_user: 8 of data that is only declared",
         )
+    for i, claim in enumerate(spec.claims):
+        if claim.record is not None:
+            yield unsupported("a claim about users cannot be about one record", ("claims", i, "record"), "leave it out")
     if spec.audit is not None and "scores" in spec.audit.options:
         yield unsupported(
             "scores from elsewhere are judged of groups of records, not of users",

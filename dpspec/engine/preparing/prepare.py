@@ -178,7 +178,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
-    problems += [*_drops_by_user(spec), *getattr(source, "remarks", tuple)()]
+    problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
@@ -266,6 +266,14 @@ def _other_unit(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             path=("threat_model", "unit"),
             help="where each of them has one record, leave unit out; for several records each, set group_size",
         )
+
+
+def _remarks(source: DataSource) -> list[Diagnostic]:
+    """What dpspec's own sources say of data that is at hand, besides its facts."""
+    try:
+        return list(getattr(source, "remarks", tuple)())
+    except DataError:
+        return []  # the facts are those that a result recorded, or the error is told with them
 
 
 def _drops_by_user(spec: Spec) -> Iterator[Diagnostic]:

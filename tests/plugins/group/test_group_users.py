@@ -197,6 +197,7 @@ SCORES = "audit={method: one-run, scores: {path: s.csv, score: s, coin: m}}"
         (("mechanism.kind=per-instance", ONE), ["unsupported threat_model.unit"]),
         (("threat_model.adjacency=replace-one",), ["unsupported threat_model.adjacency"]),
         ((SCORES,), ["unsupported audit.scores"]),
+        (("claims.user.record=3",), ["unsupported claims.0.record"]),
     ],
 )
 def test_what_is_not_covered_is_refused(tmp_path: Path, overrides: tuple[str, ...], found: list[str]) -> None:
