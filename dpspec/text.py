@@ -49,6 +49,18 @@ _START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))([-+=.)])")
 _ALIKE = 0.6
 
 
+def several(count: int, unit: str) -> str:
+    """So many units of privacy, with what is said of one in brackets.
+
+    >>> several(1, "user (at most 4 records)"), several(2, "user (at most 4 records)"), several(3, "record")
+    ('one user (at most 4 records)', '2 users (at most 4 records each)', '3 records')
+    """
+    if count == 1:
+        return f"one {unit}"
+    name, bracket, most = unit.partition(" (")
+    return f"{count} {name}s" + (f" ({most.removesuffix(')')} each)" if bracket else "")
+
+
 def visible(text: str) -> str:
     """The text with everything but letters, digits, signs and blanks written as an escape: a no-break space too."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)

@@ -24,7 +24,7 @@ _MODULES = (
         "What mechanisms that train by DP-SGD have in common",
         "For an `Audit` of one's own, all from `dpspec.kit` itself; headings say where they live. Steps are read as "
         "`dpspec.contract.Phase`.",
-        ("kit.findings", "kit.as_run", "kit.trials", "kit.tables"),
+        ("kit.findings", "kit.users", "kit.as_run", "kit.trials", "kit.tables"),
     ),
     (
         "From an attack to a lower bound",

@@ -57,6 +57,8 @@ class Scope:
     An upper bound counts for a claim only if its scope covers the claim's; a lower bound only if the claim's
     scope covers its own.
 
+    unit: what ``group_size`` counts: a ``record``, or a user with as many records as one has at most: ``user (at most 8
+        records)``. What is said of one unit is never said of another.
     adversary: ``gradient`` (chooses gradients), ``record`` (chooses records) or ``none``.
     data: ``all`` data sets, a declared ``collection``, ``this`` one, or ``planted``: this one and more records that an
         attack planted, which is some data set but not the declared one.

@@ -48,6 +48,26 @@ def expected_batch_size(training: Mapping[str, Json], phases: Sequence[FrozenMap
     return max(1.0, Phase.of(phases[0]).expected_batch(records))
 
 
+#: The keys of a data block that say how many records a user has at most, the one that decides first.
+RECORDS_PER_USER = ("max_records_per_user", "records_per_user")
+
+
+def records_per_user(data: Mapping[str, Json]) -> int | None:
+    """At most so many records are one user's, as a data block declares or sees to; None where it does not say."""
+    said = (data.get(key) for key in RECORDS_PER_USER)
+    return next((one for one in said if isinstance(one, int) and not isinstance(one, bool)), None)
+
+
+def unit_in_words(unit: str, data: Mapping[str, Json]) -> str:
+    """A unit of privacy with all that decides what it means: of users, how many records one has at most.
+
+    >>> unit_in_words("user", {"records_per_user": 8}), unit_in_words("record", {})
+    ('user (at most 8 records)', 'record')
+    """
+    most = records_per_user(data) if unit == "user" else None
+    return unit if most is None else f"{unit} (at most {most} record{'s' * (most != 1)})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ThreatModel:
     """Who the adversary is and what counts as a neighbour; ``options`` holds a plugin's own keys.
@@ -72,7 +92,8 @@ class Claim:
     ``options`` holds the claim kind's own numbers (epsilon, delta, ...). The scope keys default to the threat
     model's; ``record`` narrows the claim to one record, ``over`` to a declared collection of data sets.
     ``expect`` lists the verdicts with which the claim counts as having come out as expected. ``refuted_by`` is ``any``,
-    or ``attack`` for a control that shall fall by what an attack saw, and not by a certified bound.
+    or ``attack`` for a control that shall fall by what an attack saw, and not by a certified bound. ``group_size``
+    counts units, and ``unit`` says what one is, as in ``Scope``.
     """
 
     id: str
@@ -88,6 +109,7 @@ class Claim:
     over: str | None = None
     expect: tuple[str, ...] = ("proved",)
     refuted_by: str = "any"
+    unit: str = "record"
 
     def __getitem__(self, key: str) -> Json:
         return self.options[key]
@@ -142,6 +164,16 @@ class Spec:
     def steps(self) -> int:
         """The number of updates over all phases."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def unit(self) -> str:
+        """What one unit of privacy is, as scopes and claims say it: ``record``, ``user (at most 8 records)``."""
+        return unit_in_words(self.threat_model.unit, self.data.options)
+
+    @property
+    def records_per_unit(self) -> int:
+        """How many records one unit has at most: 1, or of users what the data block bounds (1 where it does not)."""
+        return (records_per_user(self.data.options) or 1) if self.threat_model.unit == "user" else 1
 
     @property
     def data_privacy(self) -> Privacy:

@@ -39,7 +39,11 @@ COMMON: dict[str, Json] = {
         "description": "Train on this many records, drawn at random from the training records by seed. With one seed "
         "a smaller size draws a subset of a larger one.",
     },
-    "seed": {**_SEED, "description": "Decides which records size keeps; synthetic data is generated from it too."},
+    "seed": {
+        **_SEED,
+        "description": "Decides which records size keeps, and max_records_per_user of each user; synthetic data is "
+        "generated from it too.",
+    },
     "standardise": {
         "type": "object",
         "description": "Replaces x by (x - mean) / std. Public constants: they are never computed from the records.",

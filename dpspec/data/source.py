@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpspec.contract import DataError, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.canonical import digest
@@ -126,6 +126,19 @@ def _draw(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, 
     return mask
 
 
+class Selecting(Protocol):
+    """Which of a source's rows are kept, which of those are held back, and what that makes of the facts."""
+
+    def key(self) -> dict[str, Json]:
+        """What of it decides the rows."""
+
+    def facts(self, whole: Facts) -> Facts:
+        """The facts of the whole source, with the counts of what is selected."""
+
+    def rows(self, whole: LoadedData) -> LoadedData:
+        """The selected rows, in the source's own order."""
+
+
 class Source(ABC):
     """A :class:`~dpspec.contract.DataSource` that has still to say what it reads.
 
@@ -151,7 +164,7 @@ class Source(ABC):
         """The public facts of the records that trials see; raises ``DataError``."""
         whole = self.describe()
         check_constants(self.options, whole.shape)
-        selection = Selection.of(self.options, whole)
+        selection = self.selection(whole)
         return dataclasses.replace(selection.facts(whole), digest=self._digest(whole, selection))
 
     def load(self) -> LoadedData:
@@ -164,9 +177,7 @@ class Source(ABC):
         test_x, test_y = checked(raw.test_x, raw.test_y, whole.classes, what_test, missing=missing)
         if (train_x.shape, test_x.shape) != ((whole.records, *whole.shape), (whole.test_records, *whole.shape)):
             raise DataError(f"{what}: read {train_x.shape} and {test_x.shape}, which are not the shapes described")
-        chosen = Selection.of(self.options, whole).rows(
-            LoadedData(train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y)
-        )
+        chosen = self.selection(whole).rows(LoadedData(train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y))
         return LoadedData(
             train_x=transformed(chosen.train_x, self.options, what),
             train_y=chosen.train_y,
@@ -174,12 +185,16 @@ class Source(ABC):
             test_y=chosen.test_y,
         )
 
+    def selection(self, whole: Facts) -> Selecting:
+        """Which rows trials see; raises ``DataError`` where the options do not fit the source."""
+        return Selection.of(self.options, whole)
+
     def what(self, test: bool = False) -> str:
         """How messages about the training or test rows begin: with the file, where there is one."""
         name = self.options.get("path")
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
-    def _digest(self, whole: Facts, selection: Selection) -> str:
+    def _digest(self, whole: Facts, selection: Selecting) -> str:
         key: dict[str, Json] = {"rows": whole.digest, **selection.key()}
         constants, radius = self.options.get("standardise"), self.options.get("radius")
         if constants is not None:

@@ -53,6 +53,7 @@ from dpspec.kit.trials import (
     training_seconds,
     twin_accuracy,
 )
+from dpspec.kit.users import UsersAsGroups
 
 __all__ = [
     "ASSUMPTIONS",
@@ -63,6 +64,7 @@ __all__ = [
     "Options",
     "Releases",
     "SimpleMechanism",
+    "UsersAsGroups",
     "array",
     "bad_value",
     "block",

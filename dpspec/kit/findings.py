@@ -67,7 +67,7 @@ def executed_scope(
     threat = spec.threat_model
     return dps.Scope(
         adjacency=threat.adjacency,
-        unit=threat.unit,
+        unit=spec.unit,
         access=threat.access if access is None else access,
         adversary=adversary,
         data=data,

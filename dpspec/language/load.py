@@ -13,6 +13,7 @@ from dpspec.contract import (
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.composing import overrides as command_line
 from dpspec.language.composing import schedules
@@ -53,6 +54,7 @@ def build(
 ) -> Spec:
     """The spec of a valid document with its defaults filled in."""
     threat_model = _threat_model(document["threat_model"])
+    unit = unit_in_words(threat_model.unit, document["data"])
     return Spec(
         name=name,
         description=document["description"],
@@ -61,7 +63,7 @@ def build(
         model=_section(document["model"], "kind") if "model" in document else None,
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
-        claims=tuple(_claim(claim, threat_model) for claim in document["claims"]),
+        claims=tuple(_claim(claim, threat_model, unit) for claim in document["claims"]),
         audit=_audit(document["audit"]) if "audit" in document else None,
         cell=cell,
         document=FrozenMap(document),
@@ -93,7 +95,7 @@ def _threat_model(block: Mapping[str, Json]) -> ThreatModel:
     return ThreatModel(**known, group_size=tuple(block["group_size"]), options=further)
 
 
-def _claim(claim: Mapping[str, Json], threat_model: ThreatModel) -> Claim:
+def _claim(claim: Mapping[str, Json], threat_model: ThreatModel, unit: str) -> Claim:
     return Claim(
         id=claim["id"],
         kind=claim["kind"],
@@ -108,6 +110,7 @@ def _claim(claim: Mapping[str, Json], threat_model: ThreatModel) -> Claim:
         over=claim.get("over"),
         expect=tuple(claim["expect"]),
         refuted_by=claim.get("refuted_by", "any"),
+        unit=unit,
     )
 
 

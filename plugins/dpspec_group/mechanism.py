@@ -42,7 +42,7 @@ audit:
 """
 
 
-class GroupAudit(dps.Audit):
+class RecordsAudit(dps.Audit):
     """Upper bounds by mixtures of Gaussians, lower bounds by attacks with groups of canaries, in one run or in many."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
@@ -138,6 +138,12 @@ class GroupAudit(dps.Audit):
         yield from epsilon_as_run(spec, trials)
 
 
+class GroupAudit(kit.UsersAsGroups):
+    """The same of users: one with at most k records is a group of k."""
+
+    of_records = RecordsAudit()
+
+
 def _elsewhere(spec: dps.Spec) -> bool:
     """Whether another program attacked, and a table holds its scores."""
     return spec.audit is not None and "scores" in spec.audit.options
@@ -151,6 +157,7 @@ GROUP = dps.Mechanism(
     audit="dpspec_group.mechanism:GroupAudit",
     example=EXAMPLE,
     trial_revision=6,
+    units=frozenset({"record", "user"}),
     tokens=True,
     chosen_weights=True,
 )

@@ -21,13 +21,13 @@ from dpspec.registry.loader import load_catalog
 ALIKE = "same-missing-values"
 
 
-def prepared(*, missing_allowed: bool = False, **data: Any) -> Prepared:
+def prepared(*, missing_allowed: bool = False, records_per_unit: int = 1, **data: Any) -> Prepared:
     import types
 
     found = object.__new__(Prepared)
     for name, value in {
         "facts": Facts(records=569, features=3, classes=2),
-        "spec": types.SimpleNamespace(data=data),
+        "spec": types.SimpleNamespace(data=data, records_per_unit=records_per_unit),
         "missing": missing_allowed,
     }.items():
         object.__setattr__(found, name, value)
@@ -57,6 +57,11 @@ def test_both_neighbours_of_an_attack_hold_so_many_records(scope: Scope, group_s
         found: Any = with_extent(outcome, prepared())
         assert found.scope.min_records == least
         assert dataclasses.replace(found, scope=outcome.scope) == outcome
+
+
+def test_a_user_may_leave_with_all_records() -> None:
+    found = with_extent(attack(9, 9, 9, scope=HERE, group_size=2), prepared(records_per_unit=4))
+    assert found.scope.min_records == 569 - 2 * 4
 
 
 def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:

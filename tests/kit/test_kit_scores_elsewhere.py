@@ -23,6 +23,7 @@ def spec(folder: Path, *, sizes: tuple[int, ...] = (1,), runs: int = 1, **scores
     threat = {"access": "final-model", "group_size": list(sizes)}
     return SimpleNamespace(
         directory=folder,
+        unit="record",
         document=dps.freeze(
             {"audit": {"scores": block}, "threat_model": threat, "data": {"kind": "declared", "records": 90}}
         ),

@@ -19,6 +19,7 @@ from dpspec.contract.canonical import digest
 from dpspec.data.files import check_count
 from dpspec.data.options import CLASSES, schema
 from dpspec.data.tables.table import KEYS, Table, rows
+from dpspec.data.tables.users import RECORDS_PER_USER
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,7 @@ DECLARED = Dataset(
                 "default": 0,
                 "description": "How many test records there are.",
             },
+            "records_per_user": RECORDS_PER_USER,
         },
         "required": ["records"],
         "additionalProperties": False,

@@ -88,18 +88,21 @@ class Table(Source):
 
     def columns(self, header: Sequence[str], where: object) -> Columns:
         """What the options choose among the columns of table ``where``; raises ``DataError`` where they do not fit."""
-        label = str(self.options["label"])
+        label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
                 raise DataError(f"{where}: column {shortened(name)!r} stands there twice among the names of columns")
-        features = tuple(self.options.get("columns") or (name for name in header if name != label))
+        features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
-        for name in (label, *features, *categories):
+        for name in (label, *([] if user is None else [user]), *features, *categories):
             if name not in position:
-                key = "label" if name == label else "columns" if name in features else "categories"
+                own = {label: "label", user: "user"}
+                key = own.get(name, "columns" if name in features else "categories")
                 near = did_you_mean(closest(name, header))
                 raise DataError(f"{where}: has no column {name!r}{near} (its columns: {listed(header)})", key)
+        if user is not None and user in (label, *features):
+            raise DataError(f"{where}: column {user!r} says whose a record is, and can be nothing else", "user")
         if label in features:
             raise DataError(f"{where}: column {label!r} is the label and cannot be a feature", "columns")
         for name in categories:
@@ -195,17 +198,17 @@ def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, int
 
     if values.dtype.kind in "fiub":
         different, inverse = np.unique(values, return_inverse=True)
-        found = np.array([known.get(_text(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
+        found = np.array([known.get(text_of(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
     else:
-        place = {value: known.get(_text(value), -1) for value in set(values)}
+        place = {value: known.get(text_of(value), -1) for value in set(values)}
         found = np.array([place[value] for value in values], dtype=np.int64)
     bad = np.flatnonzero(found < 0)
     if bad.size:
-        raise unknown(_text(values[bad[0]]), int(bad[0]))
+        raise unknown(text_of(values[bad[0]]), int(bad[0]))
     return found
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """A value as specs write it: whole numbers without a point, true and false, nothing for a missing one."""
     import numpy as np
 

@@ -16,8 +16,10 @@ from dpspec.contract import DataError, Dataset, Facts, LoadedData
 from dpspec.contract.canonical import digest
 from dpspec.data.files import MAX_BYTES, check_count, locate, need, sha256
 from dpspec.data.options import path, schema
+from dpspec.data.tables import users
 from dpspec.data.tables.parquet import room
-from dpspec.data.tables.table import KEYS, Columns, Table, arrow_column, is_text, no_category, rows
+from dpspec.data.tables.table import KEYS, Columns, arrow_column, is_text, no_category, rows, text_of
+from dpspec.data.tables.users import TableOfUsers
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ CSV = Dataset(
         {
             "path": path("The table: UTF-8, comma-separated, the first line names the columns."),
             **KEYS,
+            **users.KEYS,
             "missing": {
                 "type": "array",
                 "minItems": 1,
@@ -48,16 +51,17 @@ CSV = Dataset(
 
 @dataclass(frozen=True)
 class _Layout:
-    """A file, the width of its lines, and where the features and the label stand in them."""
+    """A file, the width of its lines, and where the features, the label and other columns stand in them."""
 
     file: Path
     width: int
     columns: Columns
     features: Mapping[str, int]
     label: int
+    places: Mapping[str, int]
 
 
-class Csv(Table):
+class Csv(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
@@ -97,6 +101,12 @@ class Csv(Table):
         labels = np.frombuffer(y, dtype=np.int64)
         return LoadedData(train_x=features, train_y=labels, test_x=features[:0], test_y=labels[:0])
 
+    def owners(self) -> list[str]:
+        """The texts of the column of users."""
+        name = str(self.options["user"])
+        with self._lines() as (table, lines):
+            return [line[table.places[name]].strip() for _, line in lines]
+
     @contextmanager
     def _lines(self) -> Iterator[tuple[_Layout, Iterator[tuple[int, list[str]]]]]:
         """The table, and its lines with their numbers; whatever is wrong with the text becomes a ``DataError``."""
@@ -130,6 +140,7 @@ class Csv(Table):
             columns=columns,
             features={name: header.index(name) for name in columns.features},
             label=header.index(columns.label),
+            places={name: place for place, name in enumerate(header)},
         )
 
 
@@ -188,6 +199,7 @@ PARQUET = Dataset(
             "path": path("The table of training records."),
             "test_path": path("A table of test records with the same columns."),
             **KEYS,
+            **users.KEYS,
         },
         required=["path", "label", "classes"],
     ),
@@ -195,7 +207,7 @@ PARQUET = Dataset(
 )
 
 
-class Parquet(Table):
+class Parquet(TableOfUsers):
     """Records (features,): every column a number or one of its categories, every label one of the classes."""
 
     def describe(self) -> Facts:
@@ -226,6 +238,16 @@ class Parquet(Table):
     def what(self, test: bool = False) -> str:
         """The file of training or of test records."""
         return str(self.directory / self.options["test_path" if test and "test_path" in self.options else "path"])
+
+    def owners(self) -> list[str]:
+        """The column of users of the training records: texts, or whole numbers as specs write them."""
+        file, name = self._files()[0], str(self.options["user"])
+        with open_parquet(file) as opened:
+            require_room(opened, file, MAX_BYTES)
+            values = parquet_column(opened, name, file)
+        if values.dtype.kind not in "iuO":  # as floats, two users could round to one
+            raise DataError(f"{file}: users must be texts or whole numbers, without gaps: column {name!r}", "user")
+        return [text_of(value) for value in values]
 
     def _files(self) -> list[Path]:
         """The table of training records and, where the spec names it, that of test records."""

@@ -73,7 +73,7 @@ def claim_scope(spec: Spec, claim: Claim) -> Scope:
     """
     return Scope(
         adjacency=claim.adjacency,
-        unit=spec.threat_model.unit,
+        unit=spec.unit,
         direction=claim.direction,
         access=claim.access,
         adversary=str(spec.threat_model.options.get("adversary", "gradient")),

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
 from dpspec.engine.results.decimals import exact
+from dpspec.text import several
 
 Side: TypeAlias = Literal["at-most", "at-least"]
 Points: TypeAlias = tuple[tuple[float, float], ...]
@@ -137,9 +138,20 @@ def about_privacy(kind: str) -> bool:
     return kind in _KINDS
 
 
+def for_whom(group_size: int, unit: str) -> str:
+    """Of how many units something is said; of records, nothing where it is one.
+
+    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)")
+    (' for groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
+    """
+    if unit == "record":
+        return f" for groups of {group_size}" if group_size != 1 else ""
+    return f" for {several(group_size, unit)}"
+
+
 def narrowing(claim: Claim) -> str:
     """How the claim's scope is narrowed, as a suffix of its text."""
-    text = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""
+    text = for_whom(claim.group_size, claim.unit)
     text += f" for record {claim.record}" if claim.record is not None else ""
     text += f" in direction {claim.direction}" if claim.direction != "both" else ""
     text += f" in data sets of at least {claim.min_records} records" if claim.min_records else ""

@@ -6,6 +6,7 @@ from dpspec.contract import Evidence, Finding
 from dpspec.engine.judging.evidence_weight import WeighedFinding
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
+from dpspec.text import several
 
 
 def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
@@ -118,6 +119,8 @@ def missing(there: int, needed: int, waiting: bool) -> str:
 def attack_name(evidence: Evidence) -> str:
     """An attack as reasons name it."""
     groups = evidence.at.get("group_size", 1)
+    if evidence.scope.unit != "record":
+        return f"{evidence.method}, {several(groups, evidence.scope.unit)}"
     return evidence.method if groups == 1 else f"{evidence.method}, groups of {groups}"
 
 

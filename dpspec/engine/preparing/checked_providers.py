@@ -97,6 +97,10 @@ class _CheckedSource(_Named):
             raise misbehaved(self._offered, f"facts() holds a negative count: {min(counts)}")
         return cast(Facts, facts)
 
+    def remarks(self) -> tuple[Diagnostic, ...]:
+        """Nothing: what is worth a remark besides, dpspec's own sources know of their files."""
+        return ()
+
     def load(self) -> LoadedData:
         """The rows."""
         rows = called(self._offered, "load()", lambda: self._thing.load())

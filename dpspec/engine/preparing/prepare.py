@@ -178,6 +178,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
+    problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
@@ -264,6 +265,26 @@ def _other_unit(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             message=f"the bounds of {spec.mechanism.kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
             path=("threat_model", "unit"),
             help="where each of them has one record, leave unit out; for several records each, set group_size",
+        )
+
+
+def _remarks(source: DataSource) -> list[Diagnostic]:
+    """What dpspec's own sources say of data that is at hand, besides its facts."""
+    try:
+        return list(getattr(source, "remarks", tuple)())
+    except DataError:
+        return []  # the facts are those that a result recorded, or the error is told with them
+
+
+def _drops_by_user(spec: Spec) -> Iterator[Diagnostic]:
+    """Of a user with too many records, one record less brings another one in: records are no neighbours then."""
+    if spec.threat_model.unit == "record" and spec.data.get("max_records_per_user") is not None:
+        yield Diagnostic(
+            code="unsupported",
+            message="max_records_per_user drops records of users with more, and one record less of such a user brings "
+            "another one in: no bound for one record holds",
+            path=("data", "max_records_per_user"),
+            help="claim it of users, threat_model: {unit: user}, or drop records beforehand and write records_per_user",
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from dpspec.contract import Json, ThreatModel, thaw
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results.result import AuditResult, Verdict
 
 #: Values by their dotted paths.
@@ -45,6 +46,7 @@ def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
             # Which sizes are attacked is no part of a claim, which has a size of its own.
             model = {**_DEFAULTS, **{key: value for key, value in threat.items() if key != "group_size"}}
             scope = {key: model.pop(key) for key in _NARROWED}
+            model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
             own = {key: value for key, value in claim.items() if key not in _ASIDE}
             return leaves({"group_size": 1, **scope, **own, **_spoken_of(audit, own), "threat_model": model})
     return None

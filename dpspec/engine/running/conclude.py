@@ -99,17 +99,18 @@ def with_extent(outcome: T, prepared: Prepared) -> T:
     """
     if not isinstance(outcome, Evidence | Finding) or outcome.scope.pipeline != "executed":
         return outcome
-    size = int(outcome.at.get("group_size", 1))
-    return replace(outcome, scope=_within(outcome.scope, size, prepared))
+    leaving = int(outcome.at.get("group_size", 1)) * prepared.spec.records_per_unit
+    return replace(outcome, scope=_within(outcome.scope, leaving, prepared))
 
 
-def _within(scope: Scope, group_size: int, prepared: Prepared) -> Scope:
+def _within(scope: Scope, leaving: int, prepared: Prepared) -> Scope:
+    """leaving: how many records the smaller of the neighbours may lack."""
     if scope.data not in _AT_HAND:
         return scope
     if scope.min_records == 0:
         # Planted records stand beside all others. Of this data set, the smaller neighbour lacks those who may leave.
         leaves = scope.data != "planted" and scope.adjacency == "add-remove"
-        scope = replace(scope, min_records=max(0, prepared.facts.records - (group_size if leaves else 0)))
+        scope = replace(scope, min_records=max(0, prepared.facts.records - (leaving if leaves else 0)))
     # Where the data block does not say how missing values are written no record misses any, but one that was planted
     # for a mechanism that takes such records may.
     full = not prepared.spec.data.get("missing") and (scope.data == "this" or not prepared.missing)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dpspec.contract import Json
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.formats.statement import Statement, statements
@@ -106,8 +107,9 @@ def _guarantee(audit: AuditResult) -> _Guarantee | None:
 
 def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarantee | None) -> dict[str, Json]:
     threat = audit.document.get("threat_model") or {}
+    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
     loss: dict[str, Json] = {
-        "privacy_unit": markdown(str(threat.get("unit", "record"))),
+        "privacy_unit": markdown(unit),
         "privacy_unit_details": _block(statement, "Unit of privacy"),
     }
     if guarantee is not None:
@@ -119,7 +121,8 @@ def _privacy_loss(audit: AuditResult, statement: Statement, guarantee: _Guarante
         if not one.control
     ]
     if guarantee is None:
-        said.insert(0, "No claim about epsilon of single records was established by the audit")
+        one = "single records" if unit == "record" else f"one {unit}"
+        said.insert(0, f"No claim about epsilon of {one} was established by the audit")
     loss["privacy_parameters_details"] = ". ".join(_text(text) for text in (*said, *statement.curves)) + "."
     return loss
 

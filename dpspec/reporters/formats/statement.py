@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
@@ -146,12 +147,12 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     asked = threat.get("group_size") or 1
     sizes = asked if isinstance(asked, list | tuple) else [asked]
     adjacency = str(threat.get("adjacency", "add-remove"))
+    unit = unit_in_words(str(threat.get("unit", "record")), audit.document.get("data") or {})
     yield Block(
         "Unit of privacy",
         "declared",
-        f"one {threat.get('unit', 'record')}, {_UNITS.get(adjacency, adjacency)}; groups of "
-        f"{' and '.join(map(words.value, sizes))} were accounted for. That a person has no more records than that is "
-        "not checked",
+        f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
+        f"{' and '.join(map(words.value, sizes))} were accounted for. {_bound(audit, unit)}",
     )
     released = {"all-iterates": "every intermediate model", "final-model": "the final model"}
     access = str(threat.get("access", "all-iterates"))
@@ -164,6 +165,15 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
     yield Block("Trust model", "declared", "the party that trains sees the data; models trained for audits stay there")
     yield Block("Security and access control", "not covered", "who can reach the data, the code and the logs")
     yield Block("Data collection", "not covered", "how the data was collected, and what about its pre-processing")
+
+
+def _bound(audit: AuditResult, unit: str) -> str:
+    """What is known of how many records a person has."""
+    if unit == "record":
+        return "That a person has no more records than that is not checked"
+    known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
+    said = next(known, "how many records one has is not checked")
+    return said[:1].upper() + said[1:]
 
 
 def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:

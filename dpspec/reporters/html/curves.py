@@ -50,7 +50,8 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
             numbers = _numbers({**at, finding.quantity: finding.value}, x, y)
             if numbers is not None:
                 size = group_size(finding)
-                lines_of_marks.append(Line(f"attack{words.groups(size)}", *numbers, colour(size), marker=ATTACKS))
+                label = f"attack{words.groups(size, finding.scope.unit)}"
+                lines_of_marks.append(Line(label, *numbers, colour(size), marker=ATTACKS))
     return lines_of_marks
 
 
@@ -179,7 +180,7 @@ def _attacked(evidence: Evidence, colour: int) -> Iterator[Line]:
         pairs = [((g - c) / canaries, c / canaries) for g, c in zip(guessed, right, strict=True)]
     if pairs:
         rates = [max(fpr, _RATES[0]) for fpr, _ in pairs]
-        label = f"attack{words.groups(group_size(evidence))}"
+        label = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
         yield Line(label, rates, [tpr for _, tpr in pairs], colour, marker=ATTACKS)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dpspec.contract import Json
+from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.reporters.view import words
 from dpspec.reporters.view.limits import recorded
-from dpspec.text import joined, shortened
+from dpspec.text import joined, several, shortened
 
 #: What signs an audit, as keys of a spec, and what a reader sees.
 SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
@@ -42,7 +43,7 @@ def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
         yield "Model", f"{_block(document.get('model'), 'kind')}{size}"
     if audit.planned_trials or recorded(audit):
         yield "Training", _block(document.get("training"), "backend")
-    yield "Adversary", _adversary(document.get("threat_model"))
+    yield "Adversary", _adversary(document.get("threat_model"), document.get("data"))
     if document.get("audit"):
         yield "Attack", _block(document.get("audit"), "method", leave_out=("expect", "confidence"))
 
@@ -68,14 +69,17 @@ def _records(audit: AuditResult) -> str:
     return ", ".join(said)
 
 
-def _adversary(threat: Json) -> str:
+def _adversary(threat: Json, data: Json) -> str:
     """Neighbours, what is seen, and groups."""
     if not isinstance(threat, Mapping):
         return ""
-    parts = [words.of_scope(key, str(threat[key])) for key in ("adjacency", "access") if threat.get(key)]
+    unit = unit_in_words(str(threat.get("unit") or "record"), data if isinstance(data, Mapping) else {})
+    parts = [words.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
+    parts += [words.of_scope("access", str(threat["access"]))] if threat.get("access") else []
     sizes = threat.get("group_size")
     if sizes is not None:
-        parts.append(f"groups of {joined([words.value(one) for one in _list(sizes)])}")
+        of_whom = "" if unit == "record" else f" {unit.partition(' (')[0]}s"
+        parts.append(f"groups of {joined([words.value(one) for one in _list(sizes)])}{of_whom}")
     return ", ".join(parts)
 
 
@@ -90,10 +94,10 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
         yield "What ran is not what was declared: proofs here are of the declared mechanism, not of that training."
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
-    for name, one, several in _SAID:
+    for name, one, more in _SAID:
         claims = [verdict for verdict in audit.verdicts if verdict.verdict == name and not words.is_control(verdict)]
         if claims:
-            yield f"{_subject(claims)} {several if len(claims) > 1 else one}."
+            yield f"{_subject(claims)} {more if len(claims) > 1 else one}."
     controls = [verdict for verdict in audit.verdicts if words.is_control(verdict)]
     seen = [verdict for verdict in controls if verdict.expected]
     if seen:
@@ -140,8 +144,10 @@ def odds(audit: AuditResult) -> Iterator[str]:
     """
     for curve in proven_curves(audit):
         powers = [min(1.0, float(curve.polygon.tpr(rate))) for rate in _FALSE_ALARMS]
-        who = "a record was" if curve.group_size == 1 else f"{curve.group_size} records were"
-        scope = words.curve(curve).removeprefix(words.groups(curve.group_size))
+        size, unit = curve.group_size, curve.scope.unit
+        one = "a record" if unit == "record" else several(1, unit)
+        who = f"{one} was" if size == 1 else f"{several(size, unit)} were"
+        scope = words.curve(curve).removeprefix(words.groups(size, unit))
         alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
         if powers[0] > _ALL:
             yield f"Whether {who} in the training{scope}: the bound allows all to be found out."

@@ -26,12 +26,14 @@ RIGOR = {
 }
 
 TERMS = {
-    "epsilon, delta": "Whatever is computed of the training, adding or removing one record changes its probability by "
-    "a factor of at most e^epsilon, but for a probability of delta. Smaller is more private; 0 is perfect.",
+    "epsilon, delta": "Whatever is computed of the training, adding or removing one record (or what else a claim is "
+    "for) changes its probability by a factor of at most e^epsilon, but for a probability of delta. Smaller is more "
+    "private; 0 is perfect.",
     "mu": "The same for all delta at once: as hard as telling two normal distributions apart whose means are mu apart.",
-    "neighbours": "Two data sets that differ by what is protected: one record, or a group of them.",
+    "neighbours": "Two data sets that differ by what is protected: one record, a group of them, or a user "
+    "with all records.",
     "adversary": "Who tries to find out. A proof against a strong one holds against all that are weaker.",
-    "false alarms": "How often somebody says that a record was in who was not.",
+    "false alarms": "How often it is said that somebody was in the training who was not.",
     "lower bound": "What an attack, or a proof, shows to be lost at least.",
     "upper bound": "What is proved to be lost at most.",
     "canary": "A record, or a gradient, that is planted by the toss of a coin, for an attack to find.",

@@ -12,6 +12,7 @@ from dpspec.contract import Finding, Json
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.text import several
 
 if TYPE_CHECKING:
     from dpspec.engine.judging.proven_curves import ProvenCurve
@@ -24,6 +25,10 @@ _RIGOR = {
 }
 
 _ADJACENCY = {"add-remove": "adding or removing records", "replace-one": "replacing a record"}
+
+#: The same of units that are no records.
+_OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
+
 _ACCESS = {"all-iterates": "seeing every iterate", "final-model": "seeing the final model"}
 _ADVERSARY = {
     "gradient": "an adversary who chooses gradients",
@@ -163,18 +168,25 @@ def conditions(at: Mapping[str, Json]) -> str:
 def scope(finding: Finding) -> str:
     """What a number speaks of, in one sentence without a full stop; an estimate has no adversary."""
     of = finding.scope
-    data, record = _DATA.get(of.data, of.data), "any record" if of.record == "all" else _record(of.record)
+    any_of_them = f"any {of.unit.partition(' (')[0]}"
+    data, record = _DATA.get(of.data, of.data), any_of_them if of.record == "all" else _record(of.record)
     if finding.bound == "estimate":
         return f"the mechanism as {of.pipeline}, {data}"
-    unit = f" (unit: {of.unit})" if of.unit != "record" else ""
     direction = "" if of.direction == "both" else f" (direction: {of.direction})"
     # Of one data set its size goes without saying.
     least = f" of at least {of.min_records} records" if of.min_records and of.data in ("all", "collection") else ""
     alike = f" (neighbours: {of.neighbours})" if of.neighbours != "all" and of.data in ("all", "collection") else ""
     return (
-        f"the mechanism as {of.pipeline}, {_ADJACENCY.get(of.adjacency, of.adjacency)}{direction}{alike}{unit}, "
+        f"the mechanism as {of.pipeline}, {neighbours(of.adjacency, of.unit)}{direction}{alike}, "
         f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, {data}{least}, {record}"
     )
+
+
+def neighbours(adjacency: str, unit: str) -> str:
+    """What neighbours differ in: ``adding or removing records``, ``adding or removing a user (at most 8 records)``."""
+    if unit == "record":
+        return _ADJACENCY.get(adjacency, adjacency)
+    return f"{_OF_UNITS[adjacency]} {unit}" if adjacency in _OF_UNITS else f"{adjacency} (unit: {unit})"
 
 
 def _record(record: str | int) -> str:
@@ -193,11 +205,13 @@ def curve(of: ProvenCurve) -> str:
     """Which curve of an audit, as the end of a label: its group size, and its scope as far as the curves differ in it;
     empty for single records of the only scope."""
     scopes = (of_scope(key, str(getattr(of.scope, key))) for key in of.varying)
-    return groups(of.group_size) + "".join(f", {text}" for text in scopes)
+    return groups(of.group_size, of.scope.unit) + "".join(f", {text}" for text in scopes)
 
 
-def groups(size: int) -> str:
-    """A group size as the end of a label."""
+def groups(size: int, unit: str = "record") -> str:
+    """A group size as the end of a label; of units that are no records, one is named too."""
+    if unit != "record":
+        return f", {several(size, unit)}"
     return "" if size == 1 else f", groups of {size}"
 
 

@@ -1,0 +1,154 @@
+"""Claims about users, by what is proved and attacked of groups of records.
+
+A user has at most k records: the data block declares it, refuses data in which one has more, or drops what is more
+(:mod:`dpspec.data.tables.users` proves that dropping keeps neighbours). Two data sets that differ in g users then
+differ in a group of at most g k records, and groups are nested: a bound for groups of up to g k records bounds g users.
+This is example-level sampling of Charles et al. 2024 ("Fine-tuning large language models with user-level differential
+privacy"): records are drawn one by one, whoever they belong to, and the account is that of groups. A lower bound for
+groups of exactly g k records is one for g users: there are data sets in which g users have k records each, and those
+are among the ones that claims speak of. What one data set shows of a planted group of g k records is shown of g planted
+users. None of it needs to know which of the real records are whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+import dpspec.contract as dps
+from dpspec.contract.spec import records_per_user
+from dpspec.kit.specs import unsupported
+
+_T = TypeVar("_T")
+
+
+class UsersAsGroups(dps.Audit):
+    """An audit of records and groups of records that audits users as well: see the module."""
+
+    #: The audit of records and of groups of them.
+    of_records: ClassVar[dps.Audit]
+
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+        """What the audit of groups says, and what cannot be said of users."""
+        wrong = list(_refused(spec))
+        yield from wrong or self.of_records.check(in_records(spec), facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        """Those of groups, told of users."""
+        return (in_units(spec, outcome) for outcome in self.of_records.bound(in_records(spec), context))
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        """The plan for groups, with what it shows told of users."""
+        plan = self.of_records.plan(in_records(spec), facts)
+        return replace(plan, power=tuple(in_units(spec, power) for power in plan.power))
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        """Those of groups: trials know nothing of users."""
+        return self.of_records.trial_inputs(in_records(spec))
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterable[dps.Trial]:
+        """Those of groups."""
+        return self.of_records.trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        """What follows of groups, told of users."""
+        return (in_units(spec, outcome) for outcome in self.of_records.conclude(in_records(spec), trials))
+
+
+def in_records(spec: dps.Spec) -> dps.Spec:
+    """The spec with every group of users as a group of as many records as they can have; itself, where it has none."""
+    most = spec.records_per_unit
+    if spec.threat_model.unit != "user":
+        return spec
+    sizes = tuple(size * most for size in spec.threat_model.group_size)
+    document = dict(spec.document)
+    document["threat_model"] = {**document["threat_model"], "unit": "record", "group_size": sizes}
+    return replace(
+        spec,
+        threat_model=replace(spec.threat_model, unit="record", group_size=sizes),
+        claims=tuple(replace(claim, unit="record", group_size=claim.group_size * most) for claim in spec.claims),
+        document=dps.FrozenMap(document),
+    )
+
+
+def in_units(spec: dps.Spec, outcome: _T) -> _T:
+    """What is found of groups of records, told of the users whose they are: sizes, scope and, of bounds, on what else
+    they rest. Of records, as it is."""
+    if spec.threat_model.unit != "user":
+        return outcome
+    told: Any = outcome
+    if isinstance(told, dps.Series):
+        told = _series(spec, told)
+    if isinstance(told, dps.Finding | dps.Evidence | dps.Power) and "group_size" in told.at:
+        units = _units(told.at["group_size"], spec.records_per_unit)
+        told = replace(told, at=dps.FrozenMap({**told.at, "group_size": units}))
+        if isinstance(told, dps.Power) or (isinstance(told, dps.Finding) and told.rigor == "statistical"):
+            told = replace(told, method=f"{told.method}; a group is {_whose(units, spec.records_per_unit)}")
+    if isinstance(told, dps.Finding | dps.Evidence):
+        told = replace(told, scope=replace(told.scope, unit=spec.unit))
+    if isinstance(told, dps.Finding) and told.scope.pipeline == "declared" and told.bound == "upper":
+        told = replace(told, assumptions=(*told.assumptions, bounded(spec)))
+    return told  # type: ignore[no-any-return]
+
+
+def bounded(spec: dps.Spec) -> dps.Assumption:
+    """That no user has more records than claims about users count on, and who sees to it."""
+    most = spec.records_per_unit
+    bound = f"{most} record{'s' * (most != 1)}"
+    status: dps.findings.AssumptionStatus = "by-construction"
+    if spec.data.get("max_records_per_user") is not None:
+        text = f"of each user at most {bound} are kept, chosen by a seed and by that user's own records alone"
+    elif spec.data.get("user") is not None:
+        text = f"no user has more than {bound}: data in which one has more is refused"
+    else:
+        status, text = "declared", f"no user has more than {bound}: the spec says so, and nothing here checked it"
+    return dps.Assumption(name="records-per-user", status=status, text=text)
+
+
+def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    if spec.threat_model.unit != "user":
+        return
+    if records_per_user(spec.data.options) is None:
+        yield unsupported(
+            "the bound for one user is that of a group of all its records, and nothing says how many there are at most",
+            ("threat_model", "unit"),
+            "data: {user: COLUMN, records_per_user: 8} of a table, or max_records_per_user: 8 to drop what is more; "
+            "records_per_user: 8 of data that is only declared",
+        )
+    for i, claim in enumerate(spec.claims):
+        if claim.record is not None:
+            yield unsupported("a claim about users cannot be about one record", ("claims", i, "record"), "leave it out")
+    if spec.audit is not None and "scores" in spec.audit.options:
+        yield unsupported(
+            "scores from elsewhere are judged of groups of records, not of users",
+            ("audit", "scores"),
+            "leave unit out, and name the records of one user as group_size",
+        )
+
+
+def _units(size: int, most: int) -> int:
+    """How many users so many records were planted, or bounded, for."""
+    if size % most:
+        raise ValueError(f"a group of {size} records is none of users with {most} each")
+    return size // most
+
+
+def _whose(units: int, most: int) -> str:
+    """``one user with 4 records``."""
+    who = "one user" if units == 1 else f"{units} users"
+    return f"{who} with {most} record{'s' * (most != 1)}{' each' * (units != 1)}"
+
+
+def _series(spec: dps.Spec, series: dps.Series) -> dps.Series:
+    """A table by group size, told by users."""
+    if "group_size" not in series.columns:
+        return series
+    most = spec.records_per_unit
+    sizes = tuple(_units(size, most) for size in series.columns["group_size"])
+    return replace(
+        series,
+        title=f"{series.title}: {spec.unit}",
+        columns=dps.FrozenMap({**series.columns, "group_size": sizes}),
+        units=dps.FrozenMap({**series.units, "group_size": "users"}),
+    )

@@ -1,0 +1,257 @@
+"""Users with at most k records: bounds of groups of k, told of users; tables that differ in a user leak no more.
+
+The oracle writes two tables, one of them without a user, has the data kind read both and drop what is more than k, and
+runs the native backend's own step on either, every batch enumerated (``support.scope_oracle``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+from support import scope_oracle as oracle
+
+import dpspec
+from dpspec.contract import Facts, Finding, FrozenMap, Section, Series, Spec
+from dpspec.data.tables.table_files import Csv
+from dpspec.engine.judging.evidence_weight import claim_scope, covers
+from dpspec.engine.preparing.prepare import check
+from dpspec.kit.users import bounded, in_records
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec_group import bounds
+from dpspec_group.mechanism import GroupAudit, RecordsAudit
+
+VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
+
+POISSON: dict[str, Any] = {
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "steps": 1,
+    "sampling": {"scheme": "poisson", "rate": 0.4},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def claimed_deltas_alone() -> Any:
+    """Curves and profiles at other deltas take time and add nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "CURVE_DELTAS", ())
+        patch.setattr(bounds, "PROFILE_DELTAS", ())
+        yield
+
+
+def spec_of(phase: dict[str, Any], most: int, *sizes: int, delta: float = 0.03, **data: Any) -> Spec:
+    """A spec about groups of so many users with at most ``most`` records."""
+    unit = f"user (at most {most} record{'s' * (most > 1)})"
+    claims = [
+        dataclasses.replace(oracle.claim_of("approx-dp", group_size=size, epsilon=1.0, delta=delta), unit=unit)
+        for size in sizes
+    ]
+    made = oracle.spec_of("group", {"phases": (phase,), "baselines": ()}, claims)
+    threat = dataclasses.replace(made.threat_model, unit="user", group_size=sizes)
+    options = FrozenMap({"records": 50, "records_per_user": most, **data})
+    document = FrozenMap({"threat_model": {"unit": "user", "group_size": sizes}})
+    return dataclasses.replace(made, threat_model=threat, data=Section("declared", options), document=document)
+
+
+def proofs(spec: Spec, records: int = 50) -> list[Finding]:
+    return oracle.proofs(oracle.remembered_findings_of(GroupAudit(), spec, records))
+
+
+def executed(folder: Path, owners: list[str], rows: list[tuple[float, int]], most: int) -> list[oracle.Law]:
+    """What a step shows of a table, read and cut by the data kind."""
+    lines = [f"{who},{x},{y}" for who, (x, y) in zip(owners, rows, strict=True)]
+    (folder / "t.csv").write_text("\n".join(["who,x,y", *lines]) + "\n", encoding="utf-8")
+    options = {"path": "t.csv", "label": "y", "classes": 2, "user": "who", "max_records_per_user": most}
+    read = Csv(FrozenMap(options), folder).load()
+    return oracle.laws_of(oracle.run_of([POISSON], read.train_x[:, 0].tolist(), read.train_y.tolist()))
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from((-9.0, -1.0, 0.3, 5.0)), st.integers(0, 1)),
+        min_size=4,
+        max_size=9,
+    ).filter(lambda rows: len({who for who, _, _ in rows}) > 1),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(
+    tmp_path: Path, table: list[tuple[str, float, int]], most: int, data: st.DataObject
+) -> None:
+    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
+    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
+    others = [row for row in table if row[0] != gone]
+    present, absent = (
+        executed(tmp_path, [who for who, *_ in rows], [(x, y) for _, x, y in rows], most) for rows in (table, others)
+    )
+    for finding in proofs(spec_of(POISSON, most, 1, delta=delta)):
+        if finding.bound == "upper":
+            found = oracle.worst_delta(finding, absent, present)
+            assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_user_with_all_records_alike_attains_the_lower_end(tmp_path: Path, most: int) -> None:
+    """So that a claim that is smaller is false of some tables of such users: of one that says ``at most`` as many."""
+    rows = [(9.0, 0)] * most
+    present = executed(tmp_path, ["a"] * most + ["b"], [*rows, (0.0, 0)], most)
+    absent = executed(tmp_path, ["b"], [(0.0, 0)], most)
+    (lower,) = [f for f in proofs(spec_of(POISSON, most, 1)) if f.bound == "lower"]
+    assert oracle.worst_delta(lower, absent, present, more=-0.02 * lower.value) > 0.03
+    if most > 1:  # a user with fewer does not
+        fewer = executed(tmp_path, ["a"] * (most - 1) + ["b"], [*rows[1:], (0.0, 0)], most)
+        assert oracle.worst_delta(lower, absent, fewer, more=-0.02 * lower.value) < 0.03
+
+
+@pytest.mark.parametrize("scheme", ["poisson", "fixed"])
+def test_what_is_said_of_users_is_said_of_groups_of_their_records(scheme: str) -> None:
+    sampling = {"scheme": "poisson", "rate": 0.1} if scheme == "poisson" else {"scheme": "fixed", "batch_size": 5}
+    phase = {**POISSON, "sampling": sampling, "steps": 7}
+    users, groups = spec_of(phase, 4, 1, 2), in_records(spec_of(phase, 4, 1, 2))
+    assert [claim.group_size for claim in groups.claims] == [4, 8]
+    said = oracle.findings_of(GroupAudit(), users, 50)
+    known = oracle.findings_of(RecordsAudit(), groups, 50)
+    assert len(said) == len(known) > 0
+    for one, other in zip(said, known, strict=True):
+        assert (one.value, one.lower, one.bound, one.rigor) == (other.value, other.lower, other.bound, other.rigor)
+        assert one.at == {**other.at, "group_size": other.at["group_size"] // 4}
+        assert one.scope == dataclasses.replace(other.scope, unit="user (at most 4 records)")
+        least = {"poisson": 0, "fixed": 50 - other.at["group_size"]}[scheme]
+        assert one.scope.min_records == (least if one.scope.data == "all" else 0)
+        extra = (bounded(users),) if one.bound == "upper" else ()
+        assert one.assumptions == (*other.assumptions, *extra)
+
+
+@pytest.mark.parametrize(("most", "size"), [(1, 1), (3, 1), (3, 2)])
+def test_full_batches_are_one_gaussian_whose_effect_is_all_records_of_the_users(most: int, size: int) -> None:
+    """delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), mu = k g sqrt(T) / sigma."""
+    spec = spec_of({**POISSON, "sampling": {"scheme": "full"}, "noise_multiplier": 6.0, "steps": 4}, most, size)
+    mu = most * size * 2.0 / 6.0
+    for finding in proofs(spec):
+        epsilon = finding.value
+        exact = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        assert exact == pytest.approx(0.03, rel=1e-3)
+        assert finding.at["group_size"] == size
+
+
+def test_no_bound_of_other_units_counts_for_a_claim() -> None:
+    spec = spec_of(POISSON, 4, 1)
+    scope = claim_scope(spec, spec.claims[0])
+    assert any(covers(f.scope, scope) for f in proofs(spec) if f.bound == "upper")
+    for unit in ("record", "user", "user (at most 3 records)", "user (at most 5 records)"):
+        assert not covers(dataclasses.replace(scope, unit=unit), scope)
+
+
+def test_who_sees_to_the_bound_is_said() -> None:
+    phase = POISSON
+    assert bounded(spec_of(phase, 4, 1)).status == "declared"
+    assert bounded(spec_of(phase, 4, 1, user="who")).text == (
+        "no user has more than 4 records: data in which one has more is refused"
+    )
+    dropping = bounded(spec_of(phase, 1, 1, user="who", max_records_per_user=1))
+    assert (dropping.status, "at most 1 record are" in dropping.text) == ("by-construction", True)
+
+
+DECLARED = """\
+dpspec: 1
+name: users
+mechanism: {kind: group, noise_multiplier: 4, clip_norm: 1, sampling: {scheme: poisson, rate: 0.01}, steps: 50}
+data: {kind: declared, records: 1000, records_per_user: 5}
+threat_model: {unit: user, group_size: [1, 2]}
+claims:
+  - {id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}
+  - {id: pair, kind: membership, advantage: 0.9, group_size: 2}
+  - {id: one-mu, kind: gdp, mu: 20}
+"""
+
+
+def diagnosed(tmp_path: Path, *overrides: str) -> list[str]:
+    path = tmp_path / "users.yaml"
+    path.write_text(DECLARED, encoding="utf-8")
+    loaded = load_specs([path], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    return [f"{d.code} {'.'.join(map(str, d.path))}" for spec in loaded.specs for d in check(spec, load_catalog())]
+
+
+ONE = "claims=[{id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}]"
+SCORES = "audit={method: one-run, scores: {path: s.csv, score: s, coin: m}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        ((), []),
+        (("data={kind: declared, records: 1000}",), ["unsupported threat_model.unit"]),
+        (("threat_model.unit=household",), ["unsupported threat_model.unit"]),
+        (("threat_model.unit=record",), []),
+        (("mechanism.kind=per-instance", ONE), ["unsupported threat_model.unit"]),
+        (("threat_model.adjacency=replace-one",), ["unsupported threat_model.adjacency"]),
+        ((SCORES,), ["unsupported audit.scores"]),
+        (("claims.user.record=3",), ["unsupported claims.0.record"]),
+    ],
+)
+def test_what_is_not_covered_is_refused(tmp_path: Path, overrides: tuple[str, ...], found: list[str]) -> None:
+    assert [one for one in diagnosed(tmp_path, *overrides) if one.startswith("unsupported")][:1] == found
+
+
+def test_dropping_by_user_is_refused_of_claims_about_records(tmp_path: Path) -> None:
+    loaded = load_specs([VISITS], load_catalog(), ["threat_model.unit=record"])
+    (wrong,) = [d for d in check(loaded.specs[0], load_catalog()) if d.severity == "error"]
+    assert (wrong.code, wrong.path) == ("unsupported", ("data", "max_records_per_user"))
+
+
+def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> None:
+    path = tmp_path / "users.yaml"
+    path.write_text(DECLARED, encoding="utf-8")
+    result = dpspec.run(path, store=tmp_path / "store")
+    (audit,) = result.audits
+    verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
+    assert {verdict.verdict for verdict in verdicts.values()} == {"proved"}
+    assert verdicts["user"].text.endswith("for one user (at most 5 records)")
+    assert verdicts["pair"].text.endswith("for 2 users (at most 5 records each)")
+    assert {finding.scope.unit for finding in audit.findings} == {"user (at most 5 records)"}
+    (table,) = [series for series in audit.series if series.name == "epsilon-by-group-size"]
+    assert (table.columns["group_size"], table.units["group_size"]) == ((1, 2), "users")
+    assert table.title.endswith("user (at most 5 records)")
+
+
+def test_trials_of_users_are_those_of_groups(tmp_path: Path) -> None:
+    """The attack plants the records of one user as a group, and what it draws knows of no user."""
+    (spec,) = load_specs([VISITS], load_catalog()).specs
+    inputs = GroupAudit().trial_inputs(spec)
+    assert inputs["threat_model"]["group_size"] == (4,)
+    assert "unit" not in inputs["threat_model"]
+    facts = Facts(records=295, features=3, classes=2, shape=(3,), parameters=1538, digest="d")
+    (power,) = GroupAudit().plan(spec, facts).power
+    assert power.at["group_size"] == 1
+    assert power.method.endswith("1500 canary groups of 4; a group is one user with 4 records")
+
+
+def test_a_table_of_users_is_bounded_attacked_and_judged(tmp_path: Path) -> None:
+    result = dpspec.run(VISITS, store=tmp_path / "store", device="cpu")
+    (audit,) = result.audits
+    assert [(v.claim, v.verdict) for v in audit.verdicts] == [
+        ("patient", "proved"),
+        ("as-of-a-visit", "refuted"),
+        ("useful", "supported"),
+    ]
+    assert audit.conformance.status == "conforms-within"
+    assert audit.verdicts[1].text == "epsilon <= 2.757 at delta = 1e-5 for one user (at most 4 records)"
+    assert "one user (at most 4 records)" in audit.verdicts[1].reason
+    assert {e.scope.unit for e in audit.evidence} == {f.scope.unit for f in audit.findings} - {"record"}
+    assert all(e.at.get("group_size", 1) == 1 for e in audit.evidence)
+    assert not [s for s in audit.series if isinstance(s, Series) and "records" in s.units.values()]
+    attacks = [f for f in audit.findings if f.bound == "lower" and f.rigor == "statistical"]
+    assert attacks
+    assert all("a group is one user with 4 records" in f.method for f in attacks)
+    assert "62 of 427" not in json.dumps([v.reason for v in audit.verdicts])
