@@ -20,7 +20,7 @@ from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
 from dpspec.language.reading.tree import from_plain, locate, not_json, origin, plain
 from dpspec.language.validating.installed import PLUGIN_CODES
-from dpspec.language.validating.validate import check
+from dpspec.language.validating.validate import Checked, check
 
 #: Keys that change nothing about an audit, or are used up by the time a document is resolved.
 OUTSIDE_DIGEST = frozenset({"name", "description", "system", "owner", "contact", "requires", "extends", "matrix"})
@@ -44,7 +44,7 @@ _CLAIM = (
 
 
 def build(
-    document: Mapping[str, Json],
+    checked: Checked,
     *,
     name: str,
     cell: FrozenMap,
@@ -52,6 +52,7 @@ def build(
     directory: str,
 ) -> Spec:
     """The spec of a valid document with its defaults filled in."""
+    document = checked.document
     threat_model = _threat_model(document["threat_model"])
     return Spec(
         name=name,
@@ -62,7 +63,7 @@ def build(
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
         claims=tuple(_claim(claim, threat_model) for claim in document["claims"]),
-        audit=_audit(document["audit"]) if "audit" in document else None,
+        audit=_audit(document["audit"], checked) if "audit" in document else None,
         cell=cell,
         document=FrozenMap(document),
         digest=digest_of(document),
@@ -111,9 +112,9 @@ def _claim(claim: Mapping[str, Json], threat_model: ThreatModel) -> Claim:
     )
 
 
-def _audit(block: Mapping[str, Json]) -> AuditOptions:
+def _audit(block: Mapping[str, Json], checked: Checked) -> AuditOptions:
     known = {key: block[key] for key in _AUDIT}
-    return AuditOptions(**known, options=_without(block, _AUDIT))
+    return AuditOptions(**known, options=_without(block, _AUDIT), canary=checked.canary, score=checked.score)
 
 
 def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
@@ -197,11 +198,10 @@ def from_document(
         raise PluginError("; ".join(d.message for d in errors), errors)
     if errors:
         raise SpecError(errors)
-    resolved = checked.document
-    spans = origin(from_plain(resolved))
+    spans = origin(from_plain(checked.document))
     return build(
-        resolved,
-        name=resolved["name"] if name is None else name,
+        checked,
+        name=checked.document["name"] if name is None else name,
         cell=FrozenMap(cell),
         origin=spans,
         directory=directory,
@@ -242,7 +242,7 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
         return None, wrong
     name = checked.document["name"] + composed.suffix
     directory = str(path.parent)
-    return build(checked.document, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
+    return build(checked, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
 
 
 def _bounded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:

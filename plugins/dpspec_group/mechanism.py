@@ -153,4 +153,6 @@ GROUP = dps.Mechanism(
     trial_revision=6,
     tokens=True,
     chosen_weights=True,
+    canaries=frozenset({"gradient", "input"}),
+    scores=True,
 )
