@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable
 
 from dpspec.contract import Json, Mechanism
+from dpspec.contract.attacks import USUAL
 from dpspec.contract.catalog import Catalog
 from dpspec.language.validating import blocks
 from dpspec.language.validating.blocks import Plain
@@ -121,7 +122,8 @@ def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
         schema = {**schema, "properties": {**schema["properties"], "canary": blocks.canary_block(schema, canary)}}
     if canaries:
         planted = schema["properties"]["canary"]
-        kind = _offered(planted["properties"]["kind"], canaries)
+        usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
+        kind = _offered(planted["properties"]["kind"], canaries, f" Left out: {usual}.")
         planted = {**planted, "properties": {**planted["properties"], "kind": kind}}
         schema = {**schema, "properties": {**schema["properties"], "canary": planted}}
     if scores:
@@ -130,9 +132,9 @@ def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
     return schema
 
 
-def _offered(key: Plain, providers: dict[str, Json]) -> Plain:
+def _offered(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
     """A key that chooses among providers."""
-    return _choice(providers, key["description"] + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
+    return _choice(providers, key["description"] + usual + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
 
 
 def _claims(provider: Mechanism) -> Plain:

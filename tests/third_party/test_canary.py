@@ -178,10 +178,12 @@ def test_what_raises_is_blamed_on_its_plugin(odd) -> None:
     assert "dpspec-odd" in str(vars(told.value))
 
 
-def test_rows_are_given_to_kinds_that_say_so_and_cannot_be_written_to(odd) -> None:
+def test_rows_are_not_given_to_kinds_that_do_not_ask(odd) -> None:
     body = "def make(asked):\n    assert asked.x is None and asked.y is None\n    return " + GOOD + "\n"
-    records = odd(body, reads=False).attack.records(4, 1)
-    assert isinstance(records, Records)
+    assert isinstance(odd(body, reads=False).attack.records(4, 1), Records)
+
+
+def test_rows_cannot_be_written_to(odd) -> None:
     with pytest.raises(ValueError, match="read-only"):
         odd("def make(asked):\n    asked.x[0] = 1\n").attack.records(4, 1)
 

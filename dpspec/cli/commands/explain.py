@@ -164,7 +164,7 @@ def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
 
 
 def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
-    """The keys of free text whose description names a value, such as the kinds of canaries, each path once."""
+    """The keys of free text whose description names a value, each path once."""
     if len(value) < _SHORTEST:
         return []
     word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
