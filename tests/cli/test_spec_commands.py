@@ -208,7 +208,8 @@ def test_plugins_as_a_table(dpspec, broken):
 
 def test_plugins_as_json(dpspec, broken):
     document = json.loads(dpspec("plugins", "--json").out)
-    assert set(document) == {"mechanisms", "datasets", "models", "backends", "reporters", "executors", "broken"}
+    families = {"mechanisms", "datasets", "models", "backends", "reporters", "executors", "canaries", "scores"}
+    assert set(document) == {*families, "broken"}
     (group,) = [entry for entry in document["mechanisms"] if entry["name"] == "group"]
     assert set(group) == {"name", "summary", "plugin", "distribution", "version"}
     assert document["broken"] == [

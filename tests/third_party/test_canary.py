@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import warm
 
+from dpspec.contract import Check, Evidence
 from dpspec.contract.attacks import Records
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.context import RunContext
@@ -265,3 +267,62 @@ def test_keys_follow_the_plugin_and_seeds_do_not(odd) -> None:
     catalog = context._catalog
     prepared = prepare(load_specs([place], catalog).specs[0], catalog)
     assert set(prepared.revisions) == {"mechanism", "data", "backend", "model"}
+
+
+DENSE = """\
+def make(asked):
+    rows = np.random.default_rng(asked.seed).normal(size=(asked.facts.parameters, asked.count))
+    return np.linalg.qr(rows)[0].T.astype(np.float32)
+"""
+
+
+def test_directions_of_others_are_planted_found_and_conform(odd) -> None:
+    """With noise 0.05 a step, every canary that was planted is told from those that were not."""
+    context = odd(DENSE, space="gradient")
+    (trial,) = context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0])
+    ((_, ordered),) = trial.evidence["outcomes"]
+    assert ordered == "".join(sorted(ordered))
+    outcomes = list(context.prepared.audit.conclude(context.prepared.spec, [trial]))
+    assert [o for o in outcomes if isinstance(o, Evidence)]
+    checks = [o for o in outcomes if isinstance(o, Check)]
+    assert len(checks) > 10
+    assert min(check.p_value for check in checks) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "says"),
+    [
+        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "'odd' promises none"),
+        ("count: 600000", ("audit", "canary", "count"), "count must be at most 690"),
+    ],
+)
+def test_what_dense_directions_cannot_do_is_refused(odd, change: str, path: tuple[str, ...], says: str) -> None:
+    context = odd(DENSE, space="gradient")
+    place = Path(context.directory) / "refused.yaml"
+    place.write_text((place.parent / "odd.yaml").read_text().replace("count: 60", change), encoding="utf-8")
+    catalog = context._catalog
+    found = prepare(load_specs([place], catalog).specs[0], catalog).diagnostics
+    (error,) = [diagnostic for diagnostic in found if diagnostic.severity == "error"]
+    assert error.path == path
+    assert says in error.message
+
+
+LIMITED = """\
+def make(asked):
+    return None
+def limit(facts, options):
+    return {limit}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [("(7, 'there are seven')", "count must be at most 7, got 60: there are seven"), ("None", "")]
+)
+def test_a_limit_is_told_before_anything_is_made(odd, limit: str, says: str) -> None:
+    context = odd(LIMITED.format(limit=limit))
+    catalog = context._catalog
+    offered = catalog.canaries["odd"]
+    limited = replace(offered, provider=replace(offered.provider, limit="odd_attack:limit"))
+    changed = replace(catalog, canaries={**catalog.canaries, "odd": limited})
+    found = prepare(load_specs([Path(context.directory) / "odd.yaml"], changed).specs[0], changed).diagnostics
+    assert [d.message for d in found if d.severity == "error"] == ([says] if says else [])
