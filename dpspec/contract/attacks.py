@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "USUAL",
-    "USUAL_SCORE",
     "Asked",
     "Attacker",
     "Canary",

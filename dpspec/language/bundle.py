@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from dpspec.contract import Json, Mechanism
+from dpspec.contract import Json, Mechanism, thaw
 from dpspec.contract.attacks import USUAL
 from dpspec.contract.catalog import Catalog
 from dpspec.language.validating import blocks
@@ -118,18 +118,26 @@ def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
     canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
     scores = _providers(catalog.scores) if provider.scores else {}
     schema = blocks.audit_block(provider)
-    for canary in canaries.values():
-        schema = {**schema, "properties": {**schema["properties"], "canary": blocks.canary_block(schema, canary)}}
     if canaries:
         planted = schema["properties"]["canary"]
         usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
         kind = _offered(planted["properties"]["kind"], canaries, f" Left out: {usual}.")
-        planted = {**planted, "properties": {**planted["properties"], "kind": kind}}
+        planted = {**planted, "properties": {**planted["properties"], **_own_keys(canaries), "kind": kind}}
         schema = {**schema, "properties": {**schema["properties"], "canary": planted}}
     if scores:
         score = _offered(schema["properties"]["score"], scores)
         schema = {**schema, "properties": {**schema["properties"], "score": score}}
     return schema
+
+
+def _own_keys(canaries: dict[str, Json]) -> Plain:
+    """The keys of all kinds; of one that kinds describe otherwise, nothing but that it exists is demanded."""
+    found: Plain = {}
+    for canary in canaries.values():
+        for key, schema in thaw(canary.schema).get("properties", {}).items():
+            same = found.get(key, schema) == schema
+            found[key] = schema if same else {"description": schema.get("description", "")}
+    return found
 
 
 def _offered(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:

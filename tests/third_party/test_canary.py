@@ -68,6 +68,9 @@ def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None
     said = execute("explain", "upside-down").stdout
     assert "canary upside-down, by dpspec-canary 0.1.0" in said
     assert "audit.canary.share" in said
+    schema = execute("schema").stdout
+    assert '"upside-down"' in schema
+    assert "How far: 1 is all the way." in schema
     checked = execute("plugins", "--check", "dpspec-canary")
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.rstrip().endswith("15 kept")

@@ -116,13 +116,9 @@ def audit_block(provider: Mechanism | None, canary: Canary | None = None) -> Pla
     schema = _shared("audit", provider.schemas.audit if provider else None)
     if canary is None:
         return schema
-    return {**schema, "properties": {**schema["properties"], "canary": canary_block(schema, canary)}}
-
-
-def canary_block(audit: Plain, canary: Canary) -> Plain:
-    """The map ``canary`` of an audit block, with the keys of a kind."""
-    planted: Plain = audit["properties"]["canary"]
-    return {**combine(planted, canary.schema), "description": planted["description"]}
+    planted = schema["properties"]["canary"]
+    whole = {**combine(planted, canary.schema), "description": planted["description"]}
+    return {**schema, "properties": {**schema["properties"], "canary": whole}}
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:

@@ -53,18 +53,13 @@ def attack_of(
         return None, None, []
     canary = audit.get("canary")
     space = canary.get("space", "gradient") if isinstance(canary, Mapping) else None
-    wrong: list[Diagnostic] = []
     kind = score = None
     if isinstance(canary, Mapping) and isinstance(space, str) and space in mechanism.canaries:
         kind = _canary(canary.get("kind", USUAL[space]), space, catalog)
     if mechanism.scores and ("score" in audit or _scored(space, threat_model)):
         score = _named(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
     wrong = [found for found in (kind, score) if isinstance(found, Diagnostic)]
-    return (
-        kind if isinstance(kind, Canary) else None,
-        score if isinstance(score, Score) else None,
-        wrong,
-    )
+    return kind if isinstance(kind, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
 def _scored(space: str | None, threat_model: Mapping[str, Json] | None) -> bool:
@@ -92,11 +87,9 @@ def _named(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, cat
     """The provider of a kind, a diagnostic where there is none, None where the kind is no text."""
     if not isinstance(kind, str) or not kind:
         return None
-    return (
-        offers[kind].provider
-        if kind in offers
-        else _absent(kind, offers, f"no installed plugin offers {what}", path, catalog)
-    )
+    if kind in offers:
+        return offers[kind].provider
+    return _absent(kind, offers, f"no installed plugin offers {what}", path, catalog)
 
 
 def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any | Diagnostic:
