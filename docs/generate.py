@@ -65,6 +65,8 @@ def own(catalog: Catalog) -> Catalog:
         datasets=kept(catalog.datasets),  # type: ignore[arg-type]
         models=kept(catalog.models),  # type: ignore[arg-type]
         backends=kept(catalog.backends),  # type: ignore[arg-type]
+        canaries=kept(catalog.canaries),  # type: ignore[arg-type]
+        scores=kept(catalog.scores),  # type: ignore[arg-type]
     )
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 import dpspec
 import dpspec.contract as contract
 from dpspec import executors
-from dpspec.contract import DpspecHooks, catalog, events
+from dpspec.contract import DpspecHooks, attacks, catalog, events
 from dpspec.engine.results.result import AuditResult
 from generator.markdown import described, prose, tidy
 
@@ -27,6 +27,7 @@ _PLUGIN = (
 
 #: Modules beside the contract, for plugins that are no mechanisms, and what they are for.
 _BESIDE = (
+    ("What attacks are made of", attacks, "What `dpspec_attacks` yields, and what its functions are given."),
     ("What happens during a run", events, "What `dpspec_event` is told."),
     ("Where trials run", executors, "What an executor is written with."),
     ("What is installed", catalog, "What tools read that list or pick providers."),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from dpspec.contract.attacks import Attacker
 from dpspec.contract.diagnostics import Diagnostic
 from dpspec.contract.findings import Check, Evidence, Facts, Finding, Series
 from dpspec.contract.frozen import FrozenMap, Json
@@ -93,6 +94,10 @@ class Context(Protocol):
     @property
     def trainer(self) -> Trainer:
         """Trains, by the backend that the spec names."""
+
+    @property
+    def attack(self) -> Attacker:
+        """Makes canaries and scores them, by what the spec names of the hook ``dpspec_attacks``."""
 
     @property
     def device(self) -> str:

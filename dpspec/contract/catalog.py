@@ -44,4 +44,6 @@ class Catalog:
     backends: Mapping[str, Offered] = field(default_factory=dict)
     reporters: Mapping[str, Offered] = field(default_factory=dict)
     executors: Mapping[str, Offered] = field(default_factory=dict)
+    canaries: Mapping[str, Offered] = field(default_factory=dict)
+    scores: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

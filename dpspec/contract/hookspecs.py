@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import pluggy
 
+from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.events import Event
 from dpspec.contract.providers import Backend, Dataset, Executor, Mechanism, Model, Reporter
 
@@ -53,6 +54,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_executors(self) -> Iterable[Executor]:  # type: ignore[empty-body]
         """Called when the catalog is built: where trials can run, for ``--executor`` to name."""
+
+    @hookspec
+    def dpspec_attacks(self) -> Iterable[Canary | Score]:  # type: ignore[empty-body]
+        """Called when the catalog is built: what ``audit.canary.kind`` and ``audit.score`` can then name."""
 
     @hookspec
     def dpspec_event(self, event: Event) -> None:

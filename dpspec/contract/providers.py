@@ -58,6 +58,9 @@ class Mechanism:
     chosen_weights: whether its bounds hold for each initial model that both neighbours share, so that an adversary may
         choose it (``model.initial: worst-case``); other mechanisms are refused it.
     units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
+    canaries: the spaces, ``gradient`` and ``input``, in which its attack plants any kind that the hook
+        ``dpspec_attacks`` offers: core then looks up ``audit.canary.kind``, and ``context.attack`` makes them.
+    scores: whether it scores planted records by what that hook offers: core then looks up ``audit.score``.
     """
 
     kind: str
@@ -73,6 +76,8 @@ class Mechanism:
     revision_only: bool = False
     tokens: bool = False
     chosen_weights: bool = False
+    canaries: frozenset[str] = frozenset()
+    scores: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.diagnostics import Path, Span
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import FrozenMap, Json, thaw
@@ -117,7 +118,11 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions:
-    """How the pipeline is attacked; ``options`` holds the method's and the plugin's own keys."""
+    """How the pipeline is attacked; ``options`` holds the method's and the plugin's own keys.
+
+    canary, score: what the hook ``dpspec_attacks`` offers under the names in ``options``, for mechanisms that take it;
+        they stay outside equality, as the names decide.
+    """
 
     method: str
     runs: int = 1
@@ -125,6 +130,8 @@ class AuditOptions:
     seed: int = 0
     expect: str = "conforms-within"
     options: FrozenMap = field(default_factory=FrozenMap)
+    canary: Canary | None = field(default=None, compare=False, repr=False)
+    score: Score | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from dpspec.contract import Json, Mechanism
+from dpspec.contract import Json, Mechanism, thaw
+from dpspec.contract.attacks import USUAL
 from dpspec.contract.catalog import Catalog
 from dpspec.language.validating import blocks
 from dpspec.language.validating.blocks import Plain
@@ -59,7 +60,7 @@ def _whole(catalog: Catalog, mechanism_block: Json) -> Plain:
     properties["model"] = _by_kind("model", "kind", _providers(catalog.models), blocks.model_block)
     properties["training"] = _training(catalog)
     schema["properties"] = properties
-    return _with_cases(schema, [_of_mechanism(provider) for provider in mechanisms.values()])
+    return _with_cases(schema, [_of_mechanism(provider, catalog) for provider in mechanisms.values()])
 
 
 def _providers(offers: Json) -> dict[str, Json]:
@@ -95,7 +96,7 @@ def _training(catalog: Catalog) -> Plain:
     return schema
 
 
-def _of_mechanism(provider: Mechanism) -> Plain:
+def _of_mechanism(provider: Mechanism, catalog: Catalog) -> Plain:
     """What a mechanism's kind decides about the other blocks."""
     return {
         "if": {
@@ -105,11 +106,43 @@ def _of_mechanism(provider: Mechanism) -> Plain:
         "then": {
             "properties": {
                 "threat_model": blocks.threat_model_block(provider),
-                "audit": blocks.audit_block(provider),
+                "audit": _audit(provider, catalog),
                 "claims": {"items": _claims(provider)},
             }
         },
     }
+
+
+def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
+    """The audit block, with what plugins offer where the mechanism takes it: kinds with their keys, and scores."""
+    canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
+    scores = _providers(catalog.scores) if provider.scores else {}
+    schema = blocks.audit_block(provider)
+    if canaries:
+        planted = schema["properties"]["canary"]
+        usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
+        kind = _offered(planted["properties"]["kind"], canaries, f" Left out: {usual}.")
+        planted = {**planted, "properties": {**planted["properties"], **_own_keys(canaries), "kind": kind}}
+        schema = {**schema, "properties": {**schema["properties"], "canary": planted}}
+    if scores:
+        score = _offered(schema["properties"]["score"], scores)
+        schema = {**schema, "properties": {**schema["properties"], "score": score}}
+    return schema
+
+
+def _own_keys(canaries: dict[str, Json]) -> Plain:
+    """The keys of all kinds; of one that kinds describe otherwise, nothing but that it exists is demanded."""
+    found: Plain = {}
+    for canary in canaries.values():
+        for key, schema in thaw(canary.schema).get("properties", {}).items():
+            same = found.get(key, schema) == schema
+            found[key] = schema if same else {"description": schema.get("description", "")}
+    return found
+
+
+def _offered(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
+    """A key that chooses among providers."""
+    return _choice(providers, key["description"] + usual + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
 
 
 def _claims(provider: Mechanism) -> Plain:

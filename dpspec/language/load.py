@@ -21,7 +21,7 @@ from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
 from dpspec.language.reading.tree import from_plain, locate, not_json, origin, plain
 from dpspec.language.validating.installed import PLUGIN_CODES
-from dpspec.language.validating.validate import check
+from dpspec.language.validating.validate import Checked, check
 
 #: Keys that change nothing about an audit, or are used up by the time a document is resolved.
 OUTSIDE_DIGEST = frozenset({"name", "description", "system", "owner", "contact", "requires", "extends", "matrix"})
@@ -45,7 +45,7 @@ _CLAIM = (
 
 
 def build(
-    document: Mapping[str, Json],
+    checked: Checked,
     *,
     name: str,
     cell: FrozenMap,
@@ -53,6 +53,7 @@ def build(
     directory: str,
 ) -> Spec:
     """The spec of a valid document with its defaults filled in."""
+    document = checked.document
     threat_model = _threat_model(document["threat_model"])
     unit = unit_in_words(threat_model.unit, document["data"])
     return Spec(
@@ -64,7 +65,7 @@ def build(
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
         claims=tuple(_claim(claim, threat_model, unit) for claim in document["claims"]),
-        audit=_audit(document["audit"]) if "audit" in document else None,
+        audit=_audit(document["audit"], checked) if "audit" in document else None,
         cell=cell,
         document=FrozenMap(document),
         digest=digest_of(document),
@@ -114,9 +115,9 @@ def _claim(claim: Mapping[str, Json], threat_model: ThreatModel, unit: str) -> C
     )
 
 
-def _audit(block: Mapping[str, Json]) -> AuditOptions:
+def _audit(block: Mapping[str, Json], checked: Checked) -> AuditOptions:
     known = {key: block[key] for key in _AUDIT}
-    return AuditOptions(**known, options=_without(block, _AUDIT))
+    return AuditOptions(**known, options=_without(block, _AUDIT), canary=checked.canary, score=checked.score)
 
 
 def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
@@ -200,11 +201,10 @@ def from_document(
         raise PluginError("; ".join(d.message for d in errors), errors)
     if errors:
         raise SpecError(errors)
-    resolved = checked.document
-    spans = origin(from_plain(resolved))
+    spans = origin(from_plain(checked.document))
     return build(
-        resolved,
-        name=resolved["name"] if name is None else name,
+        checked,
+        name=checked.document["name"] if name is None else name,
         cell=FrozenMap(cell),
         origin=spans,
         directory=directory,
@@ -246,7 +246,7 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
         return None, wrong
     name = checked.document["name"] + composed.suffix
     directory = str(path.parent)
-    return build(checked.document, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
+    return build(checked, name=name, cell=composed.cell, origin=spans, directory=directory), wrong
 
 
 def _bounded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Model, Reporter, hookimpl
+from dpspec.contract.attacks import Canary, Score
 from dpspec.data.providers import DATASETS
 from dpspec.models.providers import MODELS
-from dpspec.training.providers import BACKENDS
+from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
 EXECUTORS = (
     Executor(
@@ -123,3 +124,9 @@ def dpspec_reporters() -> Iterable[Reporter]:
 def dpspec_executors() -> Iterable[Executor]:
     """``local`` and ``ray``."""
     return EXECUTORS
+
+
+@hookimpl
+def dpspec_attacks() -> Iterable[Canary | Score]:
+    """The kinds of canaries, and the scores, that need no plugin."""
+    return (*CANARIES, *SCORES)

@@ -25,6 +25,7 @@ from dpspec.contract import (
     Model,
     Reporter,
 )
+from dpspec.contract.attacks import USUAL, Canary, Score
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.registry.schema_flaws import Flaw, flaws
 from dpspec.text import closest, did_you_mean
@@ -89,12 +90,13 @@ CORE_KEYS: dict[str, frozenset[str]] = {
     "data": frozenset({"kind"}),
     "model": frozenset({"kind", "initial"}),
     "training": frozenset({"backend"}),
+    "canary": frozenset({"space", "kind", "count", "spread", "every"}),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One of the six families of providers: its hook, its descriptor and where the catalog keeps it."""
+    """One of the eight families of providers: its hook, its descriptor and where the catalog keeps it."""
 
     name: str
     hook: str
@@ -105,7 +107,7 @@ class Family:
     @property
     def field(self) -> str:
         """The field of :class:`~dpspec.contract.catalog.Catalog`."""
-        return f"{self.name}s"
+        return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
 
 
 def problems(provider: object, family: Family) -> list[str]:
@@ -148,6 +150,8 @@ def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
 
 def _mechanism(m: Mechanism) -> Iterator[str]:
     yield from _reference(m.audit, "audit")
+    if not _is_frozenset(m.canaries) or not m.canaries <= set(USUAL):
+        yield f"canaries must be a frozenset of {' and '.join(sorted(USUAL))}, got {m.canaries!r}"
     if not isinstance(m.example, str) or not m.example.strip():
         yield "example must be the text of a whole spec"
     if not _is_frozenset(m.claims) or not m.claims:
@@ -208,12 +212,32 @@ def _executor(e: Executor) -> Iterator[str]:
     yield from _reference(e.pool, "pool")
 
 
+def _canary(c: Canary) -> Iterator[str]:
+    if c.space not in USUAL:
+        yield f"space must be {' or '.join(sorted(USUAL))}, got {c.space!r}"
+    yield from _reference(c.make, "make")
+    yield from _reference(c.limit, "limit") if c.limit != "" else ()
+    yield from _fragment(c.schema, "schema", "canary")
+    yield from _flag(c, "reads_data")
+
+
+def _score(s: Score) -> Iterator[str]:
+    yield from _reference(s.score, "score")
+    yield from _flag(s, "learns")
+    yield from _flag(s, "gradients")
+
+
+def _flag(provider: Any, field: str) -> Iterator[str]:
+    if not isinstance(getattr(provider, field), bool):
+        yield f"{field} must be True or False, got {getattr(provider, field)!r}"
+
+
 def fragments(provider: Any) -> dict[str, Any]:
     """The schema fragments of any descriptor, by a name that says where each stands."""
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor | Score) else {"schema": provider.schema}
 
 
 def all_flaws(provider: Any) -> list[Flaw]:
@@ -221,7 +245,7 @@ def all_flaws(provider: Any) -> list[Flaw]:
     return [flaw for name, fragment in fragments(provider).items() for flaw in flaws(fragment, name)]
 
 
-#: The six families, in the order in which plugins are asked.
+#: The eight families, in the order in which plugins are asked.
 FAMILIES: tuple[Family, ...] = (
     Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, key=lambda p: p.kind, check=_mechanism),
     Family(name="dataset", hook="dpspec_datasets", type=Dataset, key=lambda p: p.kind, check=_dataset),
@@ -229,4 +253,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(name="backend", hook="dpspec_backends", type=Backend, key=lambda p: p.kind, check=_backend),
     Family(name="reporter", hook="dpspec_reporters", type=Reporter, key=lambda p: p.format, check=_reporter),
     Family(name="executor", hook="dpspec_executors", type=Executor, key=lambda p: p.kind, check=_executor),
+    Family(name="canary", hook="dpspec_attacks", type=Canary, key=lambda p: p.kind, check=_canary),
+    Family(name="score", hook="dpspec_attacks", type=Score, key=lambda p: p.kind, check=_score),
 )

@@ -163,10 +163,9 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Offers | Broke
         plugin = attempt(lambda: _import(candidate))
         attempt(lambda: _register(plugin, candidate, manager))
         registered = True
-        for family in FAMILIES:
-            providers[family.name] = []
-            for provider in _ask(candidate, manager, family):
-                providers[family.name].append(provider)
+        for hook in dict.fromkeys(family.hook for family in FAMILIES):
+            for family, provider in _ask(candidate, manager, hook):
+                providers.setdefault(family.name, []).append(provider)
     except Failed as failure:
         if registered:
             manager.unregister(name=candidate.id)
@@ -203,30 +202,38 @@ def _register(plugin: Any, candidate: Candidate, manager: pluggy.PluginManager) 
         raise
 
 
-def _ask(candidate: Candidate, manager: pluggy.PluginManager, family: Family) -> Iterator[Any]:
+def _ask(candidate: Candidate, manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[Family, Any]]:
     """The valid descriptors that a plugin's hook offers, one by one; raises :class:`Failed` at the first bad one."""
-    caller = getattr(manager.hook, family.hook)
+    families = [family for family in FAMILIES if family.hook == hook]
+    caller = getattr(manager.hook, hook)
     for implementation in caller.get_hookimpls():
         if implementation.plugin_name != candidate.id:
             continue
         try:
-            offered = attempt(lambda i=implementation: _listed(i.function(), family))  # type: ignore[misc]
+            offered = attempt(lambda i=implementation: _listed(i.function(), families))  # type: ignore[misc]
         except Failed as failure:
-            raise Failed(f"{family.hook}: {failure}") from failure
-        seen: set[str] = set()
+            raise Failed(f"{hook}: {failure}") from failure
+        seen: set[tuple[str, str]] = set()
         for provider in offered:
-            flaws = attempt(lambda p=provider: problems(p, family))  # type: ignore[misc]
+            family = next((f for f in families if isinstance(provider, f.type)), None)
+            if family is None:
+                raise Failed(f"{hook} offers a {type(provider).__name__}, not a {_types(families)}")
+            flaws = attempt(lambda p=provider, f=family: problems(p, f))  # type: ignore[misc]
             if flaws:
                 raise Failed(one_line("; ".join(flaws)))
-            if family.key(provider) in seen:
+            if (family.name, family.key(provider)) in seen:
                 raise Failed(f"{family.name} {family.key(provider)!r} is offered twice")
-            seen.add(family.key(provider))
-            yield provider
+            seen.add((family.name, family.key(provider)))
+            yield family, provider
 
 
-def _listed(offered: Any, family: Family) -> list[Any]:
+def _types(families: Sequence[Family]) -> str:
+    return " or ".join(family.type.__name__ for family in families)
+
+
+def _listed(offered: Any, families: Sequence[Family]) -> list[Any]:
     if offered is None:
-        raise Failed(f"it returns None; yield or return {family.type.__name__} objects")
+        raise Failed(f"it returns None; yield or return {_types(families)} objects")
     items = list(itertools.islice(offered, _MOST_OFFERS + 1))
     if len(items) > _MOST_OFFERS:
         raise Failed(f"it offers more than {_MOST_OFFERS} providers")

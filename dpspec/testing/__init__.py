@@ -13,6 +13,7 @@ what was found. :class:`ProviderSuite` alone, with its ``family``, is for a back
 as one that releases counts. pytest is part of the extra ``dpspec[test]``.
 """
 
+from dpspec.testing.attacks import CanarySuite, ScoreSuite
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.dataset import DatasetSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -22,10 +23,12 @@ from dpspec.testing.provider import ProviderSuite
 
 __all__ = [
     "BackendSuite",
+    "CanarySuite",
     "DatasetSuite",
     "MechanismSuite",
     "ModelSuite",
     "ProviderSuite",
+    "ScoreSuite",
     "Trend",
     "decreasing",
     "increasing",

@@ -10,6 +10,7 @@ from typing import Any
 from dpspec.registry.descriptors import FAMILIES, Family
 from dpspec.registry.foreign_code import describe
 from dpspec.registry.loader import Registry
+from dpspec.testing.attacks import CanarySuite, ScoreSuite
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
@@ -63,8 +64,9 @@ def _given(registry: Registry, provider: Any) -> dict[str, Any]:
 
 def _suite(registry: Registry, family: Family, provider: Any) -> type[ProviderSuite]:
     """Data sets and models need options that only their authors' own tests can give."""
-    if family.name == "mechanism":
-        return MechanismSuite
+    suites: dict[str, type[ProviderSuite]] = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite}
+    if family.name in suites:
+        return suites[family.name]
     return BackendSuite if family.name == "backend" and _trains(registry, provider) else ProviderSuite
 
 

@@ -65,7 +65,7 @@ class ProviderSuite:
     def code(cls) -> Any:
         """What the descriptor names: an audit, a source, a factory or a trainer class."""
         provider = cls.provider()
-        for field in ("audit", "source", "factory", "trainer", "render", "pool"):
+        for field in ("audit", "source", "factory", "trainer", "render", "pool", "make", "score"):
             if hasattr(provider, field):
                 return resolve(getattr(provider, field))
         raise AssertionError(f"a {cls.family} names no code")

@@ -6,7 +6,7 @@ groups are planted from the coins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import cos, pi, sin, sqrt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
+from dpspec.training.providers import MOST_FEATURES
 from dpspec.training.seeds import generator
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -56,6 +58,28 @@ class SignBlocks:
         return (vector[self._coordinates] * self._values).sum(1)
 
 
+class DenseDirections:
+    """Orthonormal directions that a kind of canary wrote out in full, float32 rows (count, parameters)."""
+
+    def __init__(self, rows: Array, *, device: str | torch.device = "cpu") -> None:
+        self.count, self.parameters = rows.shape
+        self.block = self.parameters
+        self._rows = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32)).to(device)
+
+    def directions(self, indices: Tensor) -> Tensor:
+        """The directions ``indices`` (b,) as rows (b, parameters)."""
+        return self._rows[indices.to(self._rows.device)]
+
+    def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """All coordinates, and the values there, (b, parameters) each."""
+        values = self.directions(indices)
+        return torch.arange(self.parameters, device=values.device).expand(len(values), -1), values
+
+    def project(self, vector: Tensor) -> Tensor:
+        """The inner products (count,) of ``vector`` (parameters,) with all directions."""
+        return self._rows @ vector
+
+
 class CanaryGroups:
     """Planted records, each with the gradient ``norm`` * (a unit vector of its own), at every step.
 
@@ -68,7 +92,7 @@ class CanaryGroups:
     """
 
     def __init__(
-        self, directions: SignBlocks, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
+        self, directions: Directions, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
     ) -> None:
         """``owner`` (records,): the direction of each planted record. ``seed`` decides which way members are rotated.
 
@@ -91,7 +115,7 @@ class CanaryGroups:
         self.silent = False
 
     @classmethod
-    def planted(cls, directions: SignBlocks, present: Tensor, members: int, norm: float) -> CanaryGroups:
+    def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
         """A group of ``members`` records for each direction i with ``present[i]`` (count,), none for the others."""
         if members < 1:
             raise ValueError(f"a group has at least one member, got {members}")
@@ -164,13 +188,6 @@ def _balanced(rows: int, width: int, seed: int) -> Tensor:
     return pattern[order]
 
 
-class Records(NamedTuple):
-    """Canary records: features ``x`` (count, ...) and labels ``y`` (count,)."""
-
-    x: Array
-    y: Array
-
-
 class Rows(NamedTuple):
     """A training set with planted records appended, and which canary each planted one is: ``owner`` (planted,)."""
 
@@ -179,71 +196,71 @@ class Rows(NamedTuple):
     owner: Array
 
 
-def make(
-    kind: str, count: int, x: Array, y: Array, classes: int, seed: int, *, vocabulary: int | None = None
-) -> Records:
-    """``count`` canary records after the training records ``x`` (n, ...), ``y`` (n,).
-
-    mislabelled: training records with a wrong label. blank: all features at their smallest value, each with another
-    label, so that there are no more than ``classes``. noise: features uniform between the smallest and the largest
-    value in ``x``, a random label; of texts, ids 0..``vocabulary`` - 1 any of which but 0, the padding, is as likely.
-    duplicate: training records as they are. least-variance: records as long as the longest, in the directions in which
-    the records reach least (the last right-singular vectors of ``x``), each with the label that a ridge regression
-    finds least likely there, then with the next, and once labels are used up on the other side; one alone is the record
-    of ClipBKD (Jagielski, Ullman & Oprea 2020). Training records are taken without repetition as long as there are
-    enough of them. Raises ``ValueError`` where the kind cannot be made.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"the kind of input canaries must be one of {', '.join(KINDS)}, got {kind!r}")
-    if len(x) == 0:
-        raise ValueError("canaries are made after training records, and there are none")
-    rng = np.random.default_rng(seed)
-    if kind == "least-variance" and vocabulary is not None:
-        raise ValueError("texts have no directions of least variance")
-    if kind == "noise" and vocabulary is not None:
-        ids = rng.integers(1, vocabulary, size=(count, *x.shape[1:])).astype(x.dtype)
-        return Records(ids, rng.integers(0, classes, size=count).astype(y.dtype))
-    return KINDS[kind](count, x, y, classes, rng)
-
-
 def plant(x: Array, y: Array, canaries: Records, copies: Array, coins: Array) -> Rows:
     """Append ``copies[i]`` records equal to canary i for each ``coins[i]`` that is 1; the order of canaries is kept."""
     owner = np.repeat(np.arange(len(copies)), copies * coins)
     return Rows(np.concatenate([x, canaries.x[owner]]), np.concatenate([y, canaries.y[owner]]), owner)
 
 
-def _mislabelled(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
+def orthogonal(asked: Asked) -> SignBlocks:
+    """Directions that are random signs on coordinates of their own."""
+    assert asked.facts.parameters is not None
+    return SignBlocks(asked.facts.parameters, asked.count, seed=asked.seed, device=asked.device)
+
+
+def mislabelled(asked: Asked) -> Records:
+    """Training records with a wrong label, taken without repetition as long as there are enough of them."""
+    (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
     if classes < 2:
         raise ValueError("a record cannot be mislabelled where there is one class only")
-    chosen = _some(count, len(x), rng)
-    return Records(x[chosen], (y[chosen] + rng.integers(1, classes, size=count)) % classes)
+    chosen = _some(asked.count, len(x), rng)
+    return Records(x[chosen], (y[chosen] + rng.integers(1, classes, size=asked.count)) % classes)
 
 
-def _blank(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
-    if count > classes:
-        raise ValueError(f"there are {classes} blank records at most, one for each label, not {count}")
-    blank = np.full((count, *x.shape[1:]), x.min(), dtype=x.dtype)
-    return Records(blank, rng.permutation(classes)[:count].astype(y.dtype))
+def blank(asked: Asked) -> Records:
+    """All features at their smallest value, each with another label, so that there are no more than classes."""
+    (x, y), rng, classes = _rows(asked), np.random.default_rng(asked.seed), asked.facts.classes
+    if asked.count > classes:
+        raise ValueError(f"there are {classes} blank records at most, one for each label, not {asked.count}")
+    empty = np.full((asked.count, *x.shape[1:]), x.min(), dtype=x.dtype)
+    return Records(empty, rng.permutation(classes)[: asked.count].astype(y.dtype))
 
 
-def _noise(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
-    features = rng.uniform(x.min(), x.max(), size=(count, *x.shape[1:])).astype(x.dtype)
-    return Records(features, rng.integers(0, classes, size=count).astype(y.dtype))
+def noise(asked: Asked) -> Records:
+    """Features uniform between the smallest and the largest value of the training records, and random labels.
+
+    Of texts, ids 1..vocabulary - 1, any as likely: 0 is the padding.
+    """
+    (x, y), rng, vocabulary = _rows(asked), np.random.default_rng(asked.seed), asked.facts.vocabulary
+    shape = (asked.count, *x.shape[1:])
+    if vocabulary is not None:
+        features = rng.integers(1, vocabulary, size=shape).astype(x.dtype)
+    else:
+        features = rng.uniform(x.min(), x.max(), size=shape).astype(x.dtype)
+    return Records(features, rng.integers(0, asked.facts.classes, size=asked.count).astype(y.dtype))
 
 
-def _duplicate(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
-    chosen = _some(count, len(x), rng)
+def duplicate(asked: Asked) -> Records:
+    """Training records as they are, taken without repetition as long as there are enough of them."""
+    (x, y), rng = _rows(asked), np.random.default_rng(asked.seed)
+    chosen = _some(asked.count, len(x), rng)
     return Records(x[chosen], y[chosen])
 
-
-#: A covariance of more features is not taken apart.
-MOST_FEATURES = 4096
 
 #: Of the mean square of the features, what is added before labels are regressed on them.
 _RIDGE = 1e-3
 
 
-def _least_variance(count: int, x: Array, y: Array, classes: int, rng: np.random.Generator) -> Records:
+def least_variance(asked: Asked) -> Records:
+    """Records as long as the longest, in the directions in which the training records reach least (the last
+    right-singular vectors of ``x``).
+
+    Each has the label that a ridge regression finds least likely there, then with the next, and once labels are used up
+    on the other side. One alone is the record of ClipBKD (Jagielski, Ullman & Oprea 2020).
+    """
+    (x, y), count, classes = _rows(asked), asked.count, asked.facts.classes
+    if asked.facts.vocabulary is not None:
+        raise ValueError("texts have no directions of least variance")
     flat = x.reshape(len(x), -1).astype(np.float64)
     features = flat.shape[1]
     if features > MOST_FEATURES:
@@ -270,11 +287,8 @@ def _some(count: int, records: int, rng: np.random.Generator) -> Array:
     return np.concatenate([np.zeros(0, dtype=np.int64), *rounds])[:count]
 
 
-#: How each kind is made.
-KINDS: dict[str, Callable[[int, Array, Array, int, np.random.Generator], Records]] = {
-    "mislabelled": _mislabelled,
-    "blank": _blank,
-    "noise": _noise,
-    "duplicate": _duplicate,
-    "least-variance": _least_variance,
-}
+def _rows(asked: Asked) -> tuple[Array, Array]:
+    """The training records; raises ``ValueError`` where there are none."""
+    if asked.x is None or asked.y is None or len(asked.x) == 0:
+        raise ValueError("canaries are made after training records, and there are none")
+    return asked.x, asked.y

@@ -1,8 +1,9 @@
-"""The backends that dpspec itself offers, as descriptors: importing this imports neither torch nor numpy."""
+"""The backends and attacks that dpspec itself offers, as descriptors: neither torch nor numpy is imported."""
 
 from __future__ import annotations
 
-from dpspec.contract.findings import Assumption
+from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.findings import Assumption, Facts
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.providers import CAPABILITIES, Backend
 from dpspec.contract.spec import Spec
@@ -114,5 +115,97 @@ BACKENDS: tuple[Backend, ...] = (
         capabilities=frozenset(),
         trainer="dpspec.training.recorded_backend:RecordedTrainer",
         constants=Assumption(name="public-constants", status="unchecked", text="the recorded run was not looked at"),
+    ),
+)
+
+
+#: Directions of least variance are looked for among this many features at most: larger covariances are not taken apart.
+MOST_FEATURES = 4096
+
+
+def blank_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
+    """How many blank records there can be."""
+    return facts.classes, "there is one blank record for each label"
+
+
+def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
+    """How many different records of least variance there can be."""
+    if facts.vocabulary is not None:
+        return 0, "texts have no directions of least variance"
+    return (
+        2 * facts.features * facts.classes if facts.features <= MOST_FEATURES else 0,
+        f"directions of least variance are found in up to {MOST_FEATURES} features, with a record for each label on "
+        "either side",
+    )
+
+
+CANARIES = (
+    Canary(
+        kind="orthogonal",
+        summary="Each in a direction of its own, random signs on coordinates that it shares with no other",
+        space="gradient",
+        make="dpspec.training.canaries:orthogonal",
+    ),
+    Canary(
+        kind="mislabelled",
+        summary="Training records with a wrong label",
+        space="input",
+        make="dpspec.training.canaries:mislabelled",
+        reads_data=True,
+    ),
+    Canary(
+        kind="blank",
+        summary="All features at their smallest value, each with another label",
+        space="input",
+        make="dpspec.training.canaries:blank",
+        limit="dpspec.training.providers:blank_limit",
+        reads_data=True,
+    ),
+    Canary(
+        kind="noise",
+        summary="Features uniform between the smallest and the largest value, or any tokens, and a random label",
+        space="input",
+        make="dpspec.training.canaries:noise",
+        reads_data=True,
+    ),
+    Canary(
+        kind="duplicate",
+        summary="Training records as they are",
+        space="input",
+        make="dpspec.training.canaries:duplicate",
+        reads_data=True,
+    ),
+    Canary(
+        kind="least-variance",
+        summary="Records in the directions in which the others reach least, with the least likely labels (ClipBKD)",
+        space="input",
+        make="dpspec.training.canaries:least_variance",
+        limit="dpspec.training.providers:least_variance_limit",
+        reads_data=True,
+    ),
+)
+
+SCORES = (
+    Score(
+        kind="loss-difference",
+        summary="By how much the loss of a planted record fell since the first model",
+        score="dpspec.training.measure.final_scores:loss_difference",
+    ),
+    Score(
+        kind="loss",
+        summary="How small the loss of a planted record is",
+        score="dpspec.training.measure.final_scores:loss",
+    ),
+    Score(
+        kind="likelihood-ratio",
+        summary="How likely both are if it was planted, learned from half of the canaries, which are not guessed then",
+        score="dpspec.training.measure.final_scores:likelihood_ratio",
+        learns=True,
+    ),
+    Score(
+        kind="path",
+        summary="How likely the weights are if training came straight from the first model and it was planted",
+        score="dpspec.training.measure.final_scores:path",
+        gradients=True,
     ),
 )

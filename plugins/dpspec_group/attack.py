@@ -11,6 +11,7 @@ half of all groups.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,13 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.contract.attacks import Observed, Records
 from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
 
 if TYPE_CHECKING:
+    import torch
+
     from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
 
@@ -68,7 +72,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.residuals import Populations
 
-    attack = Attack.of(inputs)
+    attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":
         runs = [_prepared(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
@@ -151,13 +155,13 @@ def _gradients(
 ) -> Planted:
     import torch
 
-    from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
+    from dpspec.training.canaries import CanaryGroups, Intermittent
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.observers import ProjectionObserver
     from dpspec.training.measure.residuals import Residuals
 
     initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
-    directions = SignBlocks(len(initial), len(sizes), seed=context.seed(index, "directions"), device=context.device)
+    directions = context.attack.directions(len(sizes), context.seed(index, "directions"))
     longest = max(phase.clip_norm for phase in phases)
     canaries = CanaryGroups(
         directions,
@@ -196,48 +200,83 @@ def _records(
 ) -> Planted:
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.observers import RecordScores, margins
-    from dpspec.training.measure.path_scores import PathScores
+    from dpspec.training.measure.observers import RecordScores
     from dpspec.training.measure.residuals import Residuals
 
     # Many runs look for the same records in each; one run draws its own.
     which = 0 if attack.method == "many-run" else index
-    canaries = input_canaries.make(
-        *(attack.kind, len(sizes), job.x, job.y, context.facts.classes, context.seed(which, "records")),
-        vocabulary=context.facts.vocabulary,
-    )
+    canaries = context.attack.records(len(sizes), context.seed(which, "records"))
     initial, expected = flat_model.flatten(job.model), attack.records_on_average
     watcher: Residuals | None = None
     if attack.white_box:
         watcher = RecordScores(job, canaries, sizes, expected)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks)
-    path = PathScores(job, canaries, sizes, expected) if attack.along_path else None
+    known = _known(attack, sizes, coins)
+    declared = _without_luck(job) if attack.by_final_model else job
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
     def score() -> Array:
         if isinstance(watcher, RecordScores):
             return watcher.scores.cpu().numpy()
-        if path is not None:
-            return path(initial, flat_model.flatten(job.model)).cpu().numpy()
-        before, after = (
-            scores.replace_non_finite(margins(job.model, state, canaries, device=context.device))
-            for state in (initial, flat_model.flatten(job.model))
-        )
-        if attack.score != "likelihood-ratio":
-            values = scores.by_loss(attack.score, before, after)
-            if attack.in_noise:
-                divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
-                values = scores.in_noise(values, [dps.Phase.of(phase) for phase in job.phases], job.options, divisor)
-            return values
-        values = np.zeros(len(sizes))
-        for size in attack.sizes:
-            at = np.flatnonzero(sizes == size)
-            values[at] = scores.calibrated(before[at], after[at], coins[at], ~scores.tested(len(at)))
-        return values
+        final = flat_model.flatten(job.model)
+        return context.attack.scores(_observed(attack, context, declared, canaries, sizes, known, (initial, final)))
 
     return Planted(job=job, records=len(rows.x), watcher=watcher, score=score)
+
+
+def _without_luck(job: dps.TrainingJob) -> dps.TrainingJob:
+    """The job of the real records as the adversary knows it: a model of its own, no seed, and no way to one."""
+    return replace(job, model=copy.deepcopy(job.model), seed=0, progress=None, cancelled=None, resumable=None)
+
+
+def _known(attack: Attack, sizes: Array, coins: Array) -> Array:
+    """The coins (m,) of canaries that are not guessed, where there are some; -1 for those of all others."""
+    known = np.full(len(coins), -1, dtype=np.int8)
+    if attack.calibrated:
+        for size in attack.sizes:
+            at = np.flatnonzero(sizes == size)
+            at = at[~scores.tested(len(at))]
+            known[at] = coins[at]
+    return known
+
+
+def _observed(
+    attack: Attack,
+    context: dps.Context,
+    job: dps.TrainingJob,
+    canaries: Records,
+    sizes: Array,
+    known: Array,
+    models: tuple[torch.Tensor, torch.Tensor],
+) -> Observed:
+    """What is seen of the first and the last model; ``job`` has neither planted records nor a seed."""
+    from dpspec.training.measure.observers import margins
+
+    device = context.device
+
+    def ask(records: Records) -> tuple[Array, Array]:
+        before, after = (margins(job.model, state, records, device=device) for state in models)
+        return scores.replace_non_finite(before), scores.replace_non_finite(after)
+
+    before, after = ask(canaries)
+    divisor = job.expected_batch_size if job.options["reduction"] == "mean" else 1.0
+    first, last = (state.detach().cpu().numpy().copy() for state in models)
+    return Observed(
+        canaries=canaries,
+        copies=sizes,
+        before=before,
+        after=after,
+        ask=ask,
+        first=first,
+        last=last,
+        coins=known,
+        unit=scores.unit_of_noise([dps.Phase.of(phase) for phase in job.phases], job.options, divisor),
+        many=attack.method == "many-run",
+        planted=attack.records_on_average,
+        job=job,
+    )
 
 
 def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:

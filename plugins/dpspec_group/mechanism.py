@@ -160,4 +160,6 @@ GROUP = dps.Mechanism(
     units=frozenset({"record", "user"}),
     tokens=True,
     chosen_weights=True,
+    canaries=frozenset({"gradient", "input"}),
+    scores=True,
 )

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
 from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 
-#: The kinds of canaries per space, the default first.
-KINDS: dict[str, tuple[str, ...]] = {
-    "gradient": ("orthogonal",),
-    "input": ("mislabelled", "blank", "noise", "duplicate", "least-variance"),
-}
-
 #: The delta of tables and lower bounds where no claim names one.
 DEFAULT_DELTA = 1e-6
-
-#: How planted records are scored by a final model, the default first.
-SCORES = ("loss-difference", "loss", "likelihood-ratio", "path")
 
 #: Many runs tell each score by how many of these edges it reaches, and thresholds are among them: natural logarithms
 #: of likelihood ratios, or differences of losses.
@@ -56,13 +48,11 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
 AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
     scores=scores_block.SCHEMA,
-    score=kit.choice(
-        "What a final model is asked about planted records: by how much their loss fell since the first model (this is "
-        "the default), how small it is, how likely both are if they were planted, learned from half of the canaries, "
-        "which are not guessed then, or, by path, how likely its weights are if training came straight from the first "
-        "model and the record was planted.",
-        *SCORES,
-    ),
+    score={
+        "type": "string",
+        "minLength": 1,
+        "description": "How planted records are scored by a final model: by loss-difference if left out.",
+    },
     stop=kit.choice(
         "When many runs end: after all of them (this is the default), or as soon as every claim about privacy is "
         "proved or refuted, by a test that holds whenever one stops.",
@@ -81,6 +71,7 @@ class Attack(kit.Options):
     spread: the angle, in radians, by which each member of a gradient canary group is turned away from the others.
     elsewhere: whether another program attacked, and a table holds its scores; of ``space``, ``kind`` and what follows
         from them nothing is known then.
+    scoring: how planted records are scored by a final model, where they are; of a trial's inputs :meth:`chosen` has it.
     every: gradient canaries have gradients in every so many-th step, and none in the others.
     chosen_weights: whether the adversary chose the weights that training starts from.
     """
@@ -97,6 +88,19 @@ class Attack(kit.Options):
     elsewhere: bool = False
     chosen_weights: bool = False
     every: int = 1
+    scoring: Score | None = None
+
+    @classmethod
+    def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
+        """Of a spec, with how it scores."""
+        read = super().of(block)
+        chosen = block.audit.score if isinstance(block, dps.Spec) and block.audit is not None else None
+        return read if chosen is None else replace(read, scoring=chosen)
+
+    @classmethod
+    def chosen(cls, inputs: dps.FrozenMap, context: dps.Context) -> Self:
+        """Of a trial's inputs."""
+        return replace(cls.of(inputs), scoring=context.attack.score)
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
@@ -109,8 +113,8 @@ class Attack(kit.Options):
             method=str(audit["method"]),
             access=str(threat["access"]),
             space=space,
-            kind=str(canary.get("kind", KINDS[space][0])),
-            score=str(audit.get("score", SCORES[0])),
+            kind=str(canary.get("kind", USUAL[space])),
+            score=str(audit.get("score", USUAL_SCORE)),
             spread=float(canary.get("spread", 0.0)),
             every=int(canary.get("every", 1)),
             sizes=sizes,
@@ -149,17 +153,22 @@ class Attack(kit.Options):
     @property
     def calibrated(self) -> bool:
         """Whether half of the canaries only serve to learn how scores differ."""
-        return self.space == "input" and not self.white_box and self.score == "likelihood-ratio"
+        return self.by_final_model and self.scoring is not None and self.scoring.learns
 
     @property
-    def along_path(self) -> bool:
-        """Whether planted records are scored by the last model's weights, along the path from the first."""
-        return self.space == "input" and not self.white_box and self.score == "path"
+    def takes_gradients(self) -> bool:
+        """Whether planted records are scored by what the last model's weights say of their gradients."""
+        return self.by_final_model and self.scoring is not None and self.scoring.gradients
+
+    @property
+    def by_final_model(self) -> bool:
+        """Whether planted records are scored by the final model."""
+        return self.space == "input" and not self.white_box
 
     @property
     def in_noise(self) -> bool:
         """Whether differences of losses are told in units of the noise."""
-        by_loss = self.space == "input" and not self.white_box and self.score == "loss-difference"
+        by_loss = self.by_final_model and self.score == USUAL_SCORE
         return by_loss and self.method == "many-run" and not self.elsewhere
 
     def tested(self, canaries: int) -> int:

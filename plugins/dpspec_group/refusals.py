@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.contract.attacks import USUAL
 from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
-from dpspec_group.options import KINDS, Attack
+from dpspec_group.options import Attack
 
 #: Less noise than this, in clip norms, is a slip of the pen, and beyond what the accounting computes with.
 LEAST_NOISE = 1e-6
@@ -18,9 +19,6 @@ MAX_CANARIES = 50_000
 
 #: The gradients of all input canaries are held at once, and their products: bytes at most.
 _MAX_BYTES = 2**30
-
-#: Directions of least variance are looked for among this many features at most, as ``training.canaries`` does.
-MOST_FEATURES = 4096
 
 #: With fewer canaries, or runs, than this nothing can be shown.
 _LEAST_CANARIES, _LEAST_RUNS = 8, 16
@@ -145,11 +143,6 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
         yield kit.missing_key("canary", ("audit",), help)
         return
     yield from kit.requires_data(facts)
-    space = str(canary.get("space", "gradient"))
-    kind = str(canary.get("kind", KINDS[space][0]))
-    if kind not in KINDS[space]:
-        yield _unknown_kind(kind, space)
-        return
     attack = Attack.of(spec)
     yield from _needs(spec, facts, attack)
     yield from kit.requires_model(facts)
@@ -168,15 +161,6 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
     else:
         yield from _counts(int(canary["count"]), attack)
     yield from _room(facts, attack)
-
-
-def _unknown_kind(kind: str, space: str) -> dps.Diagnostic:
-    other = next((name for name, kinds in KINDS.items() if kind in kinds), None)
-    return kit.unsupported(
-        f"{kind!r} is not a kind of {space} canary{kit.did_you_mean(kind, KINDS[space])}",
-        (*_CANARY, "kind"),
-        f"it is one of {other} canaries: write space: {other}" if other else None,
-    )
 
 
 def _needs(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
@@ -203,6 +187,12 @@ def _options(
             "spread turns the gradients of a group's members apart; the members of an input group are equal",
             (*_CANARY, "spread"),
         )
+    elif attack.spread > 0 and attack.kind != USUAL["gradient"]:
+        yield kit.unsupported(
+            f"spread turns members within coordinates that no other canary has, and {attack.kind!r} promises none",
+            (*_CANARY, "spread"),
+            f"leave spread out, or write kind: {USUAL['gradient']}",
+        )
     if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
         yield kit.unsupported(
             "every leaves steps without the canaries' gradients, so that noise hides what one adds; "
@@ -224,15 +214,15 @@ def _options(
             ("audit", "stop"),
             "leave stop out, or write method: many-run",
         )
-    if attack.along_path and not updates_invertible(training):
+    if attack.takes_gradients and not updates_invertible(training):
         yield kit.unsupported(
-            "path scores by sums of gradients, and what Adam made of them cannot be undone",
+            f"{attack.score} scores by sums of gradients, and what Adam made of them cannot be undone",
             ("audit", "score"),
             "write score: loss-difference, or train with sgd or momentum",
         )
     if attack.calibrated and attack.method == "many-run":
         yield kit.unsupported(
-            "likelihood-ratio learns from the other canaries of a run, and many runs have one of each size",
+            f"{attack.score} learns from the other canaries of a run, and many runs have one of each size",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
@@ -270,24 +260,13 @@ def _room(facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
         each = 2 if attack.spread > 0 else 1
         what = "a direction of its own" if each == 1 else "two dimensions of its own, its members turn within them,"
         limits = [(facts.parameters // each, f"every canary needs {what} among {facts.parameters} parameters")]
+        if attack.kind != USUAL["gradient"]:
+            held = _MAX_BYTES // (16 * facts.parameters)
+            limits = [*limits, (held, f"the directions of all canaries among {facts.parameters} parameters are held")]
     else:
-        at_once = attack.white_box or attack.along_path
+        at_once = attack.white_box or attack.takes_gradients
         held = _MAX_BYTES // (4 * facts.parameters) if at_once else MAX_CANARIES
         limits = [(held, f"the gradients of all canaries by {facts.parameters} parameters are held at once")]
-        if attack.kind == "least-variance" and facts.vocabulary is not None:
-            limits = [(0, "texts have no directions of least variance")]
-        elif attack.kind == "least-variance":
-            different = 2 * facts.features * facts.classes if facts.features <= MOST_FEATURES else 0
-            limits = [
-                *limits,
-                (
-                    different,
-                    f"directions of least variance are found in up to {MOST_FEATURES} features, "
-                    "with a record for each label on either side",
-                ),
-            ]
-        if attack.kind == "blank":
-            limits = [*limits, (facts.classes, "there is one blank record for each label")]
     for most, why in [*limits, (MAX_CANARIES, "the order of all canaries is kept in the result")]:
         if attack.count > most:
             yield kit.bad_value(f"count must be at most {most}, got {attack.count}: {why}", (*_CANARY, "count"))

@@ -188,43 +188,14 @@ def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Arra
     return scores
 
 
-def by_loss(score: str, before: Array, after: Array) -> Array:
-    """Scores (m,) from the log-odds of the canaries' labels under the first and the last model.
+def unit_of_noise(phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> float:
+    """What noise adds to a parameter, rate sqrt(sum of variances) / divisor; 1 without noise.
 
-    loss: the log-odds of the last model, which fall as the loss rises. loss-difference: by how much the loss fell.
-    """
-    if score == "loss":
-        return after
-    return np.logaddexp(0.0, -before) - np.logaddexp(0.0, -after)
-
-
-def in_noise(scores: Array, phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> Array:
-    """Differences of losses (m,) as asinh(score / u), u what noise adds to a parameter: rate sqrt(sum of variances).
-
-    They rise with the scores, and many runs, which tell theirs on a grid, tell them apart whatever the rate and the
-    divisor are. u leaves out schedules and momentum. Without noise u is 1.
+    It leaves out schedules and momentum.
     """
     variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
     scale = float(options["learning_rate"]) * math.sqrt(variance) / divisor
-    return np.asarray(np.arcsinh(scores / (scale if scale > 0.0 else 1.0)))
-
-
-def calibrated(before: Array, after: Array, coins: Array, fitted: Array) -> Array:
-    """Likelihood ratios (m,) of planted against not, from log-odds by normal laws fitted where ``fitted`` is true.
-
-    Each hypothesis has a mean of its own; the covariance of the two log-odds is shared. The coins of other canaries
-    are not looked at. Zeros where one of the hypotheses has no canary to learn from.
-    """
-    features = np.column_stack([before, after])
-    present, absent = features[fitted & (coins == 1)], features[fitted & (coins == 0)]
-    if min(len(present), len(absent)) == 0:
-        return np.zeros(len(coins))
-    centred = np.concatenate([present - present.mean(0), absent - absent.mean(0)])
-    covariance = centred.T @ centred / max(1, len(centred) - 2)
-    covariance += (1e-6 * np.trace(covariance) + 1e-12) * np.eye(2)
-    weights = np.linalg.solve(covariance, present.mean(0) - absent.mean(0))
-    scores: Array = (features - 0.5 * (present.mean(0) + absent.mean(0))) @ weights
-    return scores
+    return scale if scale > 0.0 else 1.0
 
 
 def tested(canaries: int) -> Array:

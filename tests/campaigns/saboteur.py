@@ -160,6 +160,8 @@ def catalog(declared: frozenset[str]) -> Catalog:
         datasets=installed.datasets,
         models=installed.models,
         backends={**installed.backends, "saboteur": offered},
+        canaries=installed.canaries,
+        scores=installed.scores,
     )
 
 

@@ -101,10 +101,19 @@ def test_explain_a_kind(dpspec):
     assert dpspec("explain", "json").out.startswith("report format json, by dpspec ")
 
 
+def test_explain_what_attacks_are_made_of(dpspec):
+    said = dpspec("explain", "orthogonal").out
+    assert said.startswith("canary orthogonal, by dpspec ")
+    assert "Space gradient" in said
+    said = dpspec("explain", "likelihood-ratio").out
+    assert said.startswith("score likelihood-ratio, by dpspec ")
+    assert "It learns from half of the canaries" in said
+    assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
+
+
 def test_explain_what_only_a_description_names(dpspec):
-    """Kinds of canaries are free text in the schema, since plugins bring their own."""
-    ended = dpspec("explain", "orthogonal")
-    assert (ended.code, ended.out.partition("\n")[0]) == (0, "audit.canary.kind")
+    ended = dpspec("explain", "safetensors")
+    assert (ended.code, ended.out.partition("\n")[0]) == (0, "model.initial.path")
     assert dpspec("explain", "a").code == 2
 
 
@@ -199,7 +208,8 @@ def test_plugins_as_a_table(dpspec, broken):
 
 def test_plugins_as_json(dpspec, broken):
     document = json.loads(dpspec("plugins", "--json").out)
-    assert set(document) == {"mechanisms", "datasets", "models", "backends", "reporters", "executors", "broken"}
+    families = {"mechanisms", "datasets", "models", "backends", "reporters", "executors", "canaries", "scores"}
+    assert set(document) == {*families, "broken"}
     (group,) = [entry for entry in document["mechanisms"] if entry["name"] == "group"]
     assert set(group) == {"name", "summary", "plugin", "distribution", "version"}
     assert document["broken"] == [

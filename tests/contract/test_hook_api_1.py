@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import dpspec.contract
-from dpspec.contract import deprecated
+from dpspec.contract import attacks, deprecated
 from dpspec.contract.hookspecs import DpspecHooks
 
 RECORD = Path(__file__).parent / "hook_api_1.json"
@@ -27,6 +27,7 @@ def surface() -> dict[str, Any]:
     A deprecated name counts as what it gives.
     """
     meanings = {name: getattr(dpspec.contract, name) for name in dpspec.contract.__all__}
+    meanings |= {name: getattr(attacks, name) for name in attacks.__all__}
     meanings |= {name: about.meaning for name, about in deprecated.DEPRECATED.items()}
     names = {name: _described(meanings[name]) for name in sorted(meanings)}
     hooks = {n: str(inspect.signature(f)) for n, f in vars(DpspecHooks).items() if n.startswith("dpspec_")}

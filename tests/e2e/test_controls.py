@@ -5,6 +5,7 @@ A few controls run in every test run, and all of them with ``--run-slow``.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -124,14 +125,11 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
 
 @pytest.mark.parametrize("name", sorted(ATTACKED | UNSEEN))
 def test_a_broken_backend_that_is_not_installed_is_a_missing_plugin(name: str) -> None:
-    from dpspec.contract.catalog import Catalog
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
     installed = load_catalog()
     ours = {kind: offer for kind, offer in installed.backends.items() if kind == "native"}
-    catalog = Catalog(
-        mechanisms=installed.mechanisms, datasets=installed.datasets, models=installed.models, backends=ours
-    )
+    catalog = dataclasses.replace(installed, backends=ours)
     loaded = load_specs(paths([name]), catalog)
     assert loaded.missing_plugins

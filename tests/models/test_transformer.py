@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.canaries import KINDS, make
 
 from dpspec.contract import Facts, FrozenMap, LoadedData
 from dpspec.engine.preparing.checked_providers import _CheckedSource
@@ -17,7 +18,6 @@ from dpspec.errors import PluginError
 from dpspec.language.load import from_document, load_specs
 from dpspec.models.transformer import Transformer
 from dpspec.registry.loader import load_catalog
-from dpspec.training.canaries import KINDS, make
 
 FACTS = Facts(records=9, features=6, classes=3, shape=(6,), vocabulary=11)
 

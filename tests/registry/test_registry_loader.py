@@ -79,7 +79,7 @@ BROKEN = {
     "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports plugin API 1"),
     "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
     "true is not one": ("DPSPEC_API = True\n", "plugin API True is not supported"),
-    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented (hooks: dpspec_backends,"),
+    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented (hooks: dpspec_attacks, dpspec_backends,"),
     "misspelt": (
         HEAD + "@dps.hookimpl\ndef dpspec_dataset(): yield rows()\n",
         "unknown hook 'dpspec_dataset'; did you mean 'dpspec_datasets'? (hooks: ",

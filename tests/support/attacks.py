@@ -32,9 +32,14 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 200}
 
 def attacked(folder: Path, *overrides: str) -> Spec:
     """The small audit with other values, as ``--set`` would."""
+    return spec_at(written(folder), *overrides)
+
+
+def written(folder: Path) -> Path:
+    """The file of the small audit."""
     path = folder / "small.yaml"
     path.write_text(TEXT, encoding="utf-8")
-    return spec_at(path, *overrides)
+    return path
 
 
 def spec_at(path: Path, *overrides: str) -> Spec:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.canaries import KINDS, make
 
-from dpspec.training.canaries import KINDS, Records, make, plant
+from dpspec.training.canaries import Records, plant
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(30, 2, 3)).astype(np.float32)
@@ -49,8 +50,6 @@ def test_blank_records_differ_in_their_labels_and_noise_fills_the_range() -> Non
 
 
 def test_what_cannot_be_made_is_said() -> None:
-    with pytest.raises(ValueError, match=r"one of mislabelled, blank, noise, duplicate, least-variance, got 'blanks'"):
-        make("blanks", 1, X, Y, 4, 0)
     with pytest.raises(ValueError, match="4 blank records at most"):
         make("blank", 5, X, Y, 4, 0)
     with pytest.raises(ValueError, match="one class only"):

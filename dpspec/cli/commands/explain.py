@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpspec.cli.terminal.output import emit, page_width
+from dpspec.contract.attacks import Canary, Score
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import close_matches, joined, plain, quoted
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog, Offered
 
 _FAMILIES = (("mechanisms", "mechanism"), ("datasets", "data"), ("models", "model"), ("backends", "backend"))
+
+#: What attacks are made of: chosen by a key of the audit.
+_ATTACKS = (("canaries", "canary", "audit.canary.kind"), ("scores", "score", "audit.score"))
 
 #: The key whose value chooses among a family's kinds, or among the kinds of claims.
 _CHOOSER = {
@@ -60,6 +64,11 @@ def explain(
         for name, family in _FAMILIES
         if _has(catalog, name, what)
     ]
+    blocks += [
+        _attack(family, chooser, getattr(catalog, name)[what])
+        for name, family, chooser in _ATTACKS
+        if _has(catalog, name, what)
+    ]
     if what in catalog.reporters:
         blocks.append(_kind("report format", what, catalog.reporters[what], ()))
     told = VERDICTS if what in ("verdict", "verdicts") else {what: VERDICTS[what]} if what in VERDICTS else {}
@@ -71,7 +80,7 @@ def explain(
     if not blocks:
         blocks += [_key([key], ()) for key in _choosing(what, all_keys) or _mentioning(what, all_keys)]
     if not blocks:
-        kinds = [kind for name, _ in _FAMILIES for kind in getattr(catalog, name)]
+        kinds = [kind for name, *_ in (*_FAMILIES, *_ATTACKS) for kind in getattr(catalog, name)]
         paths = [key.path for key in all_keys]
         lasts = [path.rpartition(".")[2] for path in paths]
         values = [choice for key in all_keys for choice in choices(key)]
@@ -107,6 +116,34 @@ def _kind(family: str, kind: str, offered: Offered, known: Sequence[Key]) -> str
     return "\n".join(lines)
 
 
+def _attack(family: str, chooser: str, offered: Offered) -> str:
+    """A kind of canary or a score: what it is, what it needs, and its own keys."""
+    provider = offered.provider
+    lines = [f"{family} {provider.kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    lines += [_folded(text) for text in _needs(provider)]
+    lines.append(_folded(f"Chosen by {chooser}: {provider.kind}"))
+    for key, schema in getattr(provider, "schema", {}).get("properties", {}).items():
+        lines.append(f"\n{_folded(f'audit.canary.{key}')}\n{_folded(schema['description'], indent=8)}")
+    return "\n".join(lines)
+
+
+def _needs(provider: Canary | Score) -> Iterator[str]:
+    """What it takes to plant such a canary, or to score by it."""
+    if isinstance(provider, Score):
+        yield "It sees the first and the last model and knows the data; it is given no coin that is guessed."
+        if provider.learns:
+            yield "It learns from half of the canaries, whose coins it is told; those are not guessed."
+        if provider.gradients:
+            yield "It needs an optimizer whose updates can be undone, and room for the gradients of all canaries."
+        return
+    if provider.space == "gradient":
+        yield "Space gradient: it needs a backend that plants gradients (capability gradient-canaries)."
+    else:
+        yield "Space input: records among the training records, with any backend."
+    looks = "It looks at the training records" if provider.reads_data else "It does not see the training records"
+    yield f"{looks}; no coin is given to it."
+
+
 def _of_kind(family: str, kind: str, known: Sequence[Key]) -> list[Key]:
     """The keys that one kind brings to its own block, each once."""
     from dpspec.cli.spec_keys import Condition
@@ -127,7 +164,7 @@ def _choosing(value: str, known: Sequence[Key]) -> list[Key]:
 
 
 def _mentioning(value: str, known: Sequence[Key]) -> list[Key]:
-    """The keys of free text whose description names a value, such as the kinds of canaries, each path once."""
+    """The keys of free text whose description names a value, each path once."""
     if len(value) < _SHORTEST:
         return []
     word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Trainer
+from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed
+from dpspec.engine.preparing.attacks import ChosenAttack
 from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import trial_seed
@@ -83,6 +85,11 @@ class RunContext:
     def trainer(self) -> Trainer:
         """Trains, by the backend that the spec names."""
         return self.prepared.trainer(self._catalog)
+
+    @cached_property
+    def attack(self) -> Attacker:
+        """Makes canaries and scores them, by what the spec names."""
+        return ChosenAttack(self.prepared.spec, self._catalog, self)
 
     @cached_property
     def device(self) -> str:

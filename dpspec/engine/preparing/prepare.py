@@ -36,13 +36,14 @@ from dpspec.contract import (
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
+from dpspec.engine.preparing.attacks import limited, offers_of
 from dpspec.engine.preparing.checked_providers import audit_of, factory_of, source_of, trainer_of
 from dpspec.engine.preparing.initial_weights import chosen_refused, options_of, started
 from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
-from dpspec.registry.foreign_calls import made, misbehaved
+from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
 from dpspec.registry.foreign_code import resolve
 
 #: The assumption of findings that a backend's statement is about.
@@ -176,11 +177,12 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([data_unreadable(error, spec)]) from None
         except ValueError as error:
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
+    offers |= {part: each for part, each in offers_of(spec, catalog).items() if is_foreign(each[1])}
     audit = audit_of(mechanism)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
-    problems += audit.check(spec, facts)
+    problems += [*limited(spec, facts, catalog), *audit.check(spec, facts)]
     diagnostics = tuple(locate(d, spec.origin) for d in problems)
     return Prepared(
         spec=spec,

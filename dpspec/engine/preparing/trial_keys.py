@@ -1,6 +1,6 @@
 """Cache keys and seeds: what makes two trials the same trial, and who makes them.
 
-Mechanism, data, backend and model make a trial, each with whoever offers it. dpspec's own providers raise their
+Mechanism, data, backend, model and attack make a trial, each with whoever offers it. dpspec's own providers raise their
 ``trial_revision`` when trials change. Of others, the version and the code are part of what identifies a trial too,
 because nothing else tells that noise was taken out of them; a provider that says ``revision_only`` promises to raise
 its revision instead."""
@@ -57,7 +57,7 @@ def trial_seed(inputs: FrozenMap, index: int, *purpose: str) -> int:
 _OURS = "dpspec"
 
 #: Where descriptors name their code.
-_NAMED = ("audit", "source", "trainer", "factory")
+_NAMED = ("audit", "source", "trainer", "factory", "make", "score")
 
 #: What stands for a digest where there is none: no trial of another run is taken for one of this one's.
 _UNKNOWN = "unknown-"

@@ -36,6 +36,7 @@ from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded, OtherTests, planned_tests
+from dpspec.engine.preparing.attacks import resting_on_code
 from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, resting_on
 from dpspec.engine.results.codec import decode, encode
@@ -161,7 +162,8 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
     run which they are.
     """
     if bounded.recording is None:
-        yield from resting_on(bounded.prepared.constants, outcomes, spec)
+        prepared = bounded.prepared
+        yield from resting_on_code(prepared.offers, resting_on(prepared.constants, outcomes, spec))
         return
     for outcome in outcomes:
         if not isinstance(outcome, Finding):

@@ -17,6 +17,7 @@ from typing import Any
 from dpspec.contract import DataError, Facts, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event
+from dpspec.engine.preparing.attacks import offers_of
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import known_code
@@ -174,17 +175,23 @@ def gpu_name(device: str | None) -> str | None:
 
 def named(spec: Spec, catalog: Catalog) -> Catalog:
     """The part of a catalog that a spec names."""
+    chosen = offers_of(spec, catalog)
     return Catalog(
         mechanisms=_only(catalog.mechanisms, spec.mechanism.kind),
         datasets=_only(catalog.datasets, spec.data.kind),
         models=_only(catalog.models, None if spec.model is None else spec.model.kind),
         backends=_only(catalog.backends, spec.training.kind),
+        canaries=_only(catalog.canaries, chosen["canary"][0] if "canary" in chosen else None),
+        scores=_only(catalog.scores, chosen["score"][0] if "score" in chosen else None),
     )
 
 
 def _versions(catalog: Catalog) -> dict[str, str | None]:
     """The versions of dpspec and of whatever offers the kinds of a catalog, as they are here, and its code."""
-    offers = (catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends)
+    offers = (
+        *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
+        *(catalog.canaries, catalog.scores),
+    )
     versions = {
         name: version_of(name) for name in {"dpspec", *(o.distribution for offer in offers for o in offer.values())}
     }

@@ -20,7 +20,10 @@ def environment(catalog: Catalog | None) -> FrozenMap:
     """Versions of Python and of the libraries that numbers depend on; with a catalog, of the plugins too."""
     values: dict[str, Json] = dict(_base())
     if catalog is not None:
-        offers = (catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends)
+        offers = (
+            *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
+            *(catalog.canaries, catalog.scores),
+        )
         values["plugins"] = {o.plugin: f"{o.distribution} {o.version}" for offer in offers for o in offer.values()}
     return FrozenMap(values)
 

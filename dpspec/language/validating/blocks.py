@@ -12,6 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
+from dpspec.contract.attacks import Canary
 
 #: A schema as plain dicts, safe to pick apart and put together; never changed in place.
 Plain = dict[str, Any]
@@ -110,9 +111,14 @@ def threat_model_block(provider: Mechanism | None) -> Plain:
     return _shared("threat_model", provider.schemas.threat_model if provider else None)
 
 
-def audit_block(provider: Mechanism | None) -> Plain:
-    """The whole audit block."""
-    return _shared("audit", provider.schemas.audit if provider else None)
+def audit_block(provider: Mechanism | None, canary: Canary | None = None) -> Plain:
+    """The whole audit block, with the keys of the kind of canary that it chooses."""
+    schema = _shared("audit", provider.schemas.audit if provider else None)
+    if canary is None:
+        return schema
+    planted = schema["properties"]["canary"]
+    whole = {**combine(planted, canary.schema), "description": planted["description"]}
+    return {**schema, "properties": {**schema["properties"], "canary": whole}}
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:

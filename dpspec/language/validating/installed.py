@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import Diagnostic, Json, Path
+from dpspec.contract import Diagnostic, Json, Mechanism, Path
+from dpspec.contract.attacks import USUAL, USUAL_SCORE, Canary, Score
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.text import clipped, closest, did_you_mean, listed, quoted, shown
 from dpspec.version import VERSION
@@ -41,6 +42,56 @@ CHOOSERS = {
 }
 
 
+def attack_of(
+    audit: Json, mechanism: Mechanism, threat_model: Mapping[str, Json] | None, catalog: Catalog
+) -> tuple[Canary | None, Score | None, list[Diagnostic]]:
+    """What an audit block chooses of what plugins offer to mechanisms that take it, and what is wrong with the choice.
+
+    A value of another type than its key's is left to the schema.
+    """
+    if not isinstance(audit, Mapping) or "scores" in audit:  # a table of scores was made elsewhere
+        return None, None, []
+    canary = audit.get("canary")
+    space = canary.get("space", "gradient") if isinstance(canary, Mapping) else None
+    kind = score = None
+    if isinstance(canary, Mapping) and isinstance(space, str) and space in mechanism.canaries:
+        kind = _canary(canary.get("kind", USUAL[space]), space, catalog)
+    if mechanism.scores and ("score" in audit or _scored(space, threat_model)):
+        score = _named(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
+    wrong = [found for found in (kind, score) if isinstance(found, Diagnostic)]
+    return kind if isinstance(kind, Canary) else None, score if isinstance(score, Score) else None, wrong
+
+
+def _scored(space: str | None, threat_model: Mapping[str, Json] | None) -> bool:
+    """Whether planted records are scored by a final model."""
+    return space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
+
+
+def _canary(kind: Json, space: str, catalog: Catalog) -> Any:
+    """The kind of canary of a space, or what is wrong with it."""
+    path: Path = ("audit", "canary", "kind")
+    offered = catalog.canaries.get(kind) if isinstance(kind, str) else None
+    if offered is not None and offered.provider.space != space:
+        other = offered.provider.space
+        return Diagnostic(
+            code="unsupported",
+            message=f"{quoted(kind)} is not a kind of {space} canary",
+            path=path,
+            help=f"it is one of {other} canaries: write space: {other}",
+        )
+    fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
+    return _named(kind, fitting, f"{space} canary", path, catalog)
+
+
+def _named(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any:
+    """The provider of a kind, a diagnostic where there is none, None where the kind is no text."""
+    if not isinstance(kind, str) or not kind:
+        return None
+    if kind in offers:
+        return offers[kind].provider
+    return _absent(kind, offers, f"no installed plugin offers {what}", path, catalog)
+
+
 def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any | Diagnostic:
     """The provider that a block chooses, or what is wrong with the choice."""
     path: Path = (chooser.block, chooser.key)
@@ -54,12 +105,17 @@ def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any |
         return Diagnostic(code="wrong-type", message=message, path=path, help=_installed(installed))
     if kind in installed:
         return installed[kind].provider
+    return _absent(kind, installed, chooser.missing, path, catalog)
+
+
+def _absent(kind: str, installed: Mapping[str, Offered], missing: str, path: Path, catalog: Catalog) -> Diagnostic:
+    """What to say of a kind that nothing offers that could be used."""
     broken = next((b for b in catalog.broken if kind in b.kinds), None)
     if broken is not None:
         message = f"{_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
         return Diagnostic(code="broken-plugin", message=message, path=path, help=_mend(broken))
     near = closest(kind, installed)
-    message = f"{chooser.missing} {quoted(kind)}" + did_you_mean(near)
+    message = f"{missing} {quoted(kind)}" + did_you_mean(near)
     hint = _installed(installed)
     if near is None and catalog.broken:
         names = ", ".join(_name(b) for b in catalog.broken)

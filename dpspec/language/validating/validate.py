@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path
+from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.catalog import Catalog
 from dpspec.language.validating import blocks, installed
 from dpspec.language.validating.blocks import Plain
@@ -20,10 +21,15 @@ VERSION = 1
 
 @dataclass
 class Checked:
-    """A document with defaults filled in and numbers in their types, and what is wrong with it."""
+    """A document with defaults filled in and numbers in their types, and what is wrong with it.
+
+    canary, score: what its audit chooses of what plugins offer.
+    """
 
     document: dict[str, Json]
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    canary: Canary | None = None
+    score: Score | None = None
 
 
 def check(document: dict[str, Json], catalog: Catalog) -> Checked:
@@ -41,6 +47,8 @@ class _Checker:
     def __init__(self, document: dict[str, Json], catalog: Catalog) -> None:
         top = _top_schema()
         self.catalog = catalog
+        self.canary: Canary | None = None
+        self.score: Score | None = None
         self.found = list(problems(top, document))
         self.document: dict[str, Json] = fill(top, document)
 
@@ -53,13 +61,13 @@ class _Checker:
         self._training()
         threat_model = self._threat_model(mechanism)
         if "audit" in self.document:
-            self._block("audit", blocks.audit_block(mechanism), open=mechanism is None)
+            self._audit(mechanism, threat_model)
         if "claims" in self.document:
             claims, wrong = check_claims(self.document["claims"], mechanism, threat_model)
             self.document["claims"] = claims
             self.found += wrong
         self.document = {**self.document, "dpspec": VERSION}
-        return Checked(self.document, list(dict.fromkeys(self.found)))
+        return Checked(self.document, list(dict.fromkeys(self.found)), self.canary, self.score)
 
     def _mechanism(self) -> Mechanism | None:
         provider = self._provider("mechanism")
@@ -125,6 +133,15 @@ class _Checker:
         if isinstance(block["group_size"], int):
             block["group_size"] = [block["group_size"]]
         return block
+
+    def _audit(self, mechanism: Mechanism | None, threat_model: dict[str, Json] | None) -> None:
+        """The audit block, with the keys of the kind of canary that it plants."""
+        wrong: list[Diagnostic] = []
+        if mechanism is not None:
+            block = self.document["audit"]
+            self.canary, self.score, wrong = installed.attack_of(block, mechanism, threat_model, self.catalog)
+        self._block("audit", blocks.audit_block(mechanism, self.canary), open=mechanism is None or bool(wrong))
+        self.found += wrong
 
     def _provider(self, name: str) -> Any:
         block = self.document.get(name)

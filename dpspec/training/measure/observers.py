@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.contract.attacks import Directions, Records
 from dpspec.contract.providers import TrainingJob
-from dpspec.training.canaries import Records, SignBlocks
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
@@ -40,11 +40,11 @@ class ProjectionObserver(Residuals):
     projections: (steps, count) float32, the inner products of r_t with the directions, in units of the clip norm.
     """
 
-    directions: SignBlocks
+    directions: Directions
     kept = (*Residuals.kept, "projections")
 
     def __init__(
-        self, job: TrainingJob, directions: SignBlocks, planted: int | None = None, looks: int | None = None
+        self, job: TrainingJob, directions: Directions, planted: int | None = None, looks: int | None = None
     ) -> None:
         """``job``, ``planted`` and ``looks`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
         super().__init__(job, planted, looks)

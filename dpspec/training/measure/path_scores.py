@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract.attacks import Records
 from dpspec.contract.providers import TrainingJob
-from dpspec.training.canaries import Records
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.measure.observers import RecordScores
 from dpspec.training.measure.population import population

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
-from dpspec.training.canaries import SignBlocks
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
@@ -88,7 +88,7 @@ class Residuals(Observer):
     log: ResidualLog | None = None
 
     #: The directions that canaries use, where they have some.
-    directions: SignBlocks | None = None
+    directions: Directions | None = None
 
     #: Who is asked what the real records add, where the watchers of many runs ask together.
     populations: AskedTogether | None = None

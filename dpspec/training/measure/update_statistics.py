@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.contract import attacks
 from dpspec.contract.providers import GradientCanaries, TrainingJob
 from dpspec.stats.conformance import freshness
 from dpspec.stats.conformance.evidence.measured import (
@@ -35,7 +36,6 @@ from dpspec.stats.conformance.evidence.measured import (
     WeakestStep,
 )
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width
-from dpspec.training.canaries import SignBlocks
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
@@ -72,7 +72,9 @@ class ResidualLog:
     Which steps are left out is decided before each of them, by the models until then.
     """
 
-    def __init__(self, job: TrainingJob, model: FlatModel, real: int, directions: SignBlocks | None = None) -> None:
+    def __init__(
+        self, job: TrainingJob, model: FlatModel, real: int, directions: attacks.Directions | None = None
+    ) -> None:
         """``job`` has its canaries in place: gradients along ``directions``, or rows after the first ``real`` ones."""
         self._model = model
         canaries = job.canaries.count if job.canaries is not None else 0
@@ -175,7 +177,7 @@ class ResidualLog:
 class _Free:
     """Projects a vector (P,) onto the complement of all directions, in O(P); as it is where there are none."""
 
-    def __init__(self, directions: SignBlocks | None) -> None:
+    def __init__(self, directions: attacks.Directions | None) -> None:
         self._directions = directions
         if directions is not None:
             self._coordinates, self._values = directions.supports(torch.arange(directions.count))

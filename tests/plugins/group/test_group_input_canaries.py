@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding
+from dpspec.contract.attacks import Observed, Records
 from dpspec.contract.canonical import canonical_json
+from dpspec.training.measure import final_scores
 from dpspec_group import design, scores
 
 KINDS = ("mislabelled", "noise", "duplicate")
@@ -78,10 +81,12 @@ def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: 
 
 
 def test_loss_scores_by_hand() -> None:
-    before, after = np.array([0.0, 1.0]), np.array([2.0, -1.0])
+    seen = observed(np.array([0.0, 1.0]), np.array([2.0, -1.0]))
     loss = lambda odds: np.log1p(np.exp(-odds))  # noqa: E731
-    assert scores.by_loss("loss-difference", before, after) == pytest.approx(loss(before) - loss(after))
-    assert scores.by_loss("loss", before, after).tolist() == [2.0, -1.0]
+    fell = loss(seen.before) - loss(seen.after)
+    assert final_scores.loss_difference(seen) == pytest.approx(fell)
+    assert final_scores.loss_difference(replace(seen, many=True)) == pytest.approx(np.arcsinh(fell / 0.5))
+    assert final_scores.loss(seen).tolist() == [2.0, -1.0]
 
 
 def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
@@ -89,12 +94,30 @@ def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
     coins = rng.integers(0, 2, 4000)
     before = rng.normal(size=4000)
     after = before + coins + 0.5 * rng.normal(size=4000)
-    fitted = ~scores.tested(4000)
-    found = scores.calibrated(before, after, coins, fitted)
-    flipped = np.where(fitted, coins, 1 - coins)
-    assert np.array_equal(found, scores.calibrated(before, after, flipped, fitted))
+    known = np.where(scores.tested(4000), -1, coins)
+    found = final_scores.likelihood_ratio(observed(before, after, known))
     # The ratio of N(1, 1/4) to N(0, 1/4) at the difference, estimated from 1000 of either kind.
     exact = 4.0 * (after - before - 0.5)
     assert np.corrcoef(found, exact)[0, 1] > 0.999
     assert np.abs(found - exact).max() < 1.0
-    assert scores.calibrated(before, after, np.ones(4000), fitted).tolist() == [0.0] * 4000
+    one_sided = np.where(scores.tested(4000), -1, 1)
+    assert final_scores.likelihood_ratio(observed(before, after, one_sided)).tolist() == [0.0] * 4000
+
+
+def observed(before: np.ndarray, after: np.ndarray, coins: np.ndarray | None = None) -> Observed:
+    """What is seen of records with these log-odds."""
+    count = len(before)
+    return Observed(
+        canaries=Records(np.zeros((count, 1), dtype=np.float32), np.zeros(count, dtype=np.int64)),
+        copies=np.ones(count, dtype=np.int64),
+        before=before,
+        after=after,
+        ask=lambda records: (before, after),
+        first=np.zeros(1),
+        last=np.zeros(1),
+        coins=np.full(count, -1) if coins is None else coins,
+        unit=0.5,
+        many=False,
+        planted=count // 2,
+        job=None,  # type: ignore[arg-type]
+    )

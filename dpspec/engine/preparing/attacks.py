@@ -1,0 +1,232 @@
+"""The kind of canaries and the score that a spec names: who offers them, what they make, and what rests on them.
+
+What plugins of others make is looked at where it arrives: canaries of another shape, type or number than was asked for,
+directions that are not orthonormal, scores that are no numbers end the run and are told as theirs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from dpspec.contract import (
+    Assumption,
+    Context,
+    Diagnostic,
+    Evidence,
+    Facts,
+    Finding,
+    FrozenMap,
+    Outcome,
+    Spec,
+    is_privacy_quantity,
+)
+from dpspec.contract.attacks import Array, Asked, Canary, Directions, Observed, Records, Score
+from dpspec.contract.catalog import Catalog, Offered
+from dpspec.engine.preparing.texts import texts_flaw
+from dpspec.errors import PluginError
+from dpspec.registry.descriptors import CORE_KEYS
+from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Directions are orthonormal to this, entry by entry of their products.
+_TOLERANCE = 1e-5
+
+#: What evidence rests on where somebody else's code made the canaries or scored them.
+NAME = "attack-code"
+
+
+def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
+    """What the audit of a spec names of what the hook ``dpspec_attacks`` offers, as ``canary`` and ``score``."""
+    found: dict[str, tuple[str, Offered]] = {}
+    if spec.audit is not None and spec.audit.canary is not None:
+        found["canary"] = _found(spec.audit.canary.kind, catalog.canaries, "canary")
+    if spec.audit is not None and spec.audit.score is not None:
+        found["score"] = _found(spec.audit.score.kind, catalog.scores, "score")
+    return found
+
+
+def _found(kind: str, offers: Mapping[str, Offered], what: str) -> tuple[str, Offered]:
+    if kind not in offers:
+        raise PluginError(f"no installed plugin offers {what} {kind!r} (see `dpspec plugins`)")
+    return kind, offers[kind]
+
+
+def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
+    """What to say where more canaries are asked for than their kind can make."""
+    chosen = offers_of(spec, catalog).get("canary")
+    if chosen is None or not chosen[1].provider.limit:
+        return
+    offered = chosen[1]
+    limit = made(offered, offered.provider.limit, "limit()", facts, options_of(spec))
+    if limit is None:
+        return
+    most, why = _limit(offered, limit)
+    sizes = len(set(spec.threat_model.group_size))
+    count = int(_block(spec).get("count", sizes)) // sizes * sizes
+    if count > most:
+        message = f"count must be at most {most}, got {count}: {why}"
+        yield Diagnostic(code="bad-value", message=message, path=("audit", "canary", "count"))
+
+
+def _limit(offered: Offered, limit: Any) -> tuple[int, str]:
+    fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)
+    if not fits:
+        raise misbehaved(offered, f"limit() returns {limit!r}, not a number and why, or None")
+    return cast("tuple[int, str]", limit)
+
+
+def options_of(spec: Spec) -> FrozenMap:
+    """The keys of ``audit.canary`` that are the kind's own."""
+    return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
+
+
+def _block(spec: Spec) -> Mapping[str, Any]:
+    return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}
+
+
+def resting_on_code(offers: Mapping[str, tuple[str, Offered]], outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """The outcomes; what an attack shows of privacy says whose code it is where that is not dpspec's own."""
+    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in _attack(offers)]
+    text = f"{' and '.join(parts)} got no coin, seed or noise to look at; nobody here knows whether it looked elsewhere"
+    rests = (Assumption(name=NAME, status="reported", text=text),) if parts else ()
+    for outcome in outcomes:
+        if isinstance(outcome, Evidence | Finding) and _from_attack(outcome):
+            yield replace(outcome, assumptions=(*outcome.assumptions, *rests))
+        else:
+            yield outcome
+
+
+def _from_attack(outcome: Evidence | Finding) -> bool:
+    """Whether it is what an attack shows of privacy."""
+    if isinstance(outcome, Evidence):
+        return is_privacy_quantity(outcome.quantity)
+    return outcome.bound == "lower" and outcome.scope.pipeline == "executed"
+
+
+def _attack(offers: Mapping[str, tuple[str, Offered]]) -> list[tuple[str, tuple[str, Offered]]]:
+    return [(part, offers[part]) for part in ("canary", "score") if part in offers]
+
+
+class ChosenAttack:
+    """Implements :class:`dpspec.contract.attacks.Attacker` for one audit."""
+
+    def __init__(self, spec: Spec, catalog: Catalog, context: Context) -> None:
+        self._spec, self._context = spec, context
+        self._offers = offers_of(spec, catalog)
+
+    @property
+    def canary(self) -> Canary | None:
+        """The kind of canaries."""
+        return None if self._spec.audit is None else self._spec.audit.canary
+
+    @property
+    def score(self) -> Score | None:
+        """How they are scored."""
+        return None if self._spec.audit is None else self._spec.audit.score
+
+    def records(self, count: int, seed: int) -> Records:
+        """Canary records. Raises ``PluginError`` where they are not what was asked for."""
+        offered, records = self._make(count, seed)
+        x = self._context.data.train_x
+        if is_foreign(offered):
+            return _checked_records(offered, records, count, x.shape[1:], self._context.facts)
+        return cast(Records, records)
+
+    def directions(self, count: int, seed: int) -> Directions:
+        """The directions of gradient canaries. Raises ``PluginError`` where they are not orthonormal."""
+        import numpy as np
+
+        from dpspec.training.canaries import DenseDirections
+
+        offered, rows = self._make(count, seed)
+        if not isinstance(rows, np.ndarray):
+            if is_foreign(offered) and not all(hasattr(rows, name) for name in ("supports", "project", "block")):
+                raise misbehaved(offered, f"make() returns a {type(rows).__name__}, not directions")
+            return cast(Directions, rows)
+        wanted = (count, self._context.facts.parameters)
+        if rows.shape != wanted or rows.dtype.kind != "f":
+            raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
+        products = rows.astype(np.float64) @ rows.astype(np.float64).T
+        if not np.abs(products - np.eye(count)).max(initial=0.0) <= _TOLERANCE:  # not a number is no good either
+            raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
+        return DenseDirections(rows, device=self._context.device)
+
+    def scores(self, observed: Observed) -> Array:
+        """The scores (m,). Raises ``PluginError`` where they are no numbers."""
+        import numpy as np
+
+        _, offered = self._offers["score"]
+        foreign = is_foreign(offered)
+        found = made(offered, offered.provider.score, "score()", _read_only(observed) if foreign else observed)
+        if not foreign:
+            return cast(Array, found)
+        values, wanted = np.asarray(found), observed.copies.shape
+        if values.shape != wanted or values.dtype.kind not in "fiu":
+            raise misbehaved(
+                offered, f"score() returns {values.dtype} of shape {values.shape}, not numbers of {wanted}"
+            )
+        if not np.isfinite(values).all():
+            raise misbehaved(offered, "score() returns values that are not finite")
+        return values.astype(np.float64)
+
+    def _make(self, count: int, seed: int) -> tuple[Offered, Any]:
+        _, offered = self._offers["canary"]
+        provider, context = offered.provider, self._context
+        rows = (context.data.train_x, context.data.train_y) if provider.reads_data else (None, None)
+        if is_foreign(offered) and rows[0] is not None:
+            rows = _sealed(rows[0]), _sealed(rows[1])
+        asked = Asked(
+            count=count,
+            seed=seed,
+            facts=context.facts,
+            options=options_of(self._spec),
+            x=rows[0],
+            y=rows[1],
+            device=context.device,
+        )
+        return offered, made(offered, provider.make, "make()", asked)
+
+
+def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[int, ...], facts: Facts) -> Records:
+    """The records, in the types of the training records."""
+    import numpy as np
+
+    if not isinstance(records, tuple) or len(records) != 2 or not all(isinstance(a, np.ndarray) for a in records):
+        raise misbehaved(offered, f"make() returns a {type(records).__name__}, not Records of two arrays")
+    x, y = records
+    if x.shape != (count, *shape) or x.dtype.kind != "f" or not np.isfinite(x).all():
+        raise misbehaved(offered, f"make(): x is {x.dtype} of shape {x.shape}, not finite float32 of {(count, *shape)}")
+    if y.shape != (count,) or y.dtype.kind not in "iu" or not ((y >= 0) & (y < facts.classes)).all():
+        raise misbehaved(offered, f"make(): y is not {count} labels 0 to {facts.classes - 1}")
+    if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
+        raise misbehaved(offered, f"make(): {flaw}")
+    return Records(x.astype(np.float32), y.astype(np.int64))
+
+
+def _read_only(observed: Observed) -> Observed:
+    """The same in arrays that cannot be written to, and a model and rows that nobody else uses."""
+    job = replace(
+        observed.job, x=_sealed(observed.job.x), y=_sealed(observed.job.y), model=copy.deepcopy(observed.job.model)
+    )
+    return replace(
+        observed,
+        canaries=Records(*map(_sealed, observed.canaries)),
+        copies=_sealed(observed.copies),
+        before=_sealed(observed.before),
+        after=_sealed(observed.after),
+        first=_sealed(observed.first),
+        last=_sealed(observed.last),
+        coins=_sealed(observed.coins),
+        job=job,
+    )
+
+
+def _sealed(array: np.ndarray[Any, Any]) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

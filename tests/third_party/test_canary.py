@@ -1,0 +1,355 @@
+"""A stranger's kind of canary and score: found, explained, run in processes, kept apart from others, and verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import warm
+
+from dpspec.contract import Check, Evidence
+from dpspec.contract.attacks import Records
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.errors import PluginError
+from dpspec.language.load import load_specs
+from dpspec.registry.discover import Candidate, discover
+from dpspec.registry.loader import build
+
+PROJECT = Path(__file__).parent / "dpspec-canary"
+
+SPEC = """\
+dpspec: 1
+name: upside-down
+mechanism: {kind: group, noise_multiplier: 0.05, clip_norm: 1.0, sampling: {scheme: full}, steps: 20}
+data: {kind: synthetic, pattern: blobs, records: 60, features: 40, classes: 2}
+model: {kind: mlp, hidden: [16]}
+training: {backend: native, learning_rate: 2.0}
+threat_model: {access: final-model}
+claims:
+  - {id: private, kind: approx-dp, epsilon: 0.1, delta: 1e-3, refuted_by: attack, expect: refuted}
+audit:
+  method: one-run
+  canary: {space: input, kind: upside-down, share: 0.8, count: 60}
+  score: around
+"""
+
+Execute = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def installed(here: Path, site: Path) -> Execute:
+    """Run dpspec where the plugin is installed in ``site``, in a folder with the spec."""
+    shutil.copytree(PROJECT / "dpspec_canary", site / "dpspec_canary", ignore=shutil.ignore_patterns("__pycache__"))
+    info = site / "dpspec_canary-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dpspec-canary\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[dpspec]\ncanary = dpspec_canary\n")
+    (here / "spec.yaml").write_text(SPEC)
+    path = os.pathsep.join([str(site), *(p for p in sys.path if p and Path(p).name != "tests")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+    return lambda *arguments: warm.dpspec(*arguments, cwd=here, env=environment)
+
+
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
+    """Run dpspec where the plugin is installed."""
+    return installed(tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("site"))
+
+
+def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None:
+    listed = json.loads(execute("plugins", "--json").stdout)
+    assert [each["name"] for each in listed["canaries"] if each["distribution"] == "dpspec-canary"] == ["upside-down"]
+    assert [each["name"] for each in listed["scores"] if each["distribution"] == "dpspec-canary"] == ["around"]
+    said = execute("explain", "upside-down").stdout
+    assert "canary upside-down, by dpspec-canary 0.1.0" in said
+    assert "audit.canary.share" in said
+    schema = execute("schema").stdout
+    assert '"upside-down"' in schema
+    assert "How far: 1 is all the way." in schema
+    checked = execute("plugins", "--check", "dpspec-canary")
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.rstrip().endswith("15 kept")
+
+
+def test_an_audit_with_it_refutes_and_is_verified(execute: Execute) -> None:
+    done = execute("run", "spec.yaml", "--report", "json=result.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (audit,) = json.loads(execute("report", "result.json", "--format", "json").stdout)["audits"]
+    assert [verdict["verdict"] for verdict in audit["verdicts"]] == ["refuted"]
+    (evidence,) = audit["evidence"]
+    assert evidence["method"] == "one-run, final-model, upside-down records by around"
+    (rests,) = [a for a in evidence["assumptions"] if a["name"] == "attack-code"]
+    assert rests["status"] == "reported"
+    assert "canary 'upside-down' of dpspec-canary and score 'around' of dpspec-canary" in rests["text"]
+    made = audit["trials"][0]["recorded"]["by"]
+    assert {part: made[part]["version"] for part in ("canary", "score")} == {"canary": "0.1.0", "score": "0.1.0"}
+    assert len(made["canary"]["code"]) == 64
+    lower = [f for f in audit["findings"] if f["bound"] == "lower" and f["scope"]["pipeline"] == "executed"]
+    assert lower
+    assert all("attack-code" in [a["name"] for a in finding["assumptions"]] for finding in lower)
+    verified = execute("verify", "result.json")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        ("audit.canary.kind=upside-dwon", 4, "offers input canary 'upside-dwon'; did you mean 'upside-down'?"),
+        ("audit.score=arround", 4, "no installed plugin offers score 'arround'; did you mean 'around'?"),
+        ("audit.canary.kind=orthogonal", 3, "'orthogonal' is not a kind of input canary"),
+        ("audit.canary.share=2", 3, "share must be at most 1, got 2"),
+        ("audit.canary.shaer=1", 3, "unknown key 'shaer' in audit.canary; did you mean 'share'?"),
+    ],
+)
+def test_wrong_choices_are_located(execute: Execute, change: str, code: int, says: str) -> None:
+    done = execute("validate", "--set", change, "spec.yaml")
+    assert done.returncode == code, done.stdout + done.stderr
+    assert says in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("1 / 0", "this is a bug in plugin dpspec-canary: ZeroDivisionError"),
+        ("return None", "canary 'upside-down' of dpspec-canary 0.1.0: make() returns a NoneType"),
+    ],
+)
+def test_a_broken_one_ends_the_run_as_a_broken_plugin(tmp_path: Path, body: str, says: str) -> None:
+    here, site = tmp_path / "here", tmp_path / "site"
+    here.mkdir()
+    site.mkdir()
+    broken = installed(here, site)
+    code = site / "dpspec_canary" / "attack.py"
+    text = code.read_text(encoding="utf-8")
+    code.write_text(text.replace("    x, share = ", f"    {body}\n    x, share = "), encoding="utf-8")
+    done = broken("run", "spec.yaml")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert says in done.stderr
+
+
+# Variants of the plugin, in this process.
+
+HEAD = """\
+import numpy as np
+import dpspec.contract as dps
+from dpspec.contract.attacks import Canary, Records, Score
+DPSPEC_API = 1
+@dps.hookimpl
+def dpspec_attacks():
+    yield Canary(kind="odd", summary="Odd.", space={space!r}, make=__name__ + ":make", reads_data={reads})
+    yield Score(kind="odd", summary="Odd.", score=__name__ + ":score", learns={learns})
+"""
+
+
+@pytest.fixture
+def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RunContext]]:
+    """What an audit with a plugin of this text hands to its mechanism."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def context(body: str, *, space: str = "input", reads: bool = True, learns: bool = False) -> RunContext:
+        head = HEAD.format(space=space, reads=reads, learns=learns)
+        (tmp_path / "odd_attack.py").write_text(head + body, encoding="utf-8")
+        candidates, _ = discover()
+        mine = Candidate(distribution="dpspec-odd", version="2.0", plugin="odd", value="odd_attack")
+        catalog: Catalog = build([*(c for c in candidates if c.distribution == "dpspec"), mine]).catalog
+        assert not catalog.broken
+        changes = {
+            "canary: {space: input, kind: upside-down, share: 0.8,": f"canary: {{space: {space}, kind: odd,",
+            "score: around": "score: odd" if space == "input" else "seed: 0",
+        }
+        text = SPEC
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        (tmp_path / "odd.yaml").write_text(text, encoding="utf-8")
+        loaded = load_specs([tmp_path / "odd.yaml"], catalog)
+        assert loaded.ok, loaded.diagnostics
+        prepared = prepare(loaded.specs[0], catalog)
+        assert not [d for d in prepared.diagnostics if d.severity == "error"], prepared.diagnostics
+        return RunContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
+
+    yield context
+    for name in set(sys.modules) - before:
+        if name == "odd_attack":
+            del sys.modules[name]
+
+
+GOOD = "Records(np.zeros((asked.count, 40), dtype=np.float32), np.zeros(asked.count, dtype=np.int64))"
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("None", "make() returns a NoneType, not Records of two arrays"),
+        (GOOD.replace("40", "41"), "x is float32 of shape (4, 41), not finite float32 of (4, 40)"),
+        (GOOD.replace("np.zeros((", "np.nan * np.ones(("), "x is float32 of shape (4, 40), not finite"),
+        (GOOD.replace("np.zeros(asked.count, d", "7 + np.zeros(asked.count, d"), "y is not 4 labels 0 to 1"),
+    ],
+)
+def test_records_that_are_not_what_was_asked_for_are_told_as_theirs(odd, made: str, says: str) -> None:
+    with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
+        odd(f"def make(asked):\n    return {made}\n").attack.records(4, 1)
+    assert says in str(told.value)
+
+
+def test_what_raises_is_blamed_on_its_plugin(odd) -> None:
+    with pytest.raises(ZeroDivisionError) as told:
+        odd("def make(asked):\n    return 1 / 0\n").attack.records(4, 1)
+    assert "dpspec-odd" in str(vars(told.value))
+
+
+def test_rows_are_not_given_to_kinds_that_do_not_ask(odd) -> None:
+    body = "def make(asked):\n    assert asked.x is None and asked.y is None\n    return " + GOOD + "\n"
+    assert isinstance(odd(body, reads=False).attack.records(4, 1), Records)
+
+
+def test_rows_cannot_be_written_to(odd) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        odd("def make(asked):\n    asked.x[0] = 1\n").attack.records(4, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("np.eye(asked.count, asked.facts.parameters, dtype=np.float32)", ""),
+        ("np.ones((asked.count, 3), dtype=np.float32)", "make() returns float32 of shape (4, 3), not float32 of"),
+        ("2 * np.eye(asked.count, asked.facts.parameters)", "not of length one, or not orthogonal"),
+        ("np.nan * np.eye(asked.count, asked.facts.parameters)", "not of length one, or not orthogonal"),
+    ],
+)
+def test_directions_are_orthonormal(odd, rows: str, says: str) -> None:
+    context = odd(f"def make(asked):\n    return {rows}\n", space="gradient")
+    if says:
+        with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
+            context.attack.directions(4, 1)
+        assert says in str(told.value)
+        return
+    directions = context.attack.directions(4, 1)
+    import torch
+
+    vector = torch.arange(directions.parameters, dtype=torch.float32)
+    assert directions.project(vector).tolist() == [0.0, 1.0, 2.0, 3.0]
+    coordinates, values = directions.supports(torch.tensor([2]))
+    dense = torch.zeros(1, directions.parameters).scatter_(1, coordinates, values)
+    assert torch.equal(dense, directions.directions(torch.tensor([2])))
+
+
+@pytest.mark.parametrize(
+    ("scored", "says"),
+    [
+        ("np.full(len(observed.copies), np.nan)", "score() returns values that are not finite"),
+        ("np.zeros(3)", "score() returns float64 of shape (3,), not numbers of (60,)"),
+        ("'high'", "not numbers of (60,)"),
+    ],
+)
+def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str, says: str) -> None:
+    context = odd(f"def make(asked):\n    return {GOOD}\ndef score(observed):\n    return {scored}\n")
+    (indices,) = [context.prepared.plan().chunks[0]]
+    with pytest.raises(PluginError, match=r"score 'odd' of dpspec-odd 2\.0: ") as told:
+        list(context.prepared.audit.trials(context.inputs, context, indices))
+    assert says in str(told.value)
+
+
+KEEPING = f"""\
+SEEN = []
+def make(asked):
+    return {GOOD}
+def score(observed):
+    SEEN.append(observed)
+    return observed.after
+"""
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_no_coin_that_is_guessed_reaches_a_score(odd, learns: bool) -> None:
+    """Half of the canaries are taught where a score learns, and none otherwise; the job holds the real rows alone."""
+    context = odd(KEEPING, learns=learns)
+    (trial,) = context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0])
+    (seen,) = sys.modules["odd_attack"].SEEN
+    known = seen.coins >= 0
+    assert int(known.sum()) == (30 if learns else 0)
+    assert np.array_equal(seen.coins[known], trial.arrays["coins"][known])
+    assert [len(coins) for _, coins in trial.evidence["outcomes"]] == [30 if learns else 60]
+    assert len(seen.job.x) == 60
+    assert (seen.job.seed, seen.job.observers, seen.job.cancelled, seen.job.resumable) == (0, (), None, None)
+    assert not seen.before.flags.writeable
+
+
+def test_keys_follow_the_plugin_and_seeds_do_not(odd) -> None:
+    """What was installed made the trials; canaries of dpspec's own leave keys as they were."""
+    context = odd(KEEPING)
+    assert set(context.prepared.revisions) == {"mechanism", "data", "backend", "model", "canary", "score"}
+    own = SPEC.replace("kind: upside-down, share: 0.8,", "kind: noise,").replace("around", "loss")
+    place = Path(context.directory) / "own.yaml"
+    place.write_text(own, encoding="utf-8")
+    catalog = context._catalog
+    prepared = prepare(load_specs([place], catalog).specs[0], catalog)
+    assert set(prepared.revisions) == {"mechanism", "data", "backend", "model"}
+
+
+DENSE = """\
+def make(asked):
+    rows = np.random.default_rng(asked.seed).normal(size=(asked.facts.parameters, asked.count))
+    return np.linalg.qr(rows)[0].T.astype(np.float32)
+"""
+
+
+def test_directions_of_others_are_planted_found_and_conform(odd) -> None:
+    """With noise 0.05 a step, every canary that was planted is told from those that were not."""
+    context = odd(DENSE, space="gradient")
+    (trial,) = context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0])
+    ((_, ordered),) = trial.evidence["outcomes"]
+    assert ordered == "".join(sorted(ordered))
+    outcomes = list(context.prepared.audit.conclude(context.prepared.spec, [trial]))
+    assert [o for o in outcomes if isinstance(o, Evidence)]
+    checks = [o for o in outcomes if isinstance(o, Check)]
+    assert len(checks) > 10
+    assert min(check.p_value for check in checks) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "says"),
+    [
+        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "'odd' promises none"),
+        ("count: 600000", ("audit", "canary", "count"), "count must be at most 690"),
+    ],
+)
+def test_what_dense_directions_cannot_do_is_refused(odd, change: str, path: tuple[str, ...], says: str) -> None:
+    context = odd(DENSE, space="gradient")
+    place = Path(context.directory) / "refused.yaml"
+    place.write_text((place.parent / "odd.yaml").read_text().replace("count: 60", change), encoding="utf-8")
+    catalog = context._catalog
+    found = prepare(load_specs([place], catalog).specs[0], catalog).diagnostics
+    (error,) = [diagnostic for diagnostic in found if diagnostic.severity == "error"]
+    assert error.path == path
+    assert says in error.message
+
+
+LIMITED = """\
+def make(asked):
+    return None
+def limit(facts, options):
+    return {limit}
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"), [("(7, 'there are seven')", "count must be at most 7, got 60: there are seven"), ("None", "")]
+)
+def test_a_limit_is_told_before_anything_is_made(odd, limit: str, says: str) -> None:
+    context = odd(LIMITED.format(limit=limit))
+    catalog = context._catalog
+    offered = catalog.canaries["odd"]
+    limited = replace(offered, provider=replace(offered.provider, limit="odd_attack:limit"))
+    changed = replace(catalog, canaries={**catalog.canaries, "odd": limited})
+    found = prepare(load_specs([Path(context.directory) / "odd.yaml"], changed).specs[0], changed).diagnostics
+    assert [d.message for d in found if d.severity == "error"] == ([says] if says else [])
