@@ -16,9 +16,11 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from dpspec.contract import (
     Audit,
     Check,
+    Claim,
     Context,
     DataSource,
     Diagnostic,
+    Dominating,
     Evidence,
     Facts,
     Finding,
@@ -143,6 +145,12 @@ class _CheckedAudit(Audit):
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
         outcomes = self._each("bound()", lambda: self._audit.bound(spec, context), Finding, Series)
         return cast("Iterator[Finding | Series]", outcomes)
+
+    def dominating(self, spec: Spec, facts: Facts, claim: Claim) -> Dominating | None:
+        found = called(self._offered, "dominating()", lambda: self._audit.dominating(spec, facts, claim))
+        if found is not None:
+            _require(self._offered, "dominating()", found, Dominating)
+        return found
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
         plan = called(self._offered, "plan()", lambda: self._audit.plan(spec, facts))

@@ -41,6 +41,7 @@ from dpspec.engine.preparing.initial_weights import chosen_refused, options_of, 
 from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
+from dpspec.language.composing.selection import SELECTION
 from dpspec.language.reading.tree import locate
 from dpspec.registry.foreign_calls import made, misbehaved
 from dpspec.registry.foreign_code import resolve
@@ -177,6 +178,10 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         except ValueError as error:
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     audit = audit_of(mechanism)
+    if spec.mechanism.kind == SELECTION:
+        from dpspec.engine.selection.audit import with_cells
+
+        audit = with_cells(spec, catalog, recorded)
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)

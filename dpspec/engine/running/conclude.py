@@ -40,6 +40,7 @@ from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, resting_on
 from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result_validation import flaws_of
+from dpspec.engine.selection.notes import told
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError, ResultError
 
@@ -62,8 +63,9 @@ class Bounded:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the plan and of the recording."""
-        return self.plan.notes if self.recording is None else (*self.plan.notes, *self.recording.notes)
+        """Those of the plan and of the recording, and which way to choose among cells is the cheaper one."""
+        recorded = () if self.recording is None else self.recording.notes
+        return (*self.plan.notes, *recorded, *told(self.bounds))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, FrozenMap, Path
 from dpspec.language.composing import matrix, overrides
-from dpspec.language.reading.tree import Node, locate, origin
+from dpspec.language.reading.tree import Node, child, locate, origin
 from dpspec.language.reading.yaml_source import read_file
 from dpspec.text import quoted, shown
 
@@ -115,16 +115,21 @@ def _gist(node: Node) -> object:
 
 
 #: Keys that choose what is composed, and are gone once it is.
-COMPOSING = ("extends", "matrix")
+COMPOSING = ("extends", "matrix", "tuning")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
-    """One cell's whole document."""
+    """One cell's whole document.
+
+    matrix: that of the file, None without one. tuning: what the document said of how the best cell was found.
+    """
 
     root: Node
     cell: FrozenMap
     suffix: str
+    matrix: Node | None = None
+    tuning: Node | None = None
 
 
 def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Composed], list[Diagnostic]]:
@@ -143,7 +148,15 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
         document, misplaced = matrix.place_cell(root, cell)
         document, wrong = overrides.apply(document, others)
         problems += misplaced + wrong
-        documents.append(Composed(root=_without_extends(document), cell=cell.frozen(), suffix=suffix))
+        documents.append(
+            Composed(
+                root=_without_extends(document),
+                cell=cell.frozen(),
+                suffix=suffix,
+                matrix=child(root, "matrix"),
+                tuning=child(document, "tuning"),
+            )
+        )
     spans = origin(root)
     return documents, list(dict.fromkeys(locate(d, spans) for d in problems))
 
