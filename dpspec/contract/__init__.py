@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dpspec.contract.audit import Audit, Context, Dominating, Outcome, Plan, Power, Trial
+from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
 from dpspec.contract.deprecated import replaced
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
 from dpspec.contract.findings import (
@@ -66,7 +66,6 @@ __all__ = [
     "DataSource",
     "Dataset",
     "Diagnostic",
-    "Dominating",
     "DpspecHooks",
     "Evidence",
     "Executor",

@@ -14,8 +14,8 @@ from dpspec.contract import Path as SpecPath
 from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import PluginError, SpecError
-from dpspec.language.composing import schedules, selection
 from dpspec.language.composing import overrides as command_line
+from dpspec.language.composing import schedules, selection
 from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
 from dpspec.language.reading.tree import Node, from_plain, locate, not_json, origin, plain
@@ -25,7 +25,9 @@ from dpspec.language.validating.problems import problems
 from dpspec.language.validating.validate import check
 
 #: Keys that change nothing about an audit, or are used up by the time a document is resolved.
-OUTSIDE_DIGEST = frozenset({"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"})
+OUTSIDE_DIGEST = frozenset(
+    {"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"}
+)
 
 _THREAT_MODEL = ("adjacency", "unit", "access", "direction")
 _RESTRICTIONS = ("min_records", "neighbours")

@@ -6,7 +6,7 @@ Specs come by it where a claim is ``over: matrix``; one may also be written by h
 from __future__ import annotations
 
 from dpspec.contract import Json, Mechanism, Schemas
-from dpspec.language.composing.selection import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.validating.blocks import core
 
 _OF_A_CELL = {

@@ -159,12 +159,12 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
                 yield lower
 
 
-def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.Dominating | None:
+def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
     """What dominates the whole run, for the claim's groups; None where a phase has no noise."""
     phases, size = spec.phases, claim.group_size
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
-    return dps.Dominating(
+    return dps.audit.Dominating(
         phases=tuple(theory.composed(phase, size, records) for phase in phases),
         scopes=tuple(
             replace(scope, adjacency=claim.adjacency) for scope in scopes(phases, size, records, claim.direction)

@@ -66,7 +66,7 @@ class GroupAudit(dps.Audit):
         yield profile_series(spec, curves)
         yield size_series(spec, records, epsilons)
 
-    def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.Dominating | None:
+    def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
         """The mixtures of all phases; None where a phase has no noise, and nothing is bounded."""
         from dpspec_group.bounds import dominating
 

@@ -16,7 +16,7 @@ where X and X' are the chances of one event, so that they are as near as Q's pri
 
 eta = 1 is the geometric law, eta = 0 the logarithmic one.
 
-*Poisson* of mean mu (Theorem 6): where Q is (ln(l / (l - 1)), d)-DP, the maximum is at most mu e^((l - 1) mu d), so that
+*Poisson* of mean mu (Theorem 6): where Q is (ln(l / (l - 1)), d)-DP, the maximum is at most mu e^((l - 1) mu d), and
 
     D_l(A) <= ln(e^-mu + mu e^((l - 1) (D_l(Q) + mu d))) / (l - 1).
 

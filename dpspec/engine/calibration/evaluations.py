@@ -20,10 +20,10 @@ from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare, resting_on
 from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
-from dpspec.language.composing.selection import SELECTION
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, with_value
 from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
 from dpspec.text import listed
 
 

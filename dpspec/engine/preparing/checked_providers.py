@@ -20,7 +20,6 @@ from dpspec.contract import (
     Context,
     DataSource,
     Diagnostic,
-    Dominating,
     Evidence,
     Facts,
     Finding,
@@ -34,6 +33,7 @@ from dpspec.contract import (
     Trainer,
     Trial,
 )
+from dpspec.contract.audit import Dominating
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Offered
 from dpspec.engine.preparing.texts import texts_flaw

@@ -41,8 +41,8 @@ from dpspec.engine.preparing.initial_weights import chosen_refused, options_of, 
 from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
-from dpspec.language.composing.selection import SELECTION
 from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
 from dpspec.registry.foreign_calls import made, misbehaved
 from dpspec.registry.foreign_code import resolve
 
@@ -181,7 +181,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     if spec.mechanism.kind == SELECTION:
         from dpspec.engine.selection.audit import with_cells
 
-        audit = with_cells(spec, catalog, recorded)
+        audit = with_cells(spec, catalog, lambda cell: prepare(cell, catalog, recorded=recorded))
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)

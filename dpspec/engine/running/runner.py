@@ -31,8 +31,8 @@ from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
-from dpspec.language.composing.selection import best_of, is_selection
 from dpspec.language.reading.tree import locate, source_file
+from dpspec.language.selections import best_of, is_selection
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.declared_run import DeclaredRun

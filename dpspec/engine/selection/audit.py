@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
 
 from dpspec.contract import (
     Assumption,
@@ -13,7 +12,6 @@ from dpspec.contract import (
     Claim,
     Context,
     Diagnostic,
-    Dominating,
     Facts,
     Finding,
     FrozenMap,
@@ -23,17 +21,17 @@ from dpspec.contract import (
     Spec,
     thaw,
 )
+from dpspec.contract.audit import Dominating
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.selection.notes import COSTS
 from dpspec.errors import SpecError
-from dpspec.language.composing.selection import SELECTION
 from dpspec.language.load import from_document
 from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
 
 if TYPE_CHECKING:
     from dpspec.accounting.rdp.selection import Tries
-    from dpspec.engine.selection.ways import Way
+    from dpspec.engine.selection.ways import Cell, Way
 
 #: What both bounds rest on.
 COMPARED = Assumption(
@@ -54,14 +52,21 @@ RANDOM_TRIES = Assumption(
 _MOST_FOR_INFORMATION = 32
 
 
+class RunsOthers(Protocol):
+    """A context that makes those of other audits on the same data."""
+
+    def beside(self, prepared: Cell) -> Context:
+        """A context for another audit."""
+
+
 class SelectionAudit(Audit):
     """Bounds the choice of the best cell: of all, each run once, or of a random number of tries.
 
     cells: as they were prepared, each with the claims at its share of delta; core fills them in.
     """
 
-    def __init__(self, cells: Sequence[Prepared] = (), catalog: Catalog | None = None) -> None:
-        self.cells, self._catalog = tuple(cells), catalog
+    def __init__(self, cells: Sequence[Cell] = ()) -> None:
+        self.cells = tuple(cells)
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
         """What is wrong with a cell, and cells of which nothing can be said together."""
@@ -84,17 +89,16 @@ class SelectionAudit(Audit):
         from dpspec.engine.selection import ways
 
         rows: list[tuple[Json, ...]] = []
-        with ExitStack() as stack:
-            contexts = [stack.enter_context(closing(self._context(cell))) for cell in self.cells]
-            for number, claim in enumerate(spec.claims):
-                context.progress(number, len(spec.claims), "accounting")
-                claims = [cell.spec.claims[number] for cell in self.cells]
-                every = ways.dominated(self.cells, claims)
-                ran, others = self._ways(spec, claim, claims, every, contexts)
-                if ran is not None:
-                    yield from _findings(ran, claim)
-                    rows.append(_row(claim, ran, "yes"))
-                rows += [_row(claim, way, "no") for way in others]
+        contexts = [cast(RunsOthers, context).beside(cell) for cell in self.cells]
+        for number, claim in enumerate(spec.claims):
+            context.progress(number, len(spec.claims), "accounting")
+            claims = [cell.spec.claims[number] for cell in self.cells]
+            every = ways.dominated(self.cells, claims)
+            ran, others = self._ways(spec, claim, claims, every, contexts)
+            if ran is not None:
+                yield from _findings(ran, claim)
+                rows.append(_row(claim, ran, "yes"))
+            rows += [_row(claim, way, "no") for way in others]
         context.progress(len(spec.claims), len(spec.claims), "accounting")
         if rows:
             yield _series(rows)
@@ -123,21 +127,15 @@ class SelectionAudit(Audit):
             return plain, []
         return plain, [ways.at_random(every, claim, law) for law in _others(every)]
 
-    def _context(self, cell: Prepared) -> Context:
-        from dpspec.engine.preparing.context import RunContext
-
-        assert self._catalog is not None
-        return RunContext(cell, self._catalog, FrozenMap(), device="cpu")
-
 
 _HELP = "claims about the choice stay open; without tuning.tries every cell is run once, which is always bounded"
 
 
-def with_cells(spec: Spec, catalog: Catalog, recorded: Facts | None) -> SelectionAudit:
+def with_cells(spec: Spec, catalog: Catalog, prepare: Callable[[Spec], Cell]) -> SelectionAudit:
     """The audit of a spec of this mechanism, its cells prepared. Raises ``SpecError`` where one of them is no spec."""
     from dpspec.engine.selection.ways import share
 
-    cells: list[Prepared] = []
+    cells: list[Cell] = []
     blocks = spec.mechanism["cells"]
     claims = [
         {**thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
@@ -149,11 +147,11 @@ def with_cells(spec: Spec, catalog: Catalog, recorded: Facts | None) -> Selectio
             if block["mechanism"].get("kind") == SELECTION:
                 raise SpecError([_refused(number, "a cell cannot choose among cells of its own")])
             cell = from_document({**shared, **thaw(block), "claims": claims}, catalog, spec.directory)
-            cells.append(prepare(cell, catalog, recorded=recorded))
+            cells.append(prepare(cell))
         except SpecError as error:
             wrong = [d if d.path[:2] == _CELLS else _of_cell(number, d) for d in error.diagnostics]
             raise SpecError([locate(d, spec.origin) for d in wrong]) from None
-    return SelectionAudit(cells, catalog)
+    return SelectionAudit(cells)
 
 
 _CELLS: Path = ("mechanism", "cells")
@@ -182,7 +180,7 @@ def _others(every: Sequence[Dominating]) -> list[Tries]:
     return [Tries("logarithmic", float(len(every))), Tries("geometric", float(len(every)))]
 
 
-def _is_dominated(cell: Prepared) -> bool:
+def _is_dominated(cell: Cell) -> bool:
     return all(cell.audit.dominating(cell.spec, cell.facts, claim) is not None for claim in cell.spec.claims)
 
 

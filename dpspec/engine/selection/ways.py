@@ -18,13 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dpspec.contract import Assumption, Claim, Context, Dominating, Finding, Json, Scope
+from dpspec.contract import Assumption, Audit, Claim, Context, Diagnostic, Facts, Finding, Json, Scope, Spec
+from dpspec.contract.audit import Dominating
 from dpspec.contract.findings import Privacy, Rigor
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_findings
 from dpspec.engine.judging.inequalities import statement
-from dpspec.engine.preparing.prepare import Prepared
 
 if TYPE_CHECKING:
     from dpspec.accounting.numerics.floats import Directions, Floats
@@ -38,6 +38,30 @@ _WIDTH = 1e-3
 
 #: n shares of delta add up to no more than delta, rounding included.
 _SHARE = 1.0 - 1e-12
+
+
+class Cell(Protocol):
+    """What is read of a cell that was prepared: its spec with claims at their share of delta, and its audit."""
+
+    @property
+    def spec(self) -> Spec:
+        """The cell as a spec of its own."""
+
+    @property
+    def audit(self) -> Audit:
+        """That of its mechanism."""
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of data and model."""
+
+    @property
+    def constants(self) -> Assumption:
+        """What its backend says of where its constants come from."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +92,7 @@ def share(delta: float, cells: int) -> float:
     return delta / cells * _SHARE
 
 
-def dominated(cells: Sequence[Prepared], claims: Sequence[Claim]) -> list[Dominating] | None:
+def dominated(cells: Sequence[Cell], claims: Sequence[Claim]) -> list[Dominating] | None:
     """What dominates each cell for its own claim; None where one of them does not say."""
     every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
     known = [one for one in every if one is not None]
@@ -92,7 +116,7 @@ def all_composed(every: Sequence[Dominating], claim: Claim) -> Way:
     )
 
 
-def added_up(cells: Sequence[Prepared], claims: Sequence[Claim], contexts: Sequence[Context]) -> Way | None:
+def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[Context]) -> Way | None:
     """The sum of what the cells' own audits bound for their claims, each at its share of delta; None without one."""
     found: list[Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
@@ -119,9 +143,7 @@ def added_up(cells: Sequence[Prepared], claims: Sequence[Claim], contexts: Seque
 _PRIVACY = ("public", "data-dependent", "per-record")
 
 
-def at_random(
-    every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on: tuple[Assumption, ...] = ()
-) -> Way:
+def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on: tuple[Assumption, ...] = ()) -> Way:
     """The best of a random number of tries, each of a cell drawn uniformly; ``rests_on``: besides the cells' own."""
     import numpy as np
 

@@ -42,7 +42,7 @@ from dpspec.engine.preparing.trial_keys import unknown
 from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.storage.origins import version_of
 from dpspec.errors import ResultError
-from dpspec.language.composing.selection import SELECTION
+from dpspec.language.selections import SELECTION
 from dpspec.registry.discover import normalise
 from dpspec.registry.sources import own_code
 

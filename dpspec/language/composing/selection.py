@@ -8,27 +8,17 @@ no claim besides these, they are no audits of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
 from dpspec.language.composing.compose import Composed
 from dpspec.language.reading.tree import Node, child, from_plain, plain
+from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
 from dpspec.text import quoted, shown
-
-#: The kind of the mechanism that publishes the best of its cells, and the kind of the claims about it.
-SELECTION, CLAIM_KIND = "selection", "approx-dp"
-
-#: What of a cell decides what it loses; data stands beside them, once.
-CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
 
 #: What all cells must have in common, since one claim speaks of all of them.
 _SAME = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
-
-#: Of the names that specs may have, the longest; and what a selection adds to the name of its cells' spec.
-_LONGEST_NAME = 80
-_NAMED = re.compile(r" best of [0-9]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +44,7 @@ class Selection:
         entries = dict(self.root.value) if isinstance(self.root.value, dict) else {}
         entries.pop("audit", None)
         name = plain(entries["name"])
-        entries["name"] = replace(entries["name"], value=_named_after(name, len(cells)))
+        entries["name"] = replace(entries["name"], value=named_after(name, len(cells)))
         entries["claims"] = replace(entries["claims"], value=self.claims)
         entries["training"] = from_plain(thaw(cells[0].document["training"]))
         threat = {key: thaw(value) for key, value in cells[0].document["threat_model"].items() if key in _CORE_THREAT}
@@ -65,22 +55,6 @@ class Selection:
             mechanism["tries"] = self.tries
         entries["mechanism"] = Node(mechanism, self.matrix.span, self.matrix.key)
         return Composed(root=Node(entries, self.root.span, self.root.key), cell=FrozenMap(), suffix="")
-
-
-def is_selection(document: Mapping[str, Json]) -> bool:
-    """Whether a resolved document is of the best of several cells."""
-    mechanism = document.get("mechanism")
-    return isinstance(mechanism, Mapping) and mechanism.get("kind") == SELECTION
-
-
-def best_of(name: str) -> str:
-    """The name of the spec whose cells a selection of this name chooses among; cut where it was too long."""
-    return _NAMED.sub("", name)
-
-
-def _named_after(name: str, cells: int) -> str:
-    suffix = f" best of {cells}"
-    return name[: _LONGEST_NAME - len(suffix)] + suffix
 
 
 @dataclass(frozen=True, kw_only=True)

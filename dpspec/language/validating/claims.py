@@ -96,7 +96,13 @@ def _one(
     if isinstance(filled["expect"], str):
         filled["expect"] = [filled["expect"]]
     scope = _scope(filled, threat_model, path) if threat_model is not None else []
-    return filled, [*_no_cells(filled, path), *_impossible(filled, path), *_no_metric(filled, path), *_no_share(filled, path), *scope]
+    return filled, [
+        *_no_cells(filled, path),
+        *_impossible(filled, path),
+        *_no_metric(filled, path),
+        *_no_share(filled, path),
+        *scope,
+    ]
 
 
 def _no_cells(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:

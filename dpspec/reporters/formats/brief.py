@@ -14,7 +14,7 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.language.composing.selection import is_selection
+from dpspec.language.selections import is_selection
 from dpspec.reporters.formats import terminal
 from dpspec.reporters.view import cells, sentences, words
 from dpspec.reporters.view.cells import cell_title
