@@ -54,6 +54,9 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 #: Orders at which divergences are tabled where none are given: l - 1 in steps of a sixteenth of a decade.
 ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in range(-32, 65))
 
+#: What ln of a mean is raised by, for its rounding.
+_SLACK = 1e-12
+
 #: Halvings of a bracket, which leave no more than a few floats in it.
 _HALVINGS = 200
 
@@ -97,14 +100,14 @@ class Tries:
             raise ValueError("a Poisson law has no gamma")
         if self.mean == 1.0:
             return 0.0
-        target, high = math.log(self.mean), 1.0
+        target, high = math.log(self.mean) + _SLACK, 1.0
         while _log_mean(high, self.shape) < target:
             high *= 2.0
         low = 0.0
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if _log_mean(middle, self.shape) < target else (low, middle)
-        return high * (1.0 + 1e-12) + 1e-14
+        return high
 
 
 def _log_mean(t: float, eta: float) -> float:

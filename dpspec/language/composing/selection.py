@@ -35,7 +35,7 @@ class Selection:
         """Why no one claim can be about all of these cells."""
         for path in _SAME:
             if any(_value(cell, path) != _value(cells[0], path) for cell in cells):
-                message = f"cells of a claim over: matrix have one {'.'.join(path)}, and here it varies"
+                message = f"cells of a claim over: matrix must agree in {'.'.join(path)}, which varies here"
                 hint = "take it out of the matrix: what is published is the best of runs on the same data"
                 yield Diagnostic(code="bad-matrix", message=message, span=self.over, help=hint)
 
@@ -142,7 +142,7 @@ def _refused(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
         yield Diagnostic(code="bad-value", message=message, span=_at(claim, "over"), help=hint)
     kind = _text(claim, "kind")
     if kind is not None and kind != CLAIM_KIND:
-        message = f"a claim over: matrix is of kind {quoted(CLAIM_KIND)}, not {shown(kind)}"
+        message = f"a claim over: matrix is of kind {quoted(CLAIM_KIND)}, not {quoted(kind)}"
         hint = f"write kind: {CLAIM_KIND}, or leave over out: the claim is then about each cell by itself"
         yield Diagnostic(code="claim-not-judged", message=message, span=_at(claim, "kind"), help=hint)
     if child(claim, "record") is not None:

@@ -1,0 +1,216 @@
+"""The best of several cells, audited: what bounds it, on what that rests, and what of an edited result is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.contract import Finding, Scope, Spec
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.codec import decode, encode
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.selection.notes import COSTS
+from dpspec.engine.selection.ways import common_scopes
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.errors import ExitCode, SpecError
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.stores.open_shelf import open_shelf
+
+CATALOG = load_catalog()
+
+SPEC = """\
+dpspec: 1
+name: sweep
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.01}, steps: 500}
+data: {kind: declared, records: 1000, features: 3, classes: 2}
+threat_model: {group_size: [1, 2]}
+matrix: {mechanism.noise_multiplier: [1.0, 1.5, 2.0]}
+claims:
+  - {id: best, kind: approx-dp, epsilon: 3.0, delta: 1e-6, over: matrix}
+"""
+TRIES = "tuning: {tries: {distribution: logarithmic, mean: 3}}\n"
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> Callable[..., tuple[Spec, ...]]:
+    def load(text: str) -> tuple[Spec, ...]:
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_specs([path], CATALOG)
+        assert loaded.ok, [d.message for d in loaded.diagnostics]
+        return loaded.specs
+
+    return load
+
+
+@pytest.fixture
+def audited(specs: Callable[..., tuple[Spec, ...]], tmp_path: Path) -> Callable[[str], Result]:
+    return lambda text: run(specs(text), CATALOG, store=Store(open_shelf(str(tmp_path / "store"))))
+
+
+def uppers(audit: AuditResult) -> list[Finding]:
+    return [finding for finding in audit.findings if finding.quantity == "epsilon"]
+
+
+def composed(delta: float, size: int = 1) -> float:
+    phases = tuple((Mixture.poisson(size, 0.01, sigma), 500) for sigma in (1.0, 1.5, 2.0))
+    return PrivacyLoss(phases).epsilon(delta).upper
+
+
+def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC)
+    (audit,) = result.audits
+    (verdict,), (finding,) = audit.verdicts, uppers(audit)
+    assert finding.value == pytest.approx(composed(1e-6), rel=2e-3)
+    assert (finding.bound, finding.rigor, finding.scope) == ("upper", "certified", Scope())
+    assert verdict.verdict == "proved"
+    assert (verdict.lower, verdict.refutable) == (None, None)
+    assert "all 3 cells composed" in verdict.reason
+    assert ("compared-on-releases", "declared") in [(a.name, a.status) for a in finding.assumptions]
+    assert result.exit_code is ExitCode.OK
+    (table,) = audit.series
+    assert (table.name, table.columns["declared"]) == (COSTS, ("yes", "no", "no"))
+    assert audit.notes[0].startswith("best: epsilon <= ")
+    assert "Not run: " in audit.notes[0]
+
+
+def test_a_claim_below_is_open_and_never_refuted(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC.replace("epsilon: 3.0", "epsilon: 0.01"))
+    assert result.audits[0].verdicts[0].verdict == "open"
+    assert result.exit_code is ExitCode.UNEXPECTED
+
+
+def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC + TRIES).audits
+    (verdict,), (finding,) = audit.verdicts, uppers(audit)
+    assert finding.method == "logarithmic tries, 3 on average"
+    assert ("random-tries", "unchecked") in [(a.name, a.status) for a in finding.assumptions]
+    assert finding.rigor == "theorem"
+    assert verdict.verdict == "supported"
+    assert "random-tries" in verdict.reason
+    # Tries may run one cell often: that all cells run once loses less says nothing of them.
+    (audit,) = audited(SPEC.replace("3.0", f"{composed(1e-6) * 1.001:.4f}") + TRIES.replace("3}", "300}")).audits
+    assert audit.verdicts[0].verdict == "open"
+
+
+def test_groups_and_cells_beside_it(audited: Callable[[str], Result]) -> None:
+    more = "  - {id: two, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 2, over: matrix}\n"
+    each = "  - {id: each, kind: approx-dp, epsilon: 3.0, delta: 1e-6}\n"
+    *cells, best = audited(SPEC + more + each).audits
+    assert [cell.name for cell in cells] == ["sweep[1.0]", "sweep[1.5]", "sweep[2.0]"]
+    by_size = {finding.at["group_size"]: finding.value for finding in uppers(best)}
+    assert by_size[2] == pytest.approx(composed(1e-6, 2), rel=2e-3)
+    assert all(finding.value > max(v.upper or 0.0 for c in cells for v in c.verdicts) for finding in uppers(best))
+
+
+def test_the_run_says_which_audit_judges_the_choice(audited: Callable[[str], Result]) -> None:
+    each = "  - {id: each, kind: approx-dp, epsilon: 3.0, delta: 1e-6}\n"
+    assert audited(SPEC + each).notes == (
+        "3 cells of a matrix were audited one by one; what publishing the best of them loses is judged under "
+        "'sweep best of 3'.",
+    )
+    (note,) = audited(SPEC.replace(", over: matrix", "")).notes
+    assert note.endswith("which no claim here covers.")
+
+
+def test_batches_of_a_fixed_size_need_as_many_records(audited: Callable[[str], Result]) -> None:
+    fixed = SPEC.replace("{scheme: poisson, rate: 0.01}", "{scheme: fixed, batch_size: 10}")
+    (audit,) = audited(fixed).audits
+    assert {(f.scope.data, f.scope.min_records) for f in uppers(audit)} == {("all", 999), ("this", 0)}
+    assert audit.verdicts[0].verdict == "supported"
+    (audit,) = audited(fixed.replace("[1, 2]}", "[1, 2], min_records: 999}")).audits
+    assert audit.verdicts[0].verdict == "proved"
+
+
+def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[str], Result]) -> None:
+    rero = SPEC.replace("kind: group", "kind: rero").replace("threat_model: {group_size: [1, 2]}\n", "")
+    (audit,) = audited(rero.replace("epsilon: 3.0", "epsilon: 5.0")).audits
+    (finding,) = uppers(audit)
+    one = [PrivacyLoss(((Mixture.poisson(1, 0.01, s), 500),)).epsilon(1e-6 / 3).upper for s in (1.0, 1.5, 2.0)]
+    assert finding.value == pytest.approx(sum(one), rel=1e-3)
+    assert finding.method == "the sum over all 3 cells"
+    assert audit.verdicts[0].verdict == "proved"
+
+
+def test_tries_of_cells_that_say_nothing_that_composes_stay_open(
+    specs: Callable[..., tuple[Spec, ...]], audited: Callable[[str], Result]
+) -> None:
+    rero = SPEC.replace("kind: group", "kind: rero").replace("threat_model: {group_size: [1, 2]}\n", "") + TRIES
+    (told,) = check(specs(rero)[0], CATALOG)
+    assert (told.severity, told.code) == ("warning", "unsupported")
+    (audit,) = audited(rero).audits
+    assert audit.verdicts[0].verdict == "open"
+    assert audit.notes[0].startswith("best: no bound on what ran. Not run: ")
+
+
+def test_without_noise_nothing_is_bounded(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC.replace("[1.0, 1.5, 2.0]", "[1.0, 0.0]")).audits
+    assert audit.verdicts[0].verdict == "open"
+    assert [finding.value for finding in uppers(audit)] == [float("inf")]
+
+
+def test_what_a_cell_cannot_be_is_told_with_its_number(specs: Callable[..., tuple[Spec, ...]]) -> None:
+    (told,) = check(specs(SPEC.replace("threat_model: {group_size: [1, 2]}", "threat_model: {adjacency: replace-one}"))[0], CATALOG)[:1]
+    assert told.message.startswith("cell 1: ")
+    assert told.span is not None
+    assert told.span.line == 6
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("kind", "selection", "cannot choose among cells of its own"),
+        ("kind", "nothing", "no installed plugin"),
+        ("noise_multiplier", -1.0, "noise_multiplier must be at least 0"),
+    ],
+)
+def test_a_result_with_a_made_up_cell_is_not_recomputed(
+    audited: Callable[[str], Result], place: str, value: object, message: str
+) -> None:
+    plain = encode(audited(SPEC))
+    plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
+    try:
+        told = " ".join(str(mismatch.recomputed) for mismatch in verify(decode(Result, plain, "result"), CATALOG))
+    except Exception as error:
+        told = str(error)
+    assert message in told
+
+
+def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC + TRIES)
+    assert verify(result, CATALOG) == ()
+    plain = encode(result)
+    plain["audits"][0]["document"]["mechanism"]["cells"].pop()
+    assert {mismatch.what.partition("[")[0] for mismatch in verify(decode(Result, plain, "result"), CATALOG)} >= {
+        "digest",
+        "findings",
+    }
+    plain = encode(result)
+    plain["audits"][0]["notes"] = ["best: epsilon <= 0.1."]
+    assert [mismatch.what for mismatch in verify(decode(Result, plain, "result"), CATALOG)] == ["notes[0]"]
+
+
+def test_scopes_in_common_are_those_that_every_cell_covers() -> None:
+    many, this = Scope(min_records=10), Scope(data="this")
+    assert common_scopes([[Scope()], [many, this]]) == (many, this)
+    assert common_scopes([[many, this], [dataclasses.replace(many, min_records=20), this]]) == (
+        dataclasses.replace(many, min_records=20),
+        this,
+    )
+    assert common_scopes([[Scope()], [Scope()]]) == (Scope(),)
+    assert common_scopes([[Scope()], [this]]) == (this,)
+    assert common_scopes([[Scope()], [Scope(adjacency="zero-out")]]) == ()
+    assert common_scopes([[Scope()], [Scope(access="final-model")]]) == ()
+
+
+def test_cells_of_which_one_cannot_be_prepared_are_an_error(specs: Callable[..., tuple[Spec, ...]], tmp_path: Path) -> None:
+    (spec,) = specs(SPEC.replace("threat_model: {group_size: [1, 2]}", "threat_model: {adjacency: replace-one}"))
+    with pytest.raises(SpecError, match="cell 1"):
+        run([spec], CATALOG, store=Store(open_shelf(str(tmp_path / "store"))))
