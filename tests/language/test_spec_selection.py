@@ -42,7 +42,9 @@ def test_the_claim_is_one_of_a_spec_about_the_best_cell(load: Callable[..., Load
     assert all([claim.id for claim in spec.claims] == ["claim-1"] for spec in cells)
     assert best.name == "sweep best of 4"
     assert [(claim.id, claim.over) for claim in best.claims] == [("claim-2", None)]
-    held = [(cell["mechanism"]["noise_multiplier"], cell["training"]["learning_rate"]) for cell in best.mechanism["cells"]]
+    held = [
+        (cell["mechanism"]["noise_multiplier"], cell["training"]["learning_rate"]) for cell in best.mechanism["cells"]
+    ]
     assert held == [(1.0, 0.1), (1.0, 0.2), (2.0, 0.1), (2.0, 0.2)]
     assert best.mechanism["tries"] == {"distribution": "poisson", "mean": 4.0}
     assert best.origin["claims", 0, "epsilon"].line == 9

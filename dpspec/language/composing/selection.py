@@ -15,7 +15,7 @@ from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
 from dpspec.language.composing.compose import Composed
 from dpspec.language.reading.tree import Node, child, from_plain, plain
 from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
-from dpspec.text import quoted, shown
+from dpspec.text import quoted
 
 #: What all cells must have in common, since one claim speaks of all of them.
 _SAME = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))

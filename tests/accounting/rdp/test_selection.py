@@ -1,4 +1,4 @@
-"""The best of a random number of tries, against the law of what is published, summed over numbers of tries one by one."""
+"""The best of a random number of tries, against the law of what is published, summed over numbers of tries."""
 
 from __future__ import annotations
 
