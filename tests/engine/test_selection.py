@@ -99,19 +99,20 @@ def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(aud
     assert audit.verdicts[0].verdict == "open"
 
 
-def test_groups_and_cells_beside_it(audited: Callable[[str], Result]) -> None:
+def test_groups_are_composed_as_groups(audited: Callable[[str], Result]) -> None:
     more = "  - {id: two, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 2, over: matrix}\n"
-    each = "  - {id: each, kind: approx-dp, epsilon: 3.0, delta: 1e-6}\n"
-    *cells, best = audited((SPEC + more + each).replace("size: 1}", "size: [1, 2]}")).audits
-    assert [cell.name for cell in cells] == ["sweep[1.0]", "sweep[1.5]", "sweep[2.0]"]
+    (best,) = audited((SPEC + more).replace("size: 1}", "size: [1, 2]}")).audits
     by_size = {finding.at["group_size"]: finding.value for finding in uppers(best)}
-    assert by_size[2] == pytest.approx(composed(1e-6, 2), rel=2e-3)
-    assert all(finding.value > max(v.upper or 0.0 for c in cells for v in c.verdicts) for finding in uppers(best))
+    assert by_size == {1: pytest.approx(composed(1e-6), rel=2e-3), 2: pytest.approx(composed(1e-6, 2), rel=2e-3)}
 
 
 def test_the_run_says_which_audit_judges_the_choice(audited: Callable[[str], Result]) -> None:
     each = "  - {id: each, kind: approx-dp, epsilon: 3.0, delta: 1e-6}\n"
-    assert audited(SPEC + each).notes == (
+    result = audited(SPEC + each)
+    *cells, best = result.audits
+    assert [cell.name for cell in cells] == ["sweep[1.0]", "sweep[1.5]", "sweep[2.0]"]
+    assert all((best.verdicts[0].upper or 0.0) > (cell.verdicts[0].upper or 0.0) > 0.0 for cell in cells)
+    assert result.notes == (
         "3 cells of a matrix were audited one by one; what publishing the best of them loses is judged under "
         "'sweep best of 3'.",
     )
@@ -147,14 +148,11 @@ def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[st
 
 
 @pytest.mark.usefixtures("silent")
-def test_tries_of_cells_that_say_nothing_that_composes_stay_open(
-    specs: Callable[..., tuple[Spec, ...]], audited: Callable[[str], Result]
-) -> None:
-    (told,) = check(specs(SPEC + TRIES)[0], CATALOG)
-    assert (told.severity, told.code) == ("warning", "unsupported")
+def test_tries_of_cells_that_say_nothing_that_composes_stay_open(audited: Callable[[str], Result]) -> None:
     (audit,) = audited(SPEC + TRIES).audits
     assert audit.verdicts[0].verdict == "open"
-    assert audit.notes[0].startswith("best: no bound on what ran. Not run: ")
+    assert audit.notes[0].startswith("best: no bound on these tries, ")
+    assert "Not run: epsilon <= " in audit.notes[0]
 
 
 def test_without_noise_nothing_is_bounded(audited: Callable[[str], Result]) -> None:
@@ -202,6 +200,44 @@ def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str]
     plain = encode(result)
     plain["audits"][0]["notes"] = ["best: epsilon <= 0.1."]
     assert [mismatch.what for mismatch in verify(decode(Result, plain, "result"), CATALOG)] == ["notes[0]"]
+
+
+HAND_MADE = """\
+dpspec: 1
+name: hand-made
+mechanism:
+  kind: selection
+  cells:
+    - mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+    - mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+data: {kind: declared, records: 1000, features: 3, classes: 2}
+claims:
+  - {id: best, kind: approx-dp, epsilon: 4.0, delta: 1e-6}
+"""
+
+
+def test_a_selection_written_by_hand_is_audited(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(HAND_MADE).audits
+    assert uppers(audit)[0].value == pytest.approx(PrivacyLoss(((Mixture.full(1, 2.0), 2),)).epsilon(1e-6).upper)
+    assert audit.verdicts[0].verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("threat_model: {direction: add}", "its threat model is another one"),
+        ("threat_model: {access: final-model}", "its threat model is another one"),
+        ("model: {kind: linear}", "its model starts otherwise"),
+        ("training: {backend: opacus}", "where the constants of its training come from"),
+    ],
+)
+def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
+    specs: Callable[..., tuple[Spec, ...]], block: str, message: str
+) -> None:
+    head, _, tail = HAND_MADE.rpartition("    - mechanism:")
+    (spec,) = specs(f"{head}    - {block}\n      mechanism:{tail}")
+    (told,) = [d for d in check(spec, CATALOG) if message in d.message]
+    assert told.message.startswith("cell 2: ")
 
 
 def test_scopes_in_common_are_those_that_every_cell_covers() -> None:

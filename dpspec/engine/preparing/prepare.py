@@ -177,11 +177,12 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([data_unreadable(error, spec)]) from None
         except ValueError as error:
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
-    audit = audit_of(mechanism)
+    audit, constants = audit_of(mechanism), constants_of(backend, spec)
     if spec.mechanism.kind == SELECTION:
         from dpspec.engine.selection.audit import with_cells
 
         audit = with_cells(spec, catalog, lambda cell: prepare(cell, catalog, recorded=recorded))
+        constants = audit.cells[0].constants
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += audit.check(spec, facts)
@@ -195,7 +196,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offers=offers,
         diagnostics=diagnostics,
         missing=mechanism.provider.missing,
-        constants=constants_of(backend, spec),
+        constants=constants,
     )
 
 

@@ -75,14 +75,13 @@ class SelectionAudit(Audit):
                 yield _of_cell(number, wrong)
             if cell.spec.training.kind == "recorded":
                 yield _refused(number, "a recorded run is one run, and says nothing of others that it was chosen from")
-            if cell.constants != self.cells[0].constants:
+            if cell.constants.status != self.cells[0].constants.status:
                 message = "where the constants of its training come from is another thing than in the first cell"
                 yield _refused(number, message)
-        if _tries(spec) is not None and self.cells and not all(_is_dominated(cell) for cell in self.cells):
-            message = "no random number of tries is bounded: not every cell's mechanism says what dominates its runs"
-            yield Diagnostic(
-                code="unsupported", message=message, path=("mechanism", "tries"), severity="warning", help=_HELP
-            )
+            if _start(cell.spec) != _start(spec):
+                yield _refused(number, "its model starts otherwise than that of the spec")
+            if any(_about(own) != _about(said) for own, said in zip(cell.spec.claims, spec.claims, strict=True)):
+                yield _refused(number, "its threat model is another one than that of the spec")
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
         """Epsilon of the choice at each claim's delta; and what other ways to choose would have cost, as a table."""
@@ -128,9 +127,6 @@ class SelectionAudit(Audit):
         return plain, [ways.at_random(every, claim, law) for law in _others(every)]
 
 
-_HELP = "claims about the choice stay open; without tuning.tries every cell is run once, which is always bounded"
-
-
 def with_cells(spec: Spec, catalog: Catalog, prepare: Callable[[Spec], Cell]) -> SelectionAudit:
     """The audit of a spec of this mechanism, its cells prepared. Raises ``SpecError`` where one of them is no spec."""
     from dpspec.engine.selection.ways import share
@@ -166,6 +162,19 @@ def _refused(number: int, message: str) -> Diagnostic:
     return Diagnostic(code="unsupported", message=f"cell {number + 1}: {message}", path=(*_CELLS, number))
 
 
+def _start(spec: Spec) -> tuple[bool, Json]:
+    """Whether there is a model, and what it starts from: both decide what bounds rest on."""
+    return spec.model is not None, None if spec.model is None else spec.model.get("initial")
+
+
+def _about(claim: Claim) -> tuple[Json, ...]:
+    """Of which neighbours and adversary a claim speaks."""
+    return (
+        *(claim.adjacency, claim.direction, claim.access, claim.group_size),
+        *(claim.min_records, claim.neighbours, claim.record, claim.over),
+    )
+
+
 def _tries(spec: Spec) -> Tries | None:
     from dpspec.accounting.rdp.selection import Tries
 
@@ -178,10 +187,6 @@ def _others(every: Sequence[Dominating]) -> list[Tries]:
     from dpspec.accounting.rdp.selection import Tries
 
     return [Tries("logarithmic", float(len(every))), Tries("geometric", float(len(every)))]
-
-
-def _is_dominated(cell: Cell) -> bool:
-    return all(cell.audit.dominating(cell.spec, cell.facts, claim) is not None for claim in cell.spec.claims)
 
 
 def _identity(one: Dominating) -> object:

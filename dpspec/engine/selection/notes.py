@@ -10,6 +10,9 @@ from dpspec.engine.results.decimals import upper
 #: The table of all ways.
 COSTS = "what-tuning-costs"
 
+#: Where tries are declared that nothing bounds.
+_NONE = "no bound on these tries, as the mechanism of a cell does not say what its runs leak in a form that composes"
+
 
 def told(bounds: Sequence[Finding | Series]) -> Iterator[str]:
     """A sentence for each claim, from the table among a selection's bounds."""
@@ -19,7 +22,7 @@ def told(bounds: Sequence[Finding | Series]) -> Iterator[str]:
         for claim in dict.fromkeys(columns["claim"]):
             ways = [row[1:] for row in rows if row[0] == claim]
             ran = next((way for way in ways if way[3] == "yes"), None)
-            said = f"{claim}: {'no bound on what ran' if ran is None else _cost(*ran[:3])}."
+            said = f"{claim}: {_NONE if ran is None else _cost(*ran[:3])}."
             others = [way for way in ways if way[3] != "yes"]
             costs = [f"{_cost(*way[:3])}{'' if ran is None else _compared(way[2], ran[2])}" for way in others]
             yield f"{said} Not run: {'; '.join(costs)}." if costs else said
