@@ -20,9 +20,11 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.errors import ExitCode, SpecError
 from dpspec.language.load import load_specs
+from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
 
 CATALOG = load_catalog()
+ROOT = Path(__file__).parents[2]
 
 SPEC = """\
 dpspec: 1
@@ -78,6 +80,22 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
     assert (table.name, table.columns["declared"]) == (COSTS, ("yes", "no", "no"))
     assert audit.notes[0].startswith("best: epsilon <= ")
     assert "Not run: " in audit.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["text", "markdown", "html", "json"])
+def test_every_report_says_which_way_was_cheaper(audited: Callable[[str], Result], kind: str) -> None:
+    render = resolve(CATALOG.reporters[kind].provider.render)
+    text = " ".join(render(audited(SPEC), internal=False).split())
+    assert "sweep best of 3" in text
+    assert "by all 3 cells composed (3 trainings). Not run: " in text
+    assert "which is dearer" in text or "which is cheaper" in text
+
+
+def test_the_shipped_spec_comes_out_as_expected(tmp_path: Path) -> None:
+    loaded = load_specs([ROOT / "specs" / "tuning.yaml"], CATALOG)
+    result = run(loaded.specs, CATALOG, store=Store(tmp_path / "store"))
+    assert [audit.name for audit in result.audits][-1] == "tuning best of 6"
+    assert result.exit_code is ExitCode.OK
 
 
 def test_a_claim_below_is_open_and_never_refuted(audited: Callable[[str], Result]) -> None:

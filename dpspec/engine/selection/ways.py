@@ -68,7 +68,7 @@ class Cell(Protocol):
 class Way:
     """One bound on the choice: epsilon, how the best cell was found, and all that a finding says of it.
 
-    trainings: how many it takes on average.
+    trainings: how many it takes, on average where their number is ``drawn``.
     """
 
     label: str

@@ -157,7 +157,7 @@ def test_one_try_for_certain_costs_nothing() -> None:
 
 
 def test_a_poisson_number_of_tries_never_has_a_negative_divergence() -> None:
-    """As printed, Theorem 6 gives ln(mean) / (order - 1) where tries reveal nothing: less than 0 for means below 1."""
+    """Without the chance of no try it would be ln(mean) / (order - 1) where tries reveal nothing."""
     orders = np.array(ORDERS)
     assert np.all(selection_rdp(orders, np.zeros(orders.shape), Tries("poisson", 0.25)) >= 0.0)
 
