@@ -173,6 +173,23 @@ def test_tries_of_cells_that_say_nothing_that_composes_stay_open(audited: Callab
     assert "Not run: epsilon <= " in audit.notes[0]
 
 
+@pytest.mark.usefixtures("silent")
+def test_what_rests_on_the_records_is_told_to_nobody(
+    audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpspec_group.mechanism import GroupAudit
+
+    bound = GroupAudit.bound
+    monkeypatch.setattr(
+        GroupAudit,
+        "bound",
+        lambda *given: (dataclasses.replace(outcome, privacy="data-dependent") for outcome in bound(*given)),
+    )
+    (audit,) = audited(SPEC).audits
+    assert audit.notes == ()
+    assert [outcome.privacy for outcome in (*audit.findings, *audit.series)] == ["data-dependent"] * 2
+
+
 def test_without_noise_nothing_is_bounded(audited: Callable[[str], Result]) -> None:
     (audit,) = audited(SPEC.replace("[1.0, 1.5, 2.0]", "[1.0, 0.0]")).audits
     assert audit.verdicts[0].verdict == "open"

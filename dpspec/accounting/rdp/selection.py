@@ -20,8 +20,8 @@ eta = 1 is the geometric law, eta = 0 the logarithmic one.
 
     D_l(A) <= ln(e^-mu + mu e^((l - 1) (D_l(Q) + mu d))) / (l - 1).
 
-The chance e^-mu that nothing is tried, and nothing but that is published, is counted here. Without it the bound would be
-D_l(Q) + mu d + ln(mu) / (l - 1), which for means below 1 can be less than 0.
+The chance e^-mu that nothing is tried, and nothing but that is published, is counted here. Without it the bound would
+be D_l(Q) + mu d + ln(mu) / (l - 1), which for means below 1 can be less than 0.
 
 *Several cells.* Where each try first draws one of n cells uniformly, whatever the data, and shows which,
 

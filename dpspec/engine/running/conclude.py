@@ -43,6 +43,7 @@ from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.selection.notes import told
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError, ResultError
+from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.declared_run import DeclaredRun
@@ -65,7 +66,8 @@ class Bounded:
     def notes(self) -> tuple[str, ...]:
         """Those of the plan and of the recording, and which way to choose among cells is the cheaper one."""
         recorded = () if self.recording is None else self.recording.notes
-        return (*self.plan.notes, *recorded, *told(self.bounds))
+        chosen = told(self.bounds) if is_selection(self.prepared.spec.document) else ()
+        return (*self.plan.notes, *recorded, *chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

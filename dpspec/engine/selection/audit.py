@@ -23,6 +23,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.audit import Dominating
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.findings import Privacy
 from dpspec.engine.selection.notes import COSTS
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document
@@ -88,6 +89,7 @@ class SelectionAudit(Audit):
         from dpspec.engine.selection import ways
 
         rows: list[tuple[Json, ...]] = []
+        privacy: Privacy = "public"
         contexts = [cast(RunsOthers, context).beside(cell) for cell in self.cells]
         for number, claim in enumerate(spec.claims):
             context.progress(number, len(spec.claims), "accounting")
@@ -98,9 +100,10 @@ class SelectionAudit(Audit):
                 yield from _findings(ran, claim)
                 rows.append(_row(claim, ran, "yes"))
             rows += [_row(claim, way, "no") for way in others]
+            privacy = ways.strictest([privacy, *(way.privacy for way in (ran, *others) if way is not None)])
         context.progress(len(spec.claims), len(spec.claims), "accounting")
         if rows:
-            yield _series(rows)
+            yield _series(rows, privacy)
 
     def _ways(
         self,
@@ -215,7 +218,7 @@ def _row(claim: Claim, way: Way, declared: str) -> tuple[Json, ...]:
     return claim.id, way.label, way.trainings, way.epsilon, float(claim["delta"]), declared
 
 
-def _series(rows: Sequence[tuple[Json, ...]]) -> Series:
+def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
     from dpspec import kit
 
     return kit.series(
@@ -225,5 +228,6 @@ def _series(rows: Sequence[tuple[Json, ...]]) -> Series:
         units={"trainings": "on average"},
         rigor="theorem",
         source="composition of all cells; Papernot & Steinke 2022",
+        privacy=privacy,
         upper=["epsilon"],
     )

@@ -15,8 +15,9 @@ _NONE = "no bound on these tries, as the mechanism of a cell does not say what i
 
 
 def told(bounds: Sequence[Finding | Series]) -> Iterator[str]:
-    """A sentence for each claim, from the table among a selection's bounds."""
-    for table in (bound for bound in bounds if isinstance(bound, Series) and bound.name == COSTS):
+    """A sentence for each claim, from the table among a selection's bounds; none of numbers that not all may see."""
+    tables = [bound for bound in bounds if isinstance(bound, Series) and bound.name == COSTS]
+    for table in (table for table in tables if table.privacy == "public"):
         columns = table.columns
         rows = list(zip(*(columns[name] for name in ("claim", "way", "trainings", "epsilon", "declared")), strict=True))
         for claim in dict.fromkeys(columns["claim"]):

@@ -135,12 +135,17 @@ def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[
         source=_joined(finding.source for finding in found),
         scopes=common_scopes([[finding.scope] for finding in found]),
         assumptions=_united(finding.assumptions for finding in found),
-        privacy=max((finding.privacy for finding in found), key=_PRIVACY.index),
+        privacy=strictest([finding.privacy for finding in found]),
     )
 
 
 #: From what everybody may see to what nobody else may.
 _PRIVACY = ("public", "data-dependent", "per-record")
+
+
+def strictest(every: Sequence[Privacy]) -> Privacy:
+    """What may be seen of something that rests on all of these."""
+    return max(every, key=_PRIVACY.index)
 
 
 def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on: tuple[Assumption, ...] = ()) -> Way:
