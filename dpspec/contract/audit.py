@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract.attacks import Attacker
 from dpspec.contract.diagnostics import Diagnostic
-from dpspec.contract.findings import Check, Evidence, Facts, Finding, Series
+from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
-from dpspec.contract.spec import Spec
+from dpspec.contract.spec import Claim, Spec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,6 +135,22 @@ class Context(Protocol):
         """Apply a function to independent items, in order, perhaps in parallel."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dominating:
+    """What one whole run leaks at most, in a form in which it composes with other runs on the same data.
+
+    phases: pairs of :mod:`dpspec.accounting`, each with how often it is composed; together they dominate the run in
+        both directions.
+    scopes: those in which they do, such as all data sets of at least so many records, and this one.
+    source, assumptions: as of a finding; the accuracy of library functions is named by whoever composes.
+    """
+
+    phases: tuple[tuple[object, int], ...]
+    scopes: tuple[Scope, ...]
+    source: str
+    assumptions: tuple[Assumption, ...] = ()
+
+
 #: What ``bound`` and ``conclude`` yield.
 Outcome: TypeAlias = Finding | Series | Check | Evidence
 
@@ -149,6 +165,15 @@ class Audit(ABC):
     @abstractmethod
     def bound(self, spec: Spec, context: Context) -> Iterable[Finding | Series]:
         """Upper bounds from theory for every claim. On the CPU; may read the data, never trains."""
+
+    def dominating(self, spec: Spec, facts: Facts, claim: Claim) -> Dominating | None:
+        """What dominates the run of ``spec`` for the claim's group size, direction and adjacency; None where nothing is
+        known that composes.
+
+        With it the choice of the best of several runs is bounded by their exact composition, and by a random number of
+        tries; without, by the sum of what ``bound`` says of each. Neither torch nor rows.
+        """
+        return None
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
         """How many trials, in which chunks, at what cost, and what they can show."""

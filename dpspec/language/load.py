@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,15 +16,19 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.composing import overrides as command_line
-from dpspec.language.composing import schedules
+from dpspec.language.composing import schedules, selection
 from dpspec.language.composing.compose import Composed, compose, read_family
 from dpspec.language.reading.spec_files import find_specs
-from dpspec.language.reading.tree import from_plain, locate, not_json, origin, plain
+from dpspec.language.reading.tree import Node, from_plain, locate, not_json, origin, plain
+from dpspec.language.validating.blocks import core
 from dpspec.language.validating.installed import PLUGIN_CODES
+from dpspec.language.validating.problems import problems
 from dpspec.language.validating.validate import Checked, check
 
 #: Keys that change nothing about an audit, or are used up by the time a document is resolved.
-OUTSIDE_DIGEST = frozenset({"name", "description", "system", "owner", "contact", "requires", "extends", "matrix"})
+OUTSIDE_DIGEST = frozenset(
+    {"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"}
+)
 
 _THREAT_MODEL = ("adjacency", "unit", "access", "direction")
 _RESTRICTIONS = ("min_records", "neighbours")
@@ -219,19 +223,35 @@ def _load(
     diagnostics = list(family.diagnostics)
     if family.root is None:
         return [], diagnostics, family.texts
-    cells, problems = compose(family.root, given)
-    diagnostics += problems
+    cells, misplaced = compose(family.root, given)
+    diagnostics += misplaced
+    parted = selection.part(cells)
+    diagnostics += [*parted.diagnostics, *_of_tuning(cells)]
     specs: list[Spec] = []
-    for composed in cells:
+    for composed in parted.cells:
         spec, wrong = _cell(composed, path, catalog)
         # What is wrong with a value as written was told where it was read; a schema would only repeat it.
         diagnostics += [d for d in wrong if not _below(d.path, family.spoilt)]
         specs += [spec] if spec is not None else []
         if len(diagnostics) > MAX_DIAGNOSTICS:
             break
+    if parted.selection is not None and specs and not any(d.severity == "error" for d in diagnostics):
+        diagnostics += parted.selection.differing(specs)
+        best, wrong = _cell(parted.selection.composed(specs), path, catalog)
+        diagnostics += wrong
+        specs = [*([] if parted.bare else specs), *([best] if best is not None else [])]
     unique = list(dict.fromkeys(diagnostics))
     errors = any(d.severity == "error" for d in unique)
     return [] if errors else specs, _bounded(unique), family.texts
+
+
+def _of_tuning(cells: Sequence[Composed]) -> Iterator[Diagnostic]:
+    """What is wrong with ``tuning``, which is none of a cell's blocks."""
+    tuning = next((cell.tuning for cell in cells if cell.tuning is not None), None)
+    if tuning is not None:
+        spans = origin(Node({"tuning": tuning}))
+        for wrong in problems(core("spec")["properties"]["tuning"], plain(tuning), ("tuning",)):
+            yield locate(wrong, spans)
 
 
 def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:

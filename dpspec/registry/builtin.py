@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Model, Reporter, hookimpl
+from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Mechanism, Model, Reporter, hookimpl
 from dpspec.contract.attacks import Canary, Score
 from dpspec.data.providers import DATASETS
 from dpspec.models.providers import MODELS
+from dpspec.registry.selection import SELECTION_MECHANISM
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
 EXECUTORS = (
@@ -94,6 +95,12 @@ REPORTERS = (
         suffix=".csv",
     ),
 )
+
+
+@hookimpl
+def dpspec_mechanisms() -> Iterable[Mechanism]:
+    """``selection``, which rests on the mechanisms of its cells."""
+    return (SELECTION_MECHANISM,)
 
 
 @hookimpl

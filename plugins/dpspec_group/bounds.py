@@ -159,6 +159,21 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
                 yield lower
 
 
+def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
+    """What dominates the whole run, for the claim's groups; None where a phase has no noise."""
+    phases, size = spec.phases, claim.group_size
+    if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
+        return None
+    return dps.audit.Dominating(
+        phases=tuple(theory.composed(phase, size, records) for phase in phases),
+        scopes=tuple(
+            replace(scope, adjacency=claim.adjacency) for scope in scopes(phases, size, records, claim.direction)
+        ),
+        source=theory.source_of(phases),
+        assumptions=kit.ASSUMPTIONS,
+    )
+
+
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
     """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
 

@@ -66,6 +66,12 @@ class RecordsAudit(dps.Audit):
         yield profile_series(spec, curves)
         yield size_series(spec, records, epsilons)
 
+    def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
+        """The mixtures of all phases; None where a phase has no noise, and nothing is bounded."""
+        from dpspec_group.bounds import dominating
+
+        return dominating(spec, facts.records, claim)
+
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One trial per run; what each group size's canaries can be expected to show."""
         if _elsewhere(spec):

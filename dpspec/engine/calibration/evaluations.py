@@ -23,6 +23,7 @@ from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, with_value
 from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
 from dpspec.text import listed
 
 
@@ -96,7 +97,7 @@ class Evaluations:
         )
         spec = dataclasses.replace(made, audit=None, origin=self.spec.origin)
         base = self._base
-        if base is None or self.key.path[0] in ("data", "model", "training"):
+        if base is None or self.key.path[0] in ("data", "model", "training") or spec.mechanism.kind == SELECTION:
             prepared = prepare(spec, self._catalog)
         else:  # neither data nor model can have changed: they need not be described again
             audit = audit_of(self._catalog.mechanisms[spec.mechanism.kind])

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from dpspec.contract import (
     Audit,
     Check,
+    Claim,
     Context,
     DataSource,
     Diagnostic,
@@ -32,6 +33,7 @@ from dpspec.contract import (
     Trainer,
     Trial,
 )
+from dpspec.contract.audit import Dominating
 from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Offered
 from dpspec.engine.preparing.texts import texts_flaw
@@ -147,6 +149,12 @@ class _CheckedAudit(Audit):
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
         outcomes = self._each("bound()", lambda: self._audit.bound(spec, context), Finding, Series)
         return cast("Iterator[Finding | Series]", outcomes)
+
+    def dominating(self, spec: Spec, facts: Facts, claim: Claim) -> Dominating | None:
+        found = called(self._offered, "dominating()", lambda: self._audit.dominating(spec, facts, claim))
+        if found is not None:
+            _require(self._offered, "dominating()", found, Dominating)
+        return found
 
     def plan(self, spec: Spec, facts: Facts) -> Plan:
         plan = called(self._offered, "plan()", lambda: self._audit.plan(spec, facts))

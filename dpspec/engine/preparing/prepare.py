@@ -43,6 +43,7 @@ from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
 from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
 from dpspec.registry.foreign_code import resolve
 
@@ -178,7 +179,12 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         except ValueError as error:
             raise SpecError([_mismatch(error, ("model", "initial", "path"), spec)]) from None
     offers |= {part: each for part, each in offers_of(spec, catalog).items() if is_foreign(each[1])}
-    audit = audit_of(mechanism)
+    audit, constants = audit_of(mechanism), constants_of(backend, spec)
+    if spec.mechanism.kind == SELECTION:
+        from dpspec.engine.selection.audit import with_cells
+
+        audit = with_cells(spec, catalog, lambda cell: prepare(cell, catalog, recorded=recorded))
+        constants = audit.cells[0].constants
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
@@ -193,7 +199,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         offers=offers,
         diagnostics=diagnostics,
         missing=mechanism.provider.missing,
-        constants=constants_of(backend, spec),
+        constants=constants,
     )
 
 

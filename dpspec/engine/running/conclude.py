@@ -41,8 +41,10 @@ from dpspec.engine.preparing.initial_weights import assumed_public
 from dpspec.engine.preparing.prepare import Prepared, resting_on
 from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.results.result_validation import flaws_of
+from dpspec.engine.selection.notes import told
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError, ResultError
+from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.declared_run import DeclaredRun
@@ -63,8 +65,10 @@ class Bounded:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of the plan and of the recording."""
-        return self.plan.notes if self.recording is None else (*self.plan.notes, *self.recording.notes)
+        """Those of the plan and of the recording, and which way to choose among cells is the cheaper one."""
+        recorded = () if self.recording is None else self.recording.notes
+        chosen = told(self.bounds) if is_selection(self.prepared.spec.document) else ()
+        return (*self.plan.notes, *recorded, *chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
+from dpspec.language.selections import best_of, is_selection
 
 if TYPE_CHECKING:
     from dpspec.engine.recorded.declared_run import DeclaredRun
@@ -274,10 +275,18 @@ def _places(spec: Spec) -> FrozenMap:
 
 
 def _notes(audits: Sequence[AuditResult]) -> tuple[str, ...]:
-    cells = [a for a in audits if a.cell]
-    if len(cells) < 2:
-        return ()
-    return (
-        f"{len(cells)} cells of a matrix were audited one by one; releasing more than one of them composes "
-        "their losses, which no claim here covers.",
-    )
+    chosen = {(a.source, best_of(str(a.document["name"]))): a.name for a in audits if is_selection(a.document)}
+    cells = [(a.source, str(a.document["name"])) for a in audits if a.cell]
+    judged = [cell for cell in cells if cell in chosen]
+    said = []
+    if len(cells) - len(judged) > 1:
+        said.append(
+            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing more than one of them "
+            "composes their losses, which no claim here covers."
+        )
+    for source, name in dict.fromkeys(judged):
+        said.append(
+            f"{judged.count((source, name))} cells of a matrix were audited one by one; what publishing the best of "
+            f"them loses is judged under {chosen[source, name]!r}."
+        )
+    return tuple(said)

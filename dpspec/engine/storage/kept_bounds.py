@@ -42,6 +42,7 @@ from dpspec.engine.preparing.trial_keys import unknown
 from dpspec.engine.results.codec import decode, encode
 from dpspec.engine.storage.origins import version_of
 from dpspec.errors import ResultError
+from dpspec.language.selections import SELECTION
 from dpspec.registry.discover import normalise
 from dpspec.registry.sources import own_code
 
@@ -178,8 +179,9 @@ def kept_bounds(environ: Mapping[str, str] = os.environ) -> KeptBounds | None:
 def _key(what: str, prepared: Prepared) -> str | None:
     """What bounds or a plan are kept under; None where more may decide them than can be named. Raises ``DataError``."""
     _, mechanism = prepared.offers["mechanism"]
-    if normalise(mechanism.distribution) != "dpspec" or prepared.spec.training.kind == "recorded":
-        return None
+    kind, training = prepared.spec.mechanism.kind, prepared.spec.training.kind
+    if normalise(mechanism.distribution) != "dpspec" or training == "recorded" or kind == SELECTION:
+        return None  # of a selection, mechanisms of its cells may be anybody's
     code = own_code(before=_BEGAN)
     if code is None or any(unknown(offered) for _, offered in prepared.offers.values()):
         return None

@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, FrozenMap, Path
 from dpspec.language.composing import matrix, overrides
-from dpspec.language.reading.tree import Node, locate, origin
+from dpspec.language.reading.tree import Node, child, locate, origin
 from dpspec.language.reading.yaml_source import read_file
 from dpspec.text import quoted, shown
 
@@ -116,7 +116,7 @@ def _gist(node: Node) -> object:
 
 
 #: Keys that choose what is composed, and are gone once it is.
-COMPOSING = ("extends", "matrix")
+COMPOSING = ("extends", "matrix", "tuning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +124,15 @@ class Composed:
     """One cell's whole document.
 
     chosen: the places that its axes and the command line decide, as paths.
+    matrix: that of the file, None without one. tuning: what the document said of how the best cell was found.
     """
 
     root: Node
     cell: FrozenMap
     suffix: str
     chosen: tuple[Path, ...] = ()
+    matrix: Node | None = None
+    tuning: Node | None = None
 
 
 def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Composed], list[Diagnostic]]:
@@ -157,6 +160,8 @@ def compose(root: Node, given: Sequence[overrides.Override]) -> tuple[list[Compo
             cell=named[i].frozen(),
             suffix=suffix,
             chosen=_chosen(documents[i], named[i], others),
+            matrix=child(root, "matrix"),
+            tuning=child(documents[i], "tuning"),
         )
         for i, suffix in zip(kept, matrix.suffixes([named[i] for i in kept]), strict=True)
     ]

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.canonical import canonical_json
 from dpspec.language.composing.overrides import Override, PlaceError, covers, piece_spans, put, resolve
-from dpspec.language.reading.tree import Node, plain
+from dpspec.language.reading.tree import Node, child, plain
 from dpspec.text import quoted, shown
 
 MAX_CELLS = 1000
 #: Cells times the values in the document: what all cells together may hold.
 MAX_VALUES = 200_000
 
-_NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "matrix"})
+_NOT_AXES = frozenset({"dpspec", "name", "description", "requires", "extends", "matrix", "tuning"})
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Cell:
 
 def expand(root: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[Diagnostic]]:
     """The cells of the document's matrix, without the axes that an override decides."""
-    matrix = root.value.get("matrix") if isinstance(root.value, dict) else None
+    matrix = child(root, "matrix")
     if matrix is None:
         return [Cell({})], []
     problems: list[Diagnostic] = []

@@ -55,6 +55,11 @@ class Origin(Mapping[Path, Span]):
         return path
 
 
+def child(node: Node, key: str) -> Node | None:
+    """The value under a key of a map; None where there is none, or no map."""
+    return node.value.get(key) if isinstance(node.value, dict) else None
+
+
 def plain(node: Node) -> Json:
     """The tree as plain dicts, lists and scalars."""
     value = node.value

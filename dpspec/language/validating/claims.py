@@ -96,7 +96,20 @@ def _one(
     if isinstance(filled["expect"], str):
         filled["expect"] = [filled["expect"]]
     scope = _scope(filled, threat_model, path) if threat_model is not None else []
-    return filled, [*_impossible(filled, path), *_no_metric(filled, path), *_no_share(filled, path), *scope]
+    return filled, [
+        *_no_cells(filled, path),
+        *_impossible(filled, path),
+        *_no_metric(filled, path),
+        *_no_share(filled, path),
+        *scope,
+    ]
+
+
+def _no_cells(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    """What is said of a whole matrix is taken out of its cells before they are checked: here no matrix is left."""
+    if claim.get("over") == "matrix":
+        message = "over: matrix speaks of the best of a matrix's cells, and there is no matrix here"
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="leave over out")
 
 
 def _impossible(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:

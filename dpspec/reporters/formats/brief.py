@@ -14,6 +14,7 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.language.selections import is_selection
 from dpspec.reporters.formats import terminal
 from dpspec.reporters.view import cells, sentences, words
 from dpspec.reporters.view.cells import cell_title
@@ -43,7 +44,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
             if audit is matrix.audits[0]:
                 _matrix(page, matrix)
             continue
-        if many and audit.as_expected:
+        if many and audit.as_expected and not is_selection(audit.document):
             _in_one_line(page, audit)
             continue
         if several:

@@ -1,0 +1,241 @@
+"""Two ways to bound the choice of the best of n cells, all trained on the same data.
+
+*All cells composed.* The choice looks at nothing but what the cells release, so that the published cell follows from
+all of them together: it leaks at most what their composition does. Where every cell says what dominates it, that is
+the composition of all these pairs, whose epsilon is certified; elsewhere the sum of the cells' own epsilons, each at
+delta / n (Dwork et al. 2006, basic composition). The pairs of data sets are those that every cell's bound holds for.
+
+*A random number of tries.* Papernot and Steinke 2022, with each try's cell drawn uniformly:
+:mod:`dpspec.accounting.rdp.selection`. It needs the Renyi divergences of the pairs that dominate the cells; of a pair
+of another law than Gaussian and Laplace mixtures, that of a Gaussian pair which dominates it.
+
+These are two procedures, as a random number of tries may run one cell often: each is bounded for itself, from above.
+From below nothing is said of the choice: it may tell much less than all cells do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dpspec.contract import Assumption, Audit, Claim, Context, Diagnostic, Facts, Finding, Json, Scope, Spec
+from dpspec.contract.audit import Dominating
+from dpspec.contract.findings import Privacy, Rigor
+from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_findings
+from dpspec.engine.judging.inequalities import statement
+
+if TYPE_CHECKING:
+    from dpspec.accounting.numerics.floats import Directions, Floats
+    from dpspec.accounting.rdp.selection import Tries
+
+#: The spec's words for people, and the accountant's.
+_DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
+
+#: The relative width of a composition's epsilon.
+_WIDTH = 1e-3
+
+#: n shares of delta add up to no more than delta, rounding included.
+_SHARE = 1.0 - 1e-12
+
+
+class Cell(Protocol):
+    """What is read of a cell that was prepared: its spec with claims at their share of delta, and its audit."""
+
+    @property
+    def spec(self) -> Spec:
+        """The cell as a spec of its own."""
+
+    @property
+    def audit(self) -> Audit:
+        """That of its mechanism."""
+
+    @property
+    def facts(self) -> Facts:
+        """The public facts of data and model."""
+
+    @property
+    def constants(self) -> Assumption:
+        """What its backend says of where its constants come from."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One bound on the choice: epsilon, how the best cell was found, and all that a finding says of it.
+
+    trainings: how many it takes, on average where their number is ``drawn``.
+    """
+
+    label: str
+    epsilon: float
+    trainings: float
+    rigor: Rigor
+    source: str
+    scopes: tuple[Scope, ...]
+    assumptions: tuple[Assumption, ...]
+    privacy: Privacy = "public"
+    drawn: bool = False
+
+    @property
+    def name(self) -> str:
+        """The label, with the number of trainings where that is drawn."""
+        return f"{self.label}, {self.trainings:g} on average" if self.drawn else self.label
+
+
+def share(delta: float, cells: int) -> float:
+    """The delta of each of so many cells, where their epsilons are added up."""
+    return delta / cells * _SHARE
+
+
+def dominated(cells: Sequence[Cell], claims: Sequence[Claim]) -> list[Dominating] | None:
+    """What dominates each cell for its own claim; None where one of them does not say."""
+    every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
+    known = [one for one in every if one is not None]
+    return known if len(known) == len(every) else None
+
+
+def all_composed(every: Sequence[Dominating], claim: Claim) -> Way:
+    """The exact composition of what dominates the cells."""
+    from dpspec.accounting import PrivacyLoss, library_accuracy
+
+    phases: Any = tuple(phase for one in every for phase in one.phases)
+    loss = PrivacyLoss(phases, _DIRECTIONS[claim.direction])
+    return Way(
+        label=f"all {len(every)} cells composed",
+        epsilon=loss.epsilon(float(claim["delta"]), width=_WIDTH).upper,
+        trainings=float(len(every)),
+        rigor="certified",
+        source=_joined(one.source for one in every),
+        scopes=common_scopes([one.scopes for one in every]),
+        assumptions=(*_united(one.assumptions for one in every), library_accuracy()),
+    )
+
+
+def added_up(cells: Sequence[Cell], claims: Sequence[Claim], contexts: Sequence[Context]) -> Way | None:
+    """The sum of what the cells' own audits bound for their claims, each at its share of delta; None without one."""
+    found: list[Finding] = []
+    for cell, claim, context in zip(cells, claims, contexts, strict=True):
+        findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
+        (part,) = statement(claim).parts
+        weighed = proving_findings(part, claim_scope(cell.spec, claim), findings)
+        held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
+        if held is None:
+            return None
+        found.append(held)
+    return Way(
+        label=f"the sum over all {len(found)} cells",
+        epsilon=math.fsum(finding.value for finding in found) * (1.0 + 1e-15),
+        trainings=float(len(found)),
+        rigor="certified" if all(finding.rigor == "certified" for finding in found) else "theorem",
+        source=_joined(finding.source for finding in found),
+        scopes=common_scopes([[finding.scope] for finding in found]),
+        assumptions=_united(finding.assumptions for finding in found),
+        privacy=strictest([finding.privacy for finding in found]),
+    )
+
+
+#: From what everybody may see to what nobody else may.
+_PRIVACY = ("public", "data-dependent", "per-record")
+
+
+def strictest(every: Sequence[Privacy]) -> Privacy:
+    """What may be seen of something that rests on all of these."""
+    return max(every, key=_PRIVACY.index)
+
+
+def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on: tuple[Assumption, ...] = ()) -> Way:
+    """The best of a random number of tries, each of a cell drawn uniformly; ``rests_on``: besides the cells' own."""
+    import numpy as np
+
+    from dpspec.accounting.rdp.conversions import best_epsilon
+    from dpspec.accounting.rdp.selection import ORDERS, drawn_cell_rdp, selection_rdp
+
+    orders = np.array(ORDERS)
+    known: dict[object, Floats] = {}
+    cells = np.array([_rdp(one, orders, known) for one in every])
+    rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
+    return Way(
+        label=called(tries),
+        epsilon=best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
+        trainings=tries.mean,
+        drawn=True,
+        rigor="theorem",
+        source=f"Papernot & Steinke 2022, Theorem {6 if tries.law == 'poisson' else 2}; "
+        + _joined(one.source for one in every),
+        scopes=common_scopes([one.scopes for one in every]),
+        assumptions=(*_united(one.assumptions for one in every), *rests_on),
+    )
+
+
+def called(tries: Tries) -> str:
+    """A law for people: ``geometric tries``."""
+    shape = f", eta {tries.eta:g}" if tries.eta is not None else ""
+    return f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries{shape}"
+
+
+def _rdp(one: Dominating, orders: Floats, known: dict[object, Floats]) -> Floats:
+    """The divergences of a run in both directions; ``known``: those of one step, by the pair's key."""
+    import numpy as np
+
+    total = np.zeros(orders.shape)
+    pairs: Any = one.phases
+    for pair, steps in pairs:
+        if pair.key not in known:
+            known[pair.key] = _step_rdp(pair, orders)
+        total = total + steps * known[pair.key]
+    return total
+
+
+def _step_rdp(pair: Any, orders: Floats) -> Floats:
+    import numpy as np
+
+    from dpspec.accounting import Laplace, Mixture, composed_rdp, gaussian_rdp
+
+    if isinstance(pair, Mixture | Laplace):
+        return composed_rdp([(pair, 1)], orders)
+    effect = pair.dominating_effect
+    return gaussian_rdp(orders, effect) if math.isfinite(effect) else np.full(orders.shape, math.inf)
+
+
+def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
+    """The scopes in which every cell's bound holds, each cell's given; none where they have nothing in common.
+
+    Of pairs of data sets that are large enough the least number that is enough for all cells.
+    """
+    return tuple(dict.fromkeys(_common(every)))
+
+
+def _common(every: Sequence[Sequence[Scope]]) -> Iterator[Scope]:
+    first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
+    for candidate in first:
+        fewest = []
+        for scopes in every:
+            fits = [s.min_records for s in scopes if covers(s, replace(candidate, min_records=s.min_records))]
+            if candidate.data == "this":
+                fits = [number for number in fits if number == 0]
+            if not fits:
+                break
+            fewest.append(min(fits))
+        else:
+            found = replace(candidate, min_records=max(fewest))
+            yield found
+            if found.data == "all" and found.min_records == 0:
+                return
+
+
+def _united(every: Iterable[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
+    """Each assumption once, of those of one name and status the first."""
+    named: dict[tuple[str, Json], Assumption] = {}
+    for assumptions in every:
+        for one in assumptions:
+            named.setdefault((one.name, one.status), one)
+    return tuple(named.values())
+
+
+def _joined(sources: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(sources))

@@ -1,0 +1,72 @@
+"""The mechanism ``selection`` as a light value: the best of several runs on the same data, published.
+
+Specs come by it where a claim is ``over: matrix``; one may also be written by hand.
+"""
+
+from __future__ import annotations
+
+from dpspec.contract import Json, Mechanism, Schemas
+from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.validating.blocks import core
+
+_OF_A_CELL = {
+    "mechanism": "What the cell trains or releases, as a block of a spec.",
+    "model": "The cell's architecture, where it has one.",
+    "training": "Who trains the cell; the spec's own where left out.",
+    "threat_model": "The cell's own threat model, with the keys of its mechanism; the spec's own where left out.",
+}
+
+_SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "cells": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1000,
+            "description": "The runs of which the best is published, each with all that its privacy depends on.",
+            "items": {
+                "type": "object",
+                "description": "One of the runs.",
+                "properties": {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS},
+                "required": ["mechanism"],
+                "additionalProperties": False,
+            },
+        },
+        "tries": core("spec")["properties"]["tuning"]["properties"]["tries"],
+    },
+    "required": ["cells"],
+    "additionalProperties": False,
+}
+
+EXAMPLE = """\
+dpspec: 1
+name: selection-example
+description: DP-SGD at three noises on the same data, of which the best is published
+
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.05}
+  steps: 100
+
+data: {kind: declared, records: 1000, features: 16, classes: 2}
+
+matrix: {mechanism.noise_multiplier: [1.0, 1.5, 2.0]}
+
+claims:
+  - {id: best, kind: approx-dp, epsilon: 6.0, delta: 1e-5, over: matrix}
+"""
+
+SELECTION_MECHANISM = Mechanism(
+    kind=SELECTION,
+    summary="The best of several runs on the same data, chosen by what they release and published",
+    schemas=Schemas(mechanism=_SCHEMA),
+    claims=frozenset({CLAIM_KIND}),
+    audit="dpspec.engine.selection.audit:SelectionAudit",
+    example=EXAMPLE,
+    steps=False,
+    missing=True,
+    tokens=True,
+    chosen_weights=True,
+)

@@ -1,0 +1,296 @@
+"""The best of several cells, audited: what bounds it, on what that rests, and what of an edited result is found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.contract import Finding, Scope, Spec
+from dpspec.engine.preparing.prepare import check
+from dpspec.engine.results.codec import decode, encode
+from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.selection.notes import COSTS
+from dpspec.engine.selection.ways import common_scopes
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verification.verify import verify
+from dpspec.errors import ExitCode, SpecError
+from dpspec.language.load import load_specs
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import load_catalog
+
+CATALOG = load_catalog()
+ROOT = Path(__file__).parents[2]
+
+SPEC = """\
+dpspec: 1
+name: sweep
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.01}, steps: 500}
+data: {kind: declared, records: 1000, features: 3, classes: 2}
+threat_model: {group_size: 1}
+matrix: {mechanism.noise_multiplier: [1.0, 1.5, 2.0]}
+claims:
+  - {id: best, kind: approx-dp, epsilon: 3.0, delta: 1e-6, over: matrix}
+"""
+TRIES = "tuning: {tries: {distribution: logarithmic, mean: 3}}\n"
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> Callable[..., tuple[Spec, ...]]:
+    def load(text: str) -> tuple[Spec, ...]:
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_specs([path], CATALOG)
+        assert loaded.ok, [d.message for d in loaded.diagnostics]
+        return loaded.specs
+
+    return load
+
+
+@pytest.fixture
+def audited(specs: Callable[..., tuple[Spec, ...]], tmp_path: Path) -> Callable[[str], Result]:
+    return lambda text: run(specs(text), CATALOG, store=Store(tmp_path / "store"))
+
+
+def uppers(audit: AuditResult) -> list[Finding]:
+    return [finding for finding in audit.findings if finding.quantity == "epsilon"]
+
+
+def composed(delta: float, size: int = 1) -> float:
+    phases = tuple((Mixture.poisson(size, 0.01, sigma), 500) for sigma in (1.0, 1.5, 2.0))
+    return PrivacyLoss(phases).epsilon(delta).upper
+
+
+def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC)
+    (audit,) = result.audits
+    (verdict,), (finding,) = audit.verdicts, uppers(audit)
+    assert finding.value == pytest.approx(composed(1e-6), rel=2e-3)
+    assert (finding.bound, finding.rigor, finding.scope) == ("upper", "certified", Scope())
+    assert verdict.verdict == "proved"
+    assert (verdict.lower, verdict.refutable) == (None, None)
+    assert "all 3 cells composed" in verdict.reason
+    assert ("compared-on-releases", "declared") in [(a.name, a.status) for a in finding.assumptions]
+    assert result.exit_code is ExitCode.OK
+    (table,) = audit.series
+    assert (table.name, table.columns["declared"]) == (COSTS, ("yes", "no", "no"))
+    assert audit.notes[0].startswith("best: epsilon <= ")
+    assert "Not run: " in audit.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["text", "markdown", "html", "json"])
+def test_every_report_says_which_way_was_cheaper(audited: Callable[[str], Result], kind: str) -> None:
+    render = resolve(CATALOG.reporters[kind].provider.render)
+    text = " ".join(render(audited(SPEC), internal=False).split())
+    assert "sweep best of 3" in text
+    assert "by all 3 cells composed (3 trainings). Not run: " in text
+    assert "which is dearer" in text or "which is cheaper" in text
+
+
+def test_the_shipped_spec_comes_out_as_expected(tmp_path: Path) -> None:
+    loaded = load_specs([ROOT / "specs" / "tuning.yaml"], CATALOG)
+    result = run(loaded.specs, CATALOG, store=Store(tmp_path / "store"))
+    assert [audit.name for audit in result.audits][-1] == "tuning best of 6"
+    assert result.exit_code is ExitCode.OK
+
+
+def test_a_claim_below_is_open_and_never_refuted(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC.replace("epsilon: 3.0", "epsilon: 0.01"))
+    assert result.audits[0].verdicts[0].verdict == "open"
+    assert result.exit_code is ExitCode.UNEXPECTED
+
+
+def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC + TRIES).audits
+    (verdict,), (finding,) = audit.verdicts, uppers(audit)
+    assert finding.method == "logarithmic tries, 3 on average"
+    assert ("random-tries", "unchecked") in [(a.name, a.status) for a in finding.assumptions]
+    assert finding.rigor == "theorem"
+    assert verdict.verdict == "supported"
+    assert "random-tries" in verdict.reason
+    # Tries may run one cell often: that all cells run once loses less says nothing of them.
+    (audit,) = audited(SPEC.replace("3.0", f"{composed(1e-6) * 1.001:.4f}") + TRIES.replace("3}", "300}")).audits
+    assert audit.verdicts[0].verdict == "open"
+
+
+def test_groups_are_composed_as_groups(audited: Callable[[str], Result]) -> None:
+    more = "  - {id: two, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 2, over: matrix}\n"
+    (best,) = audited((SPEC + more).replace("size: 1}", "size: [1, 2]}")).audits
+    by_size = {finding.at["group_size"]: finding.value for finding in uppers(best)}
+    assert by_size == {1: pytest.approx(composed(1e-6), rel=2e-3), 2: pytest.approx(composed(1e-6, 2), rel=2e-3)}
+
+
+def test_the_run_says_which_audit_judges_the_choice(audited: Callable[[str], Result]) -> None:
+    each = "  - {id: each, kind: approx-dp, epsilon: 3.0, delta: 1e-6}\n"
+    result = audited(SPEC + each)
+    *cells, best = result.audits
+    assert [cell.name for cell in cells] == ["sweep[1.0]", "sweep[1.5]", "sweep[2.0]"]
+    assert all((best.verdicts[0].upper or 0.0) > (cell.verdicts[0].upper or 0.0) > 0.0 for cell in cells)
+    assert result.notes == (
+        "3 cells of a matrix were audited one by one; what publishing the best of them loses is judged under "
+        "'sweep best of 3'.",
+    )
+    (note,) = audited(SPEC.replace(", over: matrix", "")).notes
+    assert note.endswith("which no claim here covers.")
+
+
+def test_batches_of_a_fixed_size_need_as_many_records(audited: Callable[[str], Result]) -> None:
+    fixed = SPEC.replace("{scheme: poisson, rate: 0.01}", "{scheme: fixed, batch_size: 10}").replace(
+        "3.0, delta", "20.0, delta"
+    )
+    (audit,) = audited(fixed).audits
+    assert {(f.scope.data, f.scope.min_records) for f in uppers(audit)} == {("all", 999), ("this", 0)}
+    assert audit.verdicts[0].verdict == "supported"
+    (audit,) = audited(fixed.replace("{group_size: 1}", "{min_records: 999}")).audits
+    assert audit.verdicts[0].verdict == "proved"
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mechanism that does not say what dominates its runs."""
+    monkeypatch.setattr("dpspec_group.mechanism.GroupAudit.dominating", lambda *_: None)
+
+
+@pytest.mark.usefixtures("silent")
+def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC.replace("epsilon: 3.0", "epsilon: 5.0")).audits
+    (finding,) = uppers(audit)
+    one = [PrivacyLoss(((Mixture.poisson(1, 0.01, s), 500),)).epsilon(1e-6 / 3).upper for s in (1.0, 1.5, 2.0)]
+    assert finding.value == pytest.approx(sum(one), rel=1e-3)
+    assert (finding.method, finding.rigor) == ("the sum over all 3 cells", "certified")
+    assert audit.verdicts[0].verdict == "proved"
+
+
+@pytest.mark.usefixtures("silent")
+def test_tries_of_cells_that_say_nothing_that_composes_stay_open(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC + TRIES).audits
+    assert audit.verdicts[0].verdict == "open"
+    assert audit.notes[0].startswith("best: no bound on these tries, ")
+    assert "Not run: epsilon <= " in audit.notes[0]
+
+
+@pytest.mark.usefixtures("silent")
+def test_what_rests_on_the_records_is_told_to_nobody(
+    audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpspec_group.mechanism import GroupAudit
+
+    bound = GroupAudit.bound
+    monkeypatch.setattr(
+        GroupAudit,
+        "bound",
+        lambda *given: (dataclasses.replace(outcome, privacy="data-dependent") for outcome in bound(*given)),
+    )
+    (audit,) = audited(SPEC).audits
+    assert audit.notes == ()
+    assert [outcome.privacy for outcome in (*audit.findings, *audit.series)] == ["data-dependent"] * 2
+
+
+def test_without_noise_nothing_is_bounded(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(SPEC.replace("[1.0, 1.5, 2.0]", "[1.0, 0.0]")).audits
+    assert audit.verdicts[0].verdict == "open"
+    assert [finding.value for finding in uppers(audit)] == [float("inf")]
+
+
+def test_what_a_cell_cannot_be_is_told_with_its_number(specs: Callable[..., tuple[Spec, ...]]) -> None:
+    (told,) = check(specs(SPEC.replace("{group_size: 1}", "{adjacency: replace-one}"))[0], CATALOG)[:1]
+    assert told.message.startswith("cell 1: ")
+    assert told.span is not None
+    assert told.span.line == 6
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("kind", "selection", "cannot choose among cells of its own"),
+        ("kind", "nothing", "no installed plugin"),
+        ("noise_multiplier", -1.0, "noise_multiplier must be at least 0"),
+    ],
+)
+def test_a_result_with_a_made_up_cell_is_not_recomputed(
+    audited: Callable[[str], Result], place: str, value: object, message: str
+) -> None:
+    plain = encode(audited(SPEC))
+    plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
+    try:
+        told = " ".join(str(mismatch.recomputed) for mismatch in verify(decode(Result, plain, "result"), CATALOG))
+    except Exception as error:
+        told = str(error)
+    assert message in told
+
+
+def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
+    result = audited(SPEC + TRIES)
+    assert verify(result, CATALOG) == ()
+    plain = encode(result)
+    plain["audits"][0]["document"]["mechanism"]["cells"].pop()
+    assert {mismatch.what.partition("[")[0] for mismatch in verify(decode(Result, plain, "result"), CATALOG)} >= {
+        "digest",
+        "findings",
+    }
+    plain = encode(result)
+    plain["audits"][0]["notes"] = ["best: epsilon <= 0.1."]
+    assert [mismatch.what for mismatch in verify(decode(Result, plain, "result"), CATALOG)] == ["notes[0]"]
+
+
+HAND_MADE = """\
+dpspec: 1
+name: hand-made
+mechanism:
+  kind: selection
+  cells:
+    - mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+    - mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 1}
+data: {kind: declared, records: 1000, features: 3, classes: 2}
+claims:
+  - {id: best, kind: approx-dp, epsilon: 4.0, delta: 1e-6}
+"""
+
+
+def test_a_selection_written_by_hand_is_audited(audited: Callable[[str], Result]) -> None:
+    (audit,) = audited(HAND_MADE).audits
+    assert uppers(audit)[0].value == pytest.approx(PrivacyLoss(((Mixture.full(1, 2.0), 2),)).epsilon(1e-6).upper)
+    assert audit.verdicts[0].verdict == "proved"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("threat_model: {direction: add}", "its threat model is another one"),
+        ("threat_model: {access: final-model}", "its threat model is another one"),
+        ("model: {kind: linear}", "its model starts otherwise"),
+        ("training: {backend: opacus}", "where the constants of its training come from"),
+    ],
+)
+def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
+    specs: Callable[..., tuple[Spec, ...]], block: str, message: str
+) -> None:
+    head, _, tail = HAND_MADE.rpartition("    - mechanism:")
+    (spec,) = specs(f"{head}    - {block}\n      mechanism:{tail}")
+    (told,) = [d for d in check(spec, CATALOG) if message in d.message]
+    assert told.message.startswith("cell 2: ")
+
+
+def test_scopes_in_common_are_those_that_every_cell_covers() -> None:
+    many, this = Scope(min_records=10), Scope(data="this")
+    assert common_scopes([[Scope()], [many, this]]) == (many, this)
+    assert common_scopes([[many, this], [dataclasses.replace(many, min_records=20), this]]) == (
+        dataclasses.replace(many, min_records=20),
+        this,
+    )
+    assert common_scopes([[Scope()], [Scope()]]) == (Scope(),)
+    assert common_scopes([[Scope()], [this]]) == (this,)
+    assert common_scopes([[Scope()], [Scope(adjacency="zero-out")]]) == ()
+    assert common_scopes([[Scope()], [Scope(access="final-model")]]) == ()
+
+
+def test_cells_of_which_one_cannot_be_prepared_are_an_error(
+    specs: Callable[..., tuple[Spec, ...]], tmp_path: Path
+) -> None:
+    (spec,) = specs(SPEC.replace("{group_size: 1}", "{adjacency: replace-one}"))
+    with pytest.raises(SpecError, match="cell 1"):
+        run([spec], CATALOG, store=Store(tmp_path / "store"))

@@ -1,0 +1,127 @@
+"""Claims over a matrix leave the cells and become those of one spec about the best of them; what cannot be is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpspec.language.load import Loaded, from_document, load_specs
+from dpspec.registry.loader import load_catalog
+
+SPEC = """\
+dpspec: 1
+name: sweep
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.01}, steps: 10}
+data: {kind: declared, records: 1000, features: 3, classes: 2}
+training: {learning_rate: 0.5}
+matrix: {mechanism.noise_multiplier: [1.0, 2.0], training.learning_rate: [0.1, 0.2]}
+claims:
+  - {kind: approx-dp, epsilon: 2.0, delta: 1e-6}
+  - {kind: approx-dp, epsilon: 4.0, delta: 1e-6, over: matrix}
+"""
+TRIES = "tuning: {tries: {distribution: poisson, mean: 4}}\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Loaded]:
+    def load(text: str, *overrides: str) -> Loaded:
+        path = tmp_path / "sweep.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_specs([path], load_catalog(), overrides)
+
+    return load
+
+
+def test_the_claim_is_one_of_a_spec_about_the_best_cell(load: Callable[..., Loaded]) -> None:
+    loaded = load(SPEC + TRIES)
+    assert loaded.diagnostics == ()
+    *cells, best = loaded.specs
+    assert [spec.name for spec in cells] == ["sweep[1.0, 0.1]", "sweep[1.0, 0.2]", "sweep[2.0, 0.1]", "sweep[2.0, 0.2]"]
+    assert all([claim.id for claim in spec.claims] == ["claim-1"] for spec in cells)
+    assert best.name == "sweep best of 4"
+    assert [(claim.id, claim.over) for claim in best.claims] == [("claim-2", None)]
+    held = [
+        (cell["mechanism"]["noise_multiplier"], cell["training"]["learning_rate"]) for cell in best.mechanism["cells"]
+    ]
+    assert held == [(1.0, 0.1), (1.0, 0.2), (2.0, 0.1), (2.0, 0.2)]
+    assert best.mechanism["tries"] == {"distribution": "poisson", "mean": 4.0}
+    assert best.origin["claims", 0, "epsilon"].line == 9
+    assert not any("tuning" in spec.document or "matrix" in spec.document for spec in loaded.specs)
+
+
+def test_cells_without_claims_of_their_own_are_no_audits(load: Callable[..., Loaded]) -> None:
+    (best,) = load(SPEC.replace("  - {kind: approx-dp, epsilon: 2.0, delta: 1e-6}\n", "")).specs
+    assert (best.name, len(best.mechanism["cells"])) == ("sweep best of 4", 4)
+    again = from_document(best.document, load_catalog(), best.directory)
+    assert again.digest == best.digest
+
+
+def test_the_command_line_reaches_claim_cells_and_tries(load: Callable[..., Loaded]) -> None:
+    given = ("claims.claim-2.epsilon=9", "mechanism.steps=20", "tuning.tries.mean=7", "training.learning_rate=1.0")
+    *cells, best = load(SPEC + TRIES, *given).specs
+    assert best.claims[0]["epsilon"] == 9.0
+    assert [cell["mechanism"]["steps"] for cell in best.mechanism["cells"]] == [20, 20]
+    assert best.mechanism["tries"]["mean"] == 7.0
+    assert (len(cells), best.name) == (2, "sweep best of 2")
+
+
+def test_a_long_name_is_cut_so_that_it_stays_one(load: Callable[..., Loaded]) -> None:
+    *_, best = load(SPEC.replace("name: sweep", f"name: {'s' * 80}")).specs
+    assert len(best.name) == 80
+    assert best.name.endswith("s best of 4")
+
+
+WRONG = {
+    "no matrix": ("matrix: {mechanism.noise_multiplier: [1.0, 2.0], training.learning_rate: [0.1, 0.2]}\n", "",
+                  "bad-value", "this spec has no matrix", 8),
+    "another kind": ("kind: approx-dp, epsilon: 4.0, delta: 1e-6, over", "kind: gdp, mu: 4.0, over",
+                     "claim-not-judged", "not 'gdp'", 9),
+    "one record": ("over: matrix", "over: matrix, record: 3", "bad-value", "not about one", 9),
+    "other data": ("training.learning_rate: [0.1, 0.2]", "data.records: [100, 1000]",
+                   "bad-matrix", "must agree in data", 9),
+    "other adversaries": ("training.learning_rate: [0.1, 0.2]", "threat_model.access: [all-iterates, final-model]",
+                          "bad-matrix", "must agree in threat_model", 9),
+    "another claim in each": ("training.learning_rate: [0.1, 0.2]", "claims.claim-2.epsilon: [3.0, 4.0]",
+                              "bad-matrix", "cannot vary over them", 9),
+    "another tuning in each": ("training.learning_rate: [0.1, 0.2]", "tuning.tries.mean: [3.0, 4.0]",
+                               "bad-matrix", "cannot vary over a matrix", 6),
+    "a cell that is no cell": ("[1.0, 2.0]", "[1.0, many]", "wrong-type", "noise_multiplier must be a number", 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG, ids=list(WRONG))
+def test_what_cannot_be_said_of_the_best_cell_is_told_in_its_place(load: Callable[..., Loaded], case: str) -> None:
+    before, after, code, message, line = WRONG[case]
+    loaded = load(SPEC.replace(before, after))
+    assert not loaded.specs
+    told = [(d.code, d.span.line) for d in loaded.diagnostics if d.span is not None and message in d.message]
+    assert told == [(code, line)], [d.message for d in loaded.diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("tuning", "message"),
+    [
+        ("tuning: {}\n", "missing key 'tries'"),
+        ("tuning: {tries: {distribution: poissn, mean: 4}}\n", "did you mean 'poisson'"),
+        ("tuning: {tries: {distribution: geometric, mean: 0.5}}\n", "mean must be at least 1"),
+        ("tuning: {tries: {distribution: poisson, mean: 4, eta: 1}}\n", "'eta' does not belong here"),
+        ("tuning: {tries: {distribution: truncated-negative-binomial, mean: 4}}\n", "missing key 'eta'"),
+        ("tuning: {tries: {distribution: poisson, mean: 4}, by: hand}\n", "unknown key 'by'"),
+    ],
+)
+def test_a_law_of_tries_that_is_none_is_told_in_its_place(
+    load: Callable[..., Loaded], tuning: str, message: str
+) -> None:
+    loaded = load(SPEC + tuning)
+    assert not loaded.specs
+    told = [d.span.line for d in loaded.diagnostics if d.span is not None and message in d.message]
+    assert told == [10], [d.message for d in loaded.diagnostics]
+
+
+def test_tries_that_no_claim_speaks_of_are_refused(load: Callable[..., Loaded]) -> None:
+    loaded = load(SPEC.replace(", over: matrix", "") + TRIES)
+    assert [d.message for d in loaded.diagnostics] == [
+        "tuning says how the best cell of a matrix was found, and no claim is over: matrix"
+    ]
