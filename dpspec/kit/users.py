@@ -38,6 +38,17 @@ class UsersAsGroups(dps.Audit):
         """Those of groups, told of users."""
         return (in_units(spec, outcome) for outcome in self.of_records.bound(in_records(spec), context))
 
+    def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
+        """What dominates the run for groups, told of users."""
+        if spec.threat_model.unit != "user":
+            return self.of_records.dominating(spec, facts, claim)
+        group = replace(claim, unit="record", group_size=claim.group_size * spec.records_per_unit)
+        found = self.of_records.dominating(in_records(spec), facts, group)
+        if found is None:
+            return None
+        scopes = tuple(replace(scope, unit=spec.unit) for scope in found.scopes)
+        return replace(found, scopes=scopes, assumptions=(*found.assumptions, bounded(spec)))
+
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """The plan for groups, with what it shows told of users."""
         plan = self.of_records.plan(in_records(spec), facts)

@@ -66,6 +66,7 @@ SELECTION_MECHANISM = Mechanism(
     audit="dpspec.engine.selection.audit:SelectionAudit",
     example=EXAMPLE,
     steps=False,
+    units=frozenset({"record", "user"}),
     missing=True,
     tokens=True,
     chosen_weights=True,

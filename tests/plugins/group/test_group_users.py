@@ -255,3 +255,36 @@ def test_a_table_of_users_is_bounded_attacked_and_judged(tmp_path: Path) -> None
     assert attacks
     assert all("a group is one user with 4 records" in f.method for f in attacks)
     assert "62 of 427" not in json.dumps([v.reason for v in audit.verdicts])
+
+
+TUNED = """\
+dpspec: 1
+name: tuned
+mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.02}, steps: 50}
+data: {kind: declared, records: 1000, features: 4, classes: 2}
+matrix: {mechanism.noise_multiplier: [4.0, 6.0]}
+claims:
+  - {id: best, kind: approx-dp, epsilon: 6.0, delta: 1e-5, over: matrix}
+"""
+
+
+def test_the_best_of_several_runs_loses_of_a_user_what_it_loses_of_a_group(tmp_path: Path) -> None:
+    users = TUNED.replace("classes: 2", "classes: 2, records_per_user: 3").replace(
+        "matrix:", "threat_model: {unit: user}\nmatrix:"
+    )
+    groups = TUNED.replace("1e-5", "1e-5, group_size: 3").replace(
+        "\nmatrix:", "\nthreat_model: {group_size: 3}\nmatrix:"
+    )
+    found = []
+    for number, text in enumerate((users, groups)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        (audit,) = dpspec.run(path).audits
+        (verdict,) = audit.verdicts
+        assert verdict.verdict == "proved"
+        found.append(audit.findings[0])
+    of_user, of_group = found
+    assert of_user.value == of_group.value
+    assert of_user.scope.unit == "user (at most 3 records)"
+    assert of_user.at == {"delta": 1e-5, "group_size": 1}
+    assert {a.name for a in of_user.assumptions} - {a.name for a in of_group.assumptions} == {"records-per-user"}
