@@ -107,34 +107,31 @@ def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None,
         yield from _overlaps([batch for _, batch in drawn], rates, where)
 
 
-#: Why a run does not tell how often its records were drawn.
-_UNTOLD = "no trial tells of it: it was cut short, or is of an earlier version"
-
-
 def _excess(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
     """Whether records are drawn more often than at their rates."""
-    note = f"inclusions per record, {where}"
     counts = [
         record_excess(records, batch.above, batch.steps, rate)
         for (records, batch), rate in zip(drawn, rates, strict=True)
         if batch.above is not None
     ]
-    if not counts:
-        return abstaining("sampling", "excess of inclusions per record", "reported", note, _UNTOLD)
-    return worst("sampling", counts, "reported", note)
+    return _worst_count(counts, "excess of inclusions per record", f"inclusions per record, {where}")
 
 
 def _most(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
     """Whether one record is."""
-    note = f"the record drawn most often, {where}"
     counts = [
         most_inclusions(records, batch.most, batch.steps, rate)
         for (records, batch), rate in zip(drawn, rates, strict=True)
         if batch.most is not None
     ]
-    if not counts:
-        return abstaining("sampling", "inclusions of the record drawn most often", "reported", note, _UNTOLD)
-    return worst("sampling", counts, "reported", note)
+    return _worst_count(counts, "inclusions of the record drawn most often", f"the record drawn most often, {where}")
+
+
+def _worst_count(counts: Sequence[Measurement], test: str, note: str) -> Check:
+    if counts:
+        return worst("sampling", counts, "reported", note)
+    reason = "no trial tells of it: it was cut short, or is of an earlier version"
+    return abstaining("sampling", test, "reported", note, reason)
 
 
 def _overlaps(batches: Sequence[BatchSums], rates: Sequence[float], where: str) -> Iterator[Check]:
