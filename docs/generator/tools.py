@@ -62,7 +62,7 @@ _MODULES = (
         tuple(f"accounting.{name}" for name in ("privacy_loss", "mixture.mixture", "laplace", "gaussian", "pair")),
     ),
     ("", "", ("accounting.arbitrary.discrete", "accounting.arbitrary.densities", "accounting.arbitrary.distributions")),
-    ("", "", ("accounting.rdp.divergences", "accounting.rdp.conversions")),
+    ("", "", tuple(f"accounting.rdp.{name}" for name in ("divergences", "conversions", "selection"))),
     ("", "", tuple(f"accounting.tradeoff.{name}" for name in ("trade_off", "polygon", "certified_curves"))),
     ("", "", tuple(f"accounting.numerics.{name}" for name in ("interval", "findings", "search", "floats"))),
     (

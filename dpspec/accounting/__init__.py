@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         sampled_laplace_rdp,
     )
     from dpspec.accounting.rdp.moments import log_excess_power
+    from dpspec.accounting.rdp.selection import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
     from dpspec.accounting.solver.solve import CLOSED, GRID, ONE_STEP
     from dpspec.accounting.tradeoff.certified_curves import TradeOffBounds, tradeoff_bounds
     from dpspec.accounting.tradeoff.polygon import GdpFit, Lines, Polygon, fit_gdp
@@ -124,6 +125,7 @@ _NAMES = {
         "Best BestEpsilon Conversion best_epsilon best_log_delta epsilon_at_orders log_delta_at_orders "
         "optimal_epsilon optimal_log_delta zcdp_epsilon"
     ),
+    "rdp.selection": "SELECTION_ORDERS Tries drawn_cell_rdp selection_rdp",
     "tradeoff.trade_off": "GaussianTradeOff LaplaceTradeOff TradeOff",
     "tradeoff.polygon": "GdpFit Lines Polygon fit_gdp",
     "tradeoff.certified_curves": "TradeOffBounds tradeoff_bounds",
@@ -138,6 +140,7 @@ __all__ = [
     "LEAST_TRIED",
     "ONE_STEP",
     "OPPOSITE",
+    "SELECTION_ORDERS",
     "Best",
     "BestEpsilon",
     "Bins",
@@ -166,6 +169,7 @@ __all__ = [
     "TooLongError",
     "TradeOff",
     "TradeOffBounds",
+    "Tries",
     "TruncatedPair",
     "TruncatedPoisson",
     "best_epsilon",
@@ -175,6 +179,7 @@ __all__ = [
     "checked_orders",
     "composed_rdp",
     "directions",
+    "drawn_cell_rdp",
     "epsilon_at_orders",
     "find_boundary",
     "finite",
@@ -198,6 +203,7 @@ __all__ = [
     "sampled_gaussian_integer_rdp",
     "sampled_gaussian_rdp",
     "sampled_laplace_rdp",
+    "selection_rdp",
     "tradeoff_bounds",
     "whole",
     "zcdp_epsilon",

@@ -50,7 +50,11 @@ def table(tmp_path: Path) -> Path:
         (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not one of the declared"),
         (["data.classes=[no,"], "--set:1:18", "where it has spaces, quote the whole: --set 'data.classes=...'"),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
-        (["threat_model.unit=person"], "--set:1:19", "the bounds of 'group' hold for one record, not for one 'person'"),
+        (
+            ["threat_model.unit=person"],
+            "--set:1:19",
+            "the bounds of 'group' hold for one record or user, not for one 'person'",
+        ),
     ],
 )
 def test_a_table_of_one_s_own(

@@ -43,6 +43,7 @@ def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
     prepared = object.__new__(Prepared)
     object.__setattr__(prepared, "audit", Yields(*outcomes))
     object.__setattr__(prepared, "spec", spec(approx()))
+    object.__setattr__(prepared, "offers", {})
     object.__setattr__(prepared, "facts", Facts(records=100, features=1, classes=2))
     object.__setattr__(prepared, "constants", Assumption(name="public-constants", status="by-construction"))
     return conclude(Bounded(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])

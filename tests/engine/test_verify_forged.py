@@ -144,10 +144,7 @@ def test_what_is_not_verified_is_told_every_time(bench: Bench) -> None:
     document["environment"]["numpy"] = "0.1"
     ended, said = bench.ends(json.dumps(document), "nowhere")
     assert ended == "passed"
-    assert (
-        "not verified, because nothing in a result implies it: what 1 trial measured; when it was made; with which"
-        in said
-    )
+    assert "not verified, because nothing in a result implies it: what 1 trial measured; when it was made; by" in said
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path, bench: Bench) -> None:

@@ -52,7 +52,7 @@ Law: TypeAlias = Literal["truncated-negative-binomial", "geometric", "logarithmi
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0}
 
 #: Orders at which divergences are tabled where none are given: l - 1 in steps of a sixteenth of a decade.
-ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in range(-32, 65))
+SELECTION_ORDERS: tuple[float, ...] = tuple(1.0 + 10.0 ** (i / 16.0) for i in range(-32, 65))
 
 #: What ln of a mean is raised by, for its rounding.
 _SLACK = 1e-12

@@ -31,7 +31,7 @@ from dpspec.language.reading.tree import locate
 from dpspec.language.selections import SELECTION
 
 if TYPE_CHECKING:
-    from dpspec.accounting.rdp.selection import Tries
+    from dpspec.accounting import Tries
     from dpspec.engine.selection.ways import Cell, Way
 
 #: What both bounds rest on.
@@ -179,7 +179,7 @@ def _about(claim: Claim) -> tuple[Json, ...]:
 
 
 def _tries(spec: Spec) -> Tries | None:
-    from dpspec.accounting.rdp.selection import Tries
+    from dpspec.accounting import Tries
 
     said = spec.mechanism.get("tries")
     return None if said is None else Tries(said["distribution"], said["mean"], said.get("eta"))
@@ -187,7 +187,7 @@ def _tries(spec: Spec) -> Tries | None:
 
 def _others(every: Sequence[Dominating]) -> list[Tries]:
     """Laws with as many tries on average as there are cells."""
-    from dpspec.accounting.rdp.selection import Tries
+    from dpspec.accounting import Tries
 
     return [Tries("logarithmic", float(len(every))), Tries("geometric", float(len(every)))]
 

@@ -6,7 +6,7 @@ the composition of all these pairs, whose epsilon is certified; elsewhere the su
 delta / n (Dwork et al. 2006, basic composition). The pairs of data sets are those that every cell's bound holds for.
 
 *A random number of tries.* Papernot and Steinke 2022, with each try's cell drawn uniformly:
-:mod:`dpspec.accounting.rdp.selection`. It needs the Renyi divergences of the pairs that dominate the cells; of a pair
+``dpspec.accounting.selection_rdp``. It needs the Renyi divergences of the pairs that dominate the cells; of a pair
 of another law than Gaussian and Laplace mixtures, that of a Gaussian pair which dominates it.
 
 These are two procedures, as a random number of tries may run one cell often: each is bounded for itself, from above.
@@ -27,8 +27,7 @@ from dpspec.engine.judging.evidence_weight import claim_scope, covers, proving_f
 from dpspec.engine.judging.inequalities import statement
 
 if TYPE_CHECKING:
-    from dpspec.accounting.numerics.floats import Directions, Floats
-    from dpspec.accounting.rdp.selection import Tries
+    from dpspec.accounting import Directions, Floats, Tries
 
 #: The spec's words for people, and the accountant's.
 _DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
@@ -152,10 +151,9 @@ def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries, rests_on:
     """The best of a random number of tries, each of a cell drawn uniformly; ``rests_on``: besides the cells' own."""
     import numpy as np
 
-    from dpspec.accounting.rdp.conversions import best_epsilon
-    from dpspec.accounting.rdp.selection import ORDERS, drawn_cell_rdp, selection_rdp
+    from dpspec.accounting import SELECTION_ORDERS, best_epsilon, drawn_cell_rdp, selection_rdp
 
-    orders = np.array(ORDERS)
+    orders = np.array(SELECTION_ORDERS)
     known: dict[object, Floats] = {}
     cells = np.array([_rdp(one, orders, known) for one in every])
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)

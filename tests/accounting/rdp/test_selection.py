@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import best_epsilon, gaussian_rdp
-from dpspec.accounting.rdp.selection import ORDERS, Tries, drawn_cell_rdp, selection_rdp
+from dpspec.accounting.rdp.selection import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
 
 #: What a truncated sum over numbers of tries leaves out.
 TAIL = 1e-13
@@ -80,7 +80,7 @@ def test_what_is_published_diverges_no_more_than_the_bound(
     weights: tuple[list[float], list[float]], tries: Tries, order: float
 ) -> None:
     first, second = (np.array(w) / sum(w) for w in weights)
-    orders = np.array([order, *ORDERS[::8]])
+    orders = np.array([order, *SELECTION_ORDERS[::8]])
     one = np.array([both_ways(a, first, second) for a in orders])
     bound = float(selection_rdp(orders, one, tries)[0])
     truth = both_ways(order, published(first, tries), published(second, tries))
@@ -102,7 +102,7 @@ def test_randomised_response_with_a_score(tries: Tries, epsilon: float) -> None:
     """One bit kept with chance e^eps / (1 + e^eps), the better answer 1: choosing costs, and no more than is said."""
     kept = 1.0 / (1.0 + math.exp(-epsilon))
     first, second = np.array([kept, 1.0 - kept]), np.array([1.0 - kept, kept])
-    orders = np.array(ORDERS)
+    orders = np.array(SELECTION_ORDERS)
     one = np.array([both_ways(a, first, second) for a in orders])
     rdp = selection_rdp(orders, one, tries)
     left, right = published(first, tries), published(second, tries)
@@ -115,7 +115,7 @@ def test_randomised_response_with_a_score(tries: Tries, epsilon: float) -> None:
 @pytest.mark.parametrize(("law", "eta"), [("geometric", 1.0), ("logarithmic", 0.0)])
 def test_of_pure_privacy_it_costs_the_factor_of_the_corollary(law: str, eta: float) -> None:
     """Papernot and Steinke 2022, Corollary 3: eps-DP tries give (2 + eta) eps-DP; large orders come near it."""
-    orders = np.array([*ORDERS, 1e6, 1e9])
+    orders = np.array([*SELECTION_ORDERS, 1e6, 1e9])
     rdp = selection_rdp(orders, np.full(orders.shape, 0.5), Tries(law, 4.0))  # type: ignore[arg-type]
     assert rdp[-1] <= (2.0 + eta) * 0.5 * (1.0 + 1e-6)
     assert rdp[-1] >= 0.5
@@ -143,7 +143,7 @@ def test_numbers_of_tries_have_the_declared_mean() -> None:
 
 @given(LAWS, st.floats(0.05, 2.0), st.floats(1.0, 3.0))
 def test_more_tries_and_less_private_ones_cost_more(tries: Tries, effect: float, times: float) -> None:
-    orders = np.array(ORDERS[::8])
+    orders = np.array(SELECTION_ORDERS[::8])
     base = selection_rdp(orders, gaussian_rdp(orders, effect), tries)
     more = Tries(tries.law, tries.mean * times, tries.eta)
     assert np.all(selection_rdp(orders, gaussian_rdp(orders, effect), more) >= base * (1.0 - 1e-9))
@@ -151,14 +151,14 @@ def test_more_tries_and_less_private_ones_cost_more(tries: Tries, effect: float,
 
 
 def test_one_try_for_certain_costs_nothing() -> None:
-    orders = np.array(ORDERS)
+    orders = np.array(SELECTION_ORDERS)
     rdp = gaussian_rdp(orders, 0.7)
     assert selection_rdp(orders, rdp, Tries("geometric", 1.0)) == pytest.approx(rdp, rel=1e-12)
 
 
 def test_a_poisson_number_of_tries_never_has_a_negative_divergence() -> None:
     """Without the chance of no try it would be ln(mean) / (order - 1) where tries reveal nothing."""
-    orders = np.array(ORDERS)
+    orders = np.array(SELECTION_ORDERS)
     assert np.all(selection_rdp(orders, np.zeros(orders.shape), Tries("poisson", 0.25)) >= 0.0)
 
 
@@ -176,7 +176,7 @@ def test_a_drawn_cell_that_is_shown_diverges_by_exactly_this(weights: list[list[
 
 
 def test_equal_cells_are_one() -> None:
-    orders = np.array(ORDERS)
+    orders = np.array(SELECTION_ORDERS)
     rdp = gaussian_rdp(orders, 0.3)
     assert drawn_cell_rdp(orders, [rdp, rdp, rdp]) == pytest.approx(rdp, rel=1e-12)
 
