@@ -22,26 +22,15 @@ from dpspec.training.seeds import generator
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class SignBlocks:
-    """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
+class HeldDirections:
+    """Orthonormal directions by where they are not zero: ``coordinates`` int64, none of them twice in a row, and
+    ``values`` float32, (count, block) each, among ``parameters``. Implements
+    :class:`~dpspec.contract.attacks.Directions`."""
 
-    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count); direction i
-    is random signs on block i, divided by sqrt(s). The seed decides all of it, alike on every device. Coordinates
-    that are left over belong to no direction.
-    """
-
-    def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
-        if not 1 <= count <= parameters:
-            raise ValueError(f"the number of directions must be within 1..{parameters} (the parameters), got {count}")
+    def __init__(self, parameters: int, coordinates: Tensor, values: Tensor) -> None:
         self.parameters = parameters
-        self.count = count
-        self.block = parameters // count
-        source = generator(seed, "directions")
-        used = count * self.block
-        order = torch.randperm(parameters, generator=source)[:used]
-        signs = torch.randint(0, 2, (used,), generator=source, dtype=torch.int8) * 2 - 1
-        self._coordinates = order.view(count, self.block).to(device)
-        self._values = (signs.view(count, self.block).to(device, torch.float32)) / sqrt(self.block)
+        self.count, self.block = coordinates.shape
+        self._coordinates, self._values = coordinates, values
 
     def directions(self, indices: Tensor) -> Tensor:
         """The directions ``indices`` (b,) as float32 rows (b, parameters) of length one."""
@@ -54,8 +43,28 @@ class SignBlocks:
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
-        """The inner products (count,) of ``vector`` (parameters,) with all directions, in O(parameters)."""
+        """The inner products (count,) of ``vector`` (parameters,) with all directions, in O(count block)."""
         return (vector[self._coordinates] * self._values).sum(1)
+
+
+class SignBlocks(HeldDirections):
+    """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
+
+    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count); direction i
+    is random signs on block i, divided by sqrt(s). The seed decides all of it, alike on every device. Coordinates
+    that are left over belong to no direction.
+    """
+
+    def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
+        if not 1 <= count <= parameters:
+            raise ValueError(f"the number of directions must be within 1..{parameters} (the parameters), got {count}")
+        block = parameters // count
+        source = generator(seed, "directions")
+        used = count * block
+        order = torch.randperm(parameters, generator=source)[:used]
+        signs = torch.randint(0, 2, (used,), generator=source, dtype=torch.int8) * 2 - 1
+        values = (signs.view(count, block).to(device, torch.float32)) / sqrt(block)
+        super().__init__(parameters, order.view(count, block).to(device), values)
 
 
 class DenseDirections:

@@ -28,10 +28,11 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.texts import texts_flaw
 from dpspec.errors import PluginError
 from dpspec.registry.descriptors import CORE_KEYS
-from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
+from dpspec.registry.foreign_calls import called, is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 #: Directions are orthonormal to this, entry by entry of their products.
 _TOLERANCE = 1e-5
@@ -145,16 +146,14 @@ class ChosenAttack:
 
         offered, rows = self._make(count, seed)
         if not isinstance(rows, np.ndarray):
-            if is_foreign(offered) and not all(hasattr(rows, name) for name in ("supports", "project", "block")):
-                raise misbehaved(offered, f"make() returns a {type(rows).__name__}, not directions")
-            return cast(Directions, rows)
+            held = _held(offered, rows, count, self._context) if is_foreign(offered) else rows
+            return cast(Directions, held)
         wanted = (count, self._context.facts.parameters)
         if rows.shape != wanted or rows.dtype.kind != "f":
             raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
         products = rows.astype(np.float64) @ rows.astype(np.float64).T
-        if not np.abs(products - np.eye(count)).max(initial=0.0) <= _TOLERANCE:  # not a number is no good either
-            raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
-        return DenseDirections(rows, device=self._context.device)
+        _require_orthonormal(offered, np.abs(products - np.eye(count)).max(initial=0.0))
+        return DenseDirections(rows.copy(), device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
         """The scores (m,). Raises ``PluginError`` where they are no numbers."""
@@ -206,6 +205,61 @@ def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[in
     if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
         raise misbehaved(offered, f"make(): {flaw}")
     return Records(x.astype(np.float32), y.astype(np.int64))
+
+
+def _held(offered: Offered, made_of_them: Any, count: int, context: Context) -> Directions:
+    """What directions that hold themselves are, asked for once and all together, before anything is planted.
+
+    Canaries that are planted are looked up in every step: whoever answered then would be told the coins.
+    """
+    import numpy as np
+    import torch
+    from scipy import sparse
+
+    from dpspec.training.canaries import HeldDirections
+
+    if not all(hasattr(made_of_them, name) for name in ("parameters", "count", "supports")):
+        raise misbehaved(offered, f"make() returns a {type(made_of_them).__name__}, not directions")
+    parameters = context.facts.parameters
+    if (made_of_them.count, made_of_them.parameters) != (count, parameters):
+        said = f"{made_of_them.count} directions among {made_of_them.parameters} parameters"
+        raise misbehaved(offered, f"make() returns {said}, not {count} among {parameters}")
+    found = called(offered, "supports()", lambda: made_of_them.supports(torch.arange(count)))
+    coordinates, values = (part.detach().cpu().numpy() for part in _pair_of_tensors(offered, found))
+    fits = coordinates.ndim == 2 and coordinates.shape == values.shape and len(values) == count
+    if not (fits and coordinates.dtype == np.int64 and values.dtype.kind == "f" and np.isfinite(values).all()):
+        wanted = f"int64 coordinates and finite float32 values, {count} rows each"
+        raise misbehaved(
+            offered,
+            f"supports() returns {coordinates.dtype} of shape {coordinates.shape} and {values.dtype} of shape "
+            f"{values.shape}, not {wanted}",
+        )
+    if not ((coordinates >= 0) & (coordinates < parameters)).all():
+        raise misbehaved(offered, f"supports() returns coordinates beyond 0..{parameters - 1}")
+    starts = np.arange(count + 1) * coordinates.shape[1]
+    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), coordinates.ravel(), starts), (count, parameters))
+    twice = (np.diff(np.sort(coordinates, axis=1), axis=1) == 0).any()
+    off = abs(rows @ rows.T - sparse.identity(count)).max()
+    _require_orthonormal(offered, np.inf if twice else off)
+    return HeldDirections(
+        parameters,
+        torch.from_numpy(coordinates.copy()).to(context.device),
+        torch.from_numpy(values.astype(np.float32)).to(context.device),
+    )
+
+
+def _pair_of_tensors(offered: Offered, found: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, torch.Tensor) for part in found):
+        raise misbehaved(offered, f"supports() returns a {type(found).__name__}, not two tensors")
+    return found
+
+
+def _require_orthonormal(offered: Offered, off: float) -> None:
+    """off: how far products of directions are from those of orthonormal ones."""
+    if not off <= _TOLERANCE:  # not a number is no good either
+        raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
 
 
 def _read_only(observed: Observed) -> Observed:
