@@ -221,6 +221,7 @@ def _held(offered: Offered, made_of_them: Any, count: int, context: Context) -> 
     if not all(hasattr(made_of_them, name) for name in ("parameters", "count", "supports")):
         raise misbehaved(offered, f"make() returns a {type(made_of_them).__name__}, not directions")
     parameters = context.facts.parameters
+    assert parameters is not None
     if (made_of_them.count, made_of_them.parameters) != (count, parameters):
         said = f"{made_of_them.count} directions among {made_of_them.parameters} parameters"
         raise misbehaved(offered, f"make() returns {said}, not {count} among {parameters}")

@@ -91,6 +91,7 @@ def idle(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
     if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
         return
+    assert isinstance(mechanism, dict)
     for path in chosen:
         if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
             continue  # steps are refused beside phases anyway
