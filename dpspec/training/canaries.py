@@ -47,6 +47,41 @@ class HeldDirections:
         return (vector[self._coordinates] * self._values).sum(1)
 
 
+class UnfitError(ValueError):
+    """What was made are no directions; says in what."""
+
+
+def held(made: Any, count: int, parameters: int, device: str | torch.device) -> tuple[HeldDirections, float]:
+    """What directions of somebody else's are, and how far the products of any two are from those of orthonormal ones.
+
+    All are asked for at once, before anything is planted: planted canaries are looked up in every step, and whoever
+    answered then would be told the coins. Raises :class:`UnfitError`.
+    """
+    from scipy import sparse
+
+    if not all(hasattr(made, name) for name in ("parameters", "count", "supports")):
+        raise UnfitError(f"make() returns a {type(made).__name__}, not directions")
+    if (made.count, made.parameters) != (count, parameters):
+        said = f"{made.count} directions among {made.parameters} parameters"
+        raise UnfitError(f"make() returns {said}, not {count} among {parameters}")
+    found = made.supports(torch.arange(count))
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
+        raise UnfitError(f"supports() returns a {type(found).__name__}, not two tensors")
+    places, values = (part.detach().cpu().numpy() for part in found)
+    fits = places.ndim == 2 and places.shape == values.shape and len(values) == count and places.dtype == np.int64
+    if not (fits and values.dtype.kind == "f" and np.isfinite(values).all()):
+        said = f"{places.dtype} of shape {places.shape} and {values.dtype} of shape {values.shape}"
+        raise UnfitError(f"supports() returns {said}, not int64 and finite float32, {count} rows each")
+    if not ((places >= 0) & (places < parameters)).all():
+        raise UnfitError(f"supports() returns coordinates beyond 0..{parameters - 1}")
+    starts = np.arange(count + 1) * places.shape[1]
+    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), places.ravel(), starts), (count, parameters))
+    twice = bool((np.diff(np.sort(places, axis=1), axis=1) == 0).any())
+    off = float("inf") if twice else float(abs(rows @ rows.T - sparse.identity(count)).max())
+    copies = torch.from_numpy(places.copy()).to(device), torch.from_numpy(values.astype(np.float32)).to(device)
+    return HeldDirections(parameters, *copies), off
+
+
 class SignBlocks(HeldDirections):
     """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
 

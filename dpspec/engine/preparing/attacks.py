@@ -32,7 +32,6 @@ from dpspec.registry.foreign_calls import called, is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
 #: Directions are orthonormal to this, entry by entry of their products.
 _TOLERANCE = 1e-5
@@ -207,53 +206,17 @@ def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[in
     return Records(x.astype(np.float32), y.astype(np.int64))
 
 
-def _held(offered: Offered, made_of_them: Any, count: int, context: Context) -> Directions:
-    """What directions that hold themselves are, asked for once and all together, before anything is planted.
+def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directions:
+    """What directions that hold themselves are, asked for once and all together, before anything is planted."""
+    from dpspec.training.canaries import UnfitError, held
 
-    Canaries that are planted are looked up in every step: whoever answered then would be told the coins.
-    """
-    import numpy as np
-    import torch
-    from scipy import sparse
-
-    from dpspec.training.canaries import HeldDirections
-
-    if not all(hasattr(made_of_them, name) for name in ("parameters", "count", "supports")):
-        raise misbehaved(offered, f"make() returns a {type(made_of_them).__name__}, not directions")
     parameters = context.facts.parameters
     assert parameters is not None
-    if (made_of_them.count, made_of_them.parameters) != (count, parameters):
-        said = f"{made_of_them.count} directions among {made_of_them.parameters} parameters"
-        raise misbehaved(offered, f"make() returns {said}, not {count} among {parameters}")
-    found = called(offered, "supports()", lambda: made_of_them.supports(torch.arange(count)))
-    coordinates, values = (part.detach().cpu().numpy() for part in _pair_of_tensors(offered, found))
-    fits = coordinates.ndim == 2 and coordinates.shape == values.shape and len(values) == count
-    if not (fits and coordinates.dtype == np.int64 and values.dtype.kind == "f" and np.isfinite(values).all()):
-        wanted = f"int64 coordinates and finite float32 values, {count} rows each"
-        raise misbehaved(
-            offered,
-            f"supports() returns {coordinates.dtype} of shape {coordinates.shape} and {values.dtype} of shape "
-            f"{values.shape}, not {wanted}",
-        )
-    if not ((coordinates >= 0) & (coordinates < parameters)).all():
-        raise misbehaved(offered, f"supports() returns coordinates beyond 0..{parameters - 1}")
-    starts = np.arange(count + 1) * coordinates.shape[1]
-    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), coordinates.ravel(), starts), (count, parameters))
-    twice = (np.diff(np.sort(coordinates, axis=1), axis=1) == 0).any()
-    off = abs(rows @ rows.T - sparse.identity(count)).max()
-    _require_orthonormal(offered, np.inf if twice else off)
-    return HeldDirections(
-        parameters,
-        torch.from_numpy(coordinates.copy()).to(context.device),
-        torch.from_numpy(values.astype(np.float32)).to(context.device),
-    )
-
-
-def _pair_of_tensors(offered: Offered, found: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, torch.Tensor) for part in found):
-        raise misbehaved(offered, f"supports() returns a {type(found).__name__}, not two tensors")
+    try:
+        found, off = called(offered, "supports()", lambda: held(rows, count, parameters, context.device))
+    except UnfitError as error:
+        raise misbehaved(offered, str(error)) from None
+    _require_orthonormal(offered, off)
     return found
 
 
