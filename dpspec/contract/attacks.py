@@ -131,7 +131,8 @@ class Asked:
     Records have the shape and types of the training records, finite features and labels 0..classes - 1. Directions are
     float32 rows (count, facts.parameters), of length one and orthogonal to each other, each to 1e-5; core multiplies
     them beyond the clip norm, so that what is planted has that norm once it is clipped. Instead of rows there may be
-    :class:`Directions` on ``device``, which hold themselves as they like.
+    :class:`Directions` on ``device``, as sparse as they like: of a plugin's, core asks for the ``supports`` of all of
+    them at once and for nothing later, since who is asked for one canary while a model is trained learns its coin.
 
     options: the kind's own keys. facts: the public facts of the data, and the number of parameters.
     x, y: the training records (n, ...), (n,), read-only; None for kinds that do not say ``reads_data``.

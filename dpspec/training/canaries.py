@@ -22,26 +22,15 @@ from dpspec.training.seeds import generator
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class SignBlocks:
-    """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
+class HeldDirections:
+    """Orthonormal directions by where they are not zero: ``coordinates`` int64, none of them twice in a row, and
+    ``values`` float32, (count, block) each, among ``parameters``. Implements
+    :class:`~dpspec.contract.attacks.Directions`."""
 
-    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count); direction i
-    is random signs on block i, divided by sqrt(s). The seed decides all of it, alike on every device. Coordinates
-    that are left over belong to no direction.
-    """
-
-    def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
-        if not 1 <= count <= parameters:
-            raise ValueError(f"the number of directions must be within 1..{parameters} (the parameters), got {count}")
+    def __init__(self, parameters: int, coordinates: Tensor, values: Tensor) -> None:
         self.parameters = parameters
-        self.count = count
-        self.block = parameters // count
-        source = generator(seed, "directions")
-        used = count * self.block
-        order = torch.randperm(parameters, generator=source)[:used]
-        signs = torch.randint(0, 2, (used,), generator=source, dtype=torch.int8) * 2 - 1
-        self._coordinates = order.view(count, self.block).to(device)
-        self._values = (signs.view(count, self.block).to(device, torch.float32)) / sqrt(self.block)
+        self.count, self.block = coordinates.shape
+        self._coordinates, self._values = coordinates, values
 
     def directions(self, indices: Tensor) -> Tensor:
         """The directions ``indices`` (b,) as float32 rows (b, parameters) of length one."""
@@ -54,8 +43,63 @@ class SignBlocks:
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
-        """The inner products (count,) of ``vector`` (parameters,) with all directions, in O(parameters)."""
+        """The inner products (count,) of ``vector`` (parameters,) with all directions, in O(count block)."""
         return (vector[self._coordinates] * self._values).sum(1)
+
+
+class UnfitError(ValueError):
+    """What was made are no directions; says in what."""
+
+
+def held(made: Any, count: int, parameters: int, device: str | torch.device) -> tuple[HeldDirections, float]:
+    """What directions of somebody else's are, and how far the products of any two are from those of orthonormal ones.
+
+    All are asked for at once, before anything is planted: planted canaries are looked up in every step, and whoever
+    answered then would be told the coins. Raises :class:`UnfitError`.
+    """
+    from scipy import sparse
+
+    if not all(hasattr(made, name) for name in ("parameters", "count", "supports")):
+        raise UnfitError(f"make() returns a {type(made).__name__}, not directions")
+    if (made.count, made.parameters) != (count, parameters):
+        said = f"{made.count} directions among {made.parameters} parameters"
+        raise UnfitError(f"make() returns {said}, not {count} among {parameters}")
+    found = made.supports(torch.arange(count))
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
+        raise UnfitError(f"supports() returns a {type(found).__name__}, not two tensors")
+    places, values = (part.detach().cpu().numpy() for part in found)
+    fits = places.ndim == 2 and places.shape == values.shape and len(values) == count and places.dtype == np.int64
+    if not (fits and values.dtype.kind == "f" and np.isfinite(values).all()):
+        said = f"{places.dtype} of shape {places.shape} and {values.dtype} of shape {values.shape}"
+        raise UnfitError(f"supports() returns {said}, not int64 and finite float32, {count} rows each")
+    if not ((places >= 0) & (places < parameters)).all():
+        raise UnfitError(f"supports() returns coordinates beyond 0..{parameters - 1}")
+    starts = np.arange(count + 1) * places.shape[1]
+    rows = sparse.csr_matrix((values.astype(np.float64).ravel(), places.ravel(), starts), (count, parameters))
+    twice = bool((np.diff(np.sort(places, axis=1), axis=1) == 0).any())
+    off = float("inf") if twice else float(abs(rows @ rows.T - sparse.identity(count)).max())
+    copies = torch.from_numpy(places.copy()).to(device), torch.from_numpy(values.astype(np.float32)).to(device)
+    return HeldDirections(parameters, *copies), off
+
+
+class SignBlocks(HeldDirections):
+    """``count`` exactly orthonormal directions in ``parameters`` dimensions, in O(parameters) memory.
+
+    A random permutation of the coordinates is cut into ``count`` blocks of s = floor(parameters / count); direction i
+    is random signs on block i, divided by sqrt(s). The seed decides all of it, alike on every device. Coordinates
+    that are left over belong to no direction.
+    """
+
+    def __init__(self, parameters: int, count: int, *, seed: int, device: str | torch.device = "cpu") -> None:
+        if not 1 <= count <= parameters:
+            raise ValueError(f"the number of directions must be within 1..{parameters} (the parameters), got {count}")
+        block = parameters // count
+        source = generator(seed, "directions")
+        used = count * block
+        order = torch.randperm(parameters, generator=source)[:used]
+        signs = torch.randint(0, 2, (used,), generator=source, dtype=torch.int8) * 2 - 1
+        values = (signs.view(count, block).to(device, torch.float32)) / sqrt(block)
+        super().__init__(parameters, order.view(count, block).to(device), values)
 
 
 class DenseDirections:

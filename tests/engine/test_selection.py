@@ -275,6 +275,17 @@ def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
     assert told.message.startswith("cell 2: ")
 
 
+def test_a_cell_of_records_says_nothing_of_users(specs: Callable[..., tuple[Spec, ...]]) -> None:
+    """Its epsilon for one record stood in the notes of a claim about users with three."""
+    users = HAND_MADE.replace("classes: 2", "classes: 2, records_per_user: 3") + "threat_model: {unit: user}\n"
+    head, _, tail = users.rpartition("    - mechanism:")
+    (spec,) = specs(f"{head}    - threat_model: {{unit: record}}\n      mechanism:{tail}")
+    (told,) = [d for d in check(spec, CATALOG) if d.severity == "error"]
+    assert told.message == "cell 2: its threat model is another one than that of the spec"
+    (all_of_users,) = specs(users)
+    assert not [d for d in check(all_of_users, CATALOG) if d.severity == "error"]
+
+
 def test_scopes_in_common_are_those_that_every_cell_covers() -> None:
     many, this = Scope(min_records=10), Scope(data="this")
     assert common_scopes([[Scope()], [many, this]]) == (many, this)

@@ -234,6 +234,7 @@ class TestMatrix:
         message = "'mechanism.clip_norm' is set and changes nothing: each phase has its own"
         for loaded in (
             load(text + "matrix: {mechanism.clip_norm: [7, 8]}\n"),
+            load(text + "matrix: {mechanism.clip_norm: [2, 3]}\n"),  # each is what some phase has, and none takes it
             load(text, "mechanism.clip_norm=7"),
         ):
             assert loaded.specs == ()

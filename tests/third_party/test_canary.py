@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support import warm
 
-from dpspec.contract import Check, Evidence
+from dpspec.contract import Check, Evidence, FrozenMap
 from dpspec.contract.attacks import Records
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.context import RunContext
@@ -314,6 +314,53 @@ def test_directions_of_others_are_planted_found_and_conform(odd) -> None:
     checks = [o for o in outcomes if isinstance(o, Check)]
     assert len(checks) > 10
     assert min(check.p_value for check in checks) > 1e-6
+
+
+COUNTING = """\
+import torch
+class Counting:
+    block = 4
+    def __init__(self, asked):
+        self.parameters, self.count, self.times = asked.facts.parameters, asked.count, torch.zeros(asked.count)
+    def supports(self, indices):
+        self.times[indices] += 1.0
+        return indices[:, None] * 4 + torch.arange(4), torch.full((len(indices), 4), 0.5)
+    def directions(self, indices):
+        return torch.zeros(len(indices), self.parameters).scatter_(1, *self.supports(indices))
+    def project(self, vector):
+        return 1e6 * self.times
+def make(asked):
+    return Counting(asked)
+"""
+
+
+def test_directions_that_hold_themselves_learn_no_coin(odd) -> None:
+    """Canaries that are planted are looked up while a model is trained: an object that counts how often would
+    guess every coin, through noise that hides them all."""
+    context = odd(COUNTING, space="gradient")
+    inputs = FrozenMap({**context.inputs, "mechanism": {**context.inputs["mechanism"], "noise_multiplier": 1e3}})
+    (trial,) = context.prepared.audit.trials(inputs, context, context.prepared.plan().chunks[0])
+    ((_, ordered),) = trial.evidence["outcomes"]
+    assert len(ordered) == 60
+    assert ordered != "".join(sorted(ordered))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("0.5)", "0.6)", "not of length one, or not orthogonal"),
+        ("[:, None] * 4", "[:, None] * 3", "not of length one, or not orthogonal"),
+        ("torch.arange(4),", "torch.zeros(4, dtype=torch.int64),", "not of length one, or not orthogonal"),
+        ("[:, None] * 4", "[:, None] * 4000", "supports() returns"),
+        ("asked.count, torch.zeros", "3, torch.zeros", "make() returns 3 directions among"),
+        ("0.5)", "float('nan'))", "supports() returns"),
+    ],
+)
+def test_directions_that_hold_themselves_are_orthonormal(odd, before: str, after: str, says: str) -> None:
+    context = odd(COUNTING.replace(before, after, 1), space="gradient")
+    with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
+        context.attack.directions(4, 1)
+    assert says in str(told.value)
 
 
 @pytest.mark.parametrize(

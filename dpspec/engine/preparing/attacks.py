@@ -28,7 +28,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.texts import texts_flaw
 from dpspec.errors import PluginError
 from dpspec.registry.descriptors import CORE_KEYS
-from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
+from dpspec.registry.foreign_calls import called, is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,16 +145,14 @@ class ChosenAttack:
 
         offered, rows = self._make(count, seed)
         if not isinstance(rows, np.ndarray):
-            if is_foreign(offered) and not all(hasattr(rows, name) for name in ("supports", "project", "block")):
-                raise misbehaved(offered, f"make() returns a {type(rows).__name__}, not directions")
-            return cast(Directions, rows)
+            held = _held(offered, rows, count, self._context) if is_foreign(offered) else rows
+            return cast(Directions, held)
         wanted = (count, self._context.facts.parameters)
         if rows.shape != wanted or rows.dtype.kind != "f":
             raise misbehaved(offered, f"make() returns {rows.dtype} of shape {rows.shape}, not float32 of {wanted}")
         products = rows.astype(np.float64) @ rows.astype(np.float64).T
-        if not np.abs(products - np.eye(count)).max(initial=0.0) <= _TOLERANCE:  # not a number is no good either
-            raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
-        return DenseDirections(rows, device=self._context.device)
+        _require_orthonormal(offered, np.abs(products - np.eye(count)).max(initial=0.0))
+        return DenseDirections(rows.copy(), device=self._context.device)
 
     def scores(self, observed: Observed) -> Array:
         """The scores (m,). Raises ``PluginError`` where they are no numbers."""
@@ -206,6 +204,26 @@ def _checked_records(offered: Offered, records: Any, count: int, shape: tuple[in
     if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
         raise misbehaved(offered, f"make(): {flaw}")
     return Records(x.astype(np.float32), y.astype(np.int64))
+
+
+def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directions:
+    """What directions that hold themselves are, asked for once and all together, before anything is planted."""
+    from dpspec.training.canaries import UnfitError, held
+
+    parameters = context.facts.parameters
+    assert parameters is not None
+    try:
+        found, off = called(offered, "supports()", lambda: held(rows, count, parameters, context.device))
+    except UnfitError as error:
+        raise misbehaved(offered, str(error)) from None
+    _require_orthonormal(offered, off)
+    return found
+
+
+def _require_orthonormal(offered: Offered, off: float) -> None:
+    """off: how far products of directions are from those of orthonormal ones."""
+    if not off <= _TOLERANCE:  # not a number is no good either
+        raise misbehaved(offered, "make() returns directions that are not of length one, or not orthogonal")
 
 
 def _read_only(observed: Observed) -> Observed:

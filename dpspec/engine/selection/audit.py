@@ -173,7 +173,7 @@ def _start(spec: Spec) -> tuple[bool, Json]:
 def _about(claim: Claim) -> tuple[Json, ...]:
     """Of which neighbours and adversary a claim speaks."""
     return (
-        *(claim.adjacency, claim.direction, claim.access, claim.group_size),
+        *(claim.adjacency, claim.unit, claim.direction, claim.access, claim.group_size),
         *(claim.min_records, claim.neighbours, claim.record, claim.over),
     )
 

@@ -81,21 +81,25 @@ def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
 
 
 def idle(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
-    """Of the paths that axes of a matrix and ``--set`` decide, those in the mechanism's block that no phase is left
-    with, as each has its own: what they are set to would be told, and something else be audited.
+    """Of the paths that axes of a matrix and ``--set`` decide, those in the mechanism's block that no phase takes from
+    there, as each has its own: what they are set to would be told, and something else be audited.
 
-    document: plain, its phases written out.
+    document: plain, its phases written out. A map of a phase may have been added to the block's, so that of a key
+    inside one is known only what it came to.
     """
     mechanism = document.get("mechanism") if isinstance(document, dict) else None
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
     if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
         return
+    assert isinstance(mechanism, dict)
     for path in chosen:
         if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
             continue  # steps are refused beside phases anyway
         value = _within(mechanism, path[1:])
-        effective = (_within(phase if path[1] in phase else mechanism, path[1:]) for phase in phases)
-        if value is not None and all(one != value for one in effective):
+        effective = [_within(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
+        own = all(path[1] in phase for phase in phases) and not isinstance(mechanism.get(path[1]), dict)
+        differ = [one != value for one in effective]
+        if value is not None and (all(differ) or (own and any(differ))):
             name = ".".join(map(str, path))
             yield Diagnostic(
                 code="conflicting-key",
