@@ -22,6 +22,9 @@ from dpspec.kit.specs import unsupported
 
 _T = TypeVar("_T")
 
+#: What nobody here can know of a table.
+_SPELT = "whoever is spelt in two ways counts as two users"
+
 
 class UsersAsGroups(dps.Audit):
     """An audit of records and groups of records that audits users as well: see the module."""
@@ -109,9 +112,9 @@ def bounded(spec: dps.Spec) -> dps.Assumption:
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"
     if spec.data.get("max_records_per_user") is not None:
-        text = f"of each user at most {bound} are kept, chosen by a seed and by that user's own records alone"
+        text = f"of each user at most {bound} are kept, chosen by a seed and by that user's own records alone; {_SPELT}"
     elif spec.data.get("user") is not None:
-        text = f"no user has more than {bound}: data in which one has more is refused"
+        text = f"no user has more than {bound}: data in which one has more is refused; {_SPELT}"
     else:
         status, text = "declared", f"no user has more than {bound}: the spec says so, and nothing here checked it"
     return dps.Assumption(name="records-per-user", status=status, text=text)

@@ -261,7 +261,8 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
         return None, [locate(d, spans) for d in unclear]
     document = plain(root)
     checked = check(document, catalog)
-    wrong = [locate(d, spans) for d in (*checked.diagnostics, *schedules.idle(document, composed.chosen))]
+    idle = schedules.idle(document, composed.chosen, merged=root is not composed.root)
+    wrong = [locate(d, spans) for d in (*checked.diagnostics, *idle)]
     if any(d.severity == "error" for d in wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix

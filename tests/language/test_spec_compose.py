@@ -226,6 +226,16 @@ class TestMatrix:
         )
         assert [s.cell["mechanism.sampling"]["rate"] for s in load(text).specs] == [0.2, 0.3]
 
+    def test_an_axis_over_a_map_that_each_phase_has_for_itself_is_refused(self, load: Load, valid: str) -> None:
+        """Each of two cells was called by the rate of one phase, and both were the same training."""
+        phases = ", ".join(f"{{steps: 5, sampling: {{scheme: poisson, rate: {rate}}}}}" for rate in (0.2, 0.3))
+        text = re.sub(r"  steps: .*\n", f"  phases: [{phases}]\n", valid, count=1)
+        assert load(text).ok
+        axis = "matrix: {mechanism.sampling: [{scheme: poisson, rate: 0.2}, {scheme: poisson, rate: 0.3}]}\n"
+        assert "'mechanism.sampling' is set and changes nothing: each phase has its own" in {
+            d.message for d in load(text + axis).diagnostics
+        }
+
     @pytest.mark.parametrize("phases", ["[{steps: 5, clip_norm: 2}, {steps: 5, clip_norm: 3}]", FORMULA])
     def test_an_axis_that_each_phase_overrides_is_refused(self, load: Load, valid: str, phases: str) -> None:
         """Rows of a table were called by values that no phase had."""

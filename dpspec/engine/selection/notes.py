@@ -35,7 +35,7 @@ def _cost(way: str, trainings: float, epsilon: float | None) -> str:
 
 
 def _compared(epsilon: float | None, ran: float | None) -> str:
-    return ", which is cheaper" if _size(epsilon) < _size(ran) else ", which is dearer"
+    return f", which is {'cheaper' if _size(epsilon) < _size(ran) else 'dearer'} by these bounds"
 
 
 def _size(epsilon: float | None) -> float:

@@ -80,12 +80,12 @@ def expand(root: Node, directory: FilePath) -> tuple[Node, list[Diagnostic]]:
     ), []
 
 
-def idle(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
+def idle(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
     """Of the paths that axes of a matrix and ``--set`` decide, those in the mechanism's block that no phase takes from
     there, as each has its own: what they are set to would be told, and something else be audited.
 
-    document: plain, its phases written out. A map of a phase may have been added to the block's, so that of a key
-    inside one is known only what it came to.
+    document: plain, its phases written out. merged: whether they were a table or a formula: then a phase's map is added
+    to the block's, so that of a key inside one is known only what it came to.
     """
     mechanism = document.get("mechanism") if isinstance(document, dict) else None
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
@@ -97,7 +97,7 @@ def idle(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
             continue  # steps are refused beside phases anyway
         value = _within(mechanism, path[1:])
         effective = [_within(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
-        own = all(path[1] in phase for phase in phases) and not isinstance(mechanism.get(path[1]), dict)
+        own = all(path[1] in phase for phase in phases) and not (merged and isinstance(mechanism.get(path[1]), dict))
         differ = [one != value for one in effective]
         if value is not None and (all(differ) or (own and any(differ))):
             name = ".".join(map(str, path))
