@@ -20,7 +20,7 @@ class SchemeOptions:
 
 
 #: Every scheme, from which the fragment ``SAMPLING`` is made. How batches are drawn is
-#: ``training/loop/samplers.py``, what is tested of them ``stats/conformance/run_checks.py``. Mechanisms name the
+#: ``training/loop/samplers.py``, what is tested of them ``stats/conformance/sampling/checks.py``. Mechanisms name the
 #: schemes that their theorems cover, so that a new one is refused by all others.
 SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "poisson": SchemeOptions(says="every record enters with probability rate", takes=("rate",)),
