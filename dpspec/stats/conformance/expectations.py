@@ -44,7 +44,7 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
 from dpspec.stats.conformance.noise_size import StepNoise
-from dpspec.stats.conformance.sampling import REFERENCES, BatchSize, foreseen
+from dpspec.stats.conformance.sampling import BatchSize, foreseen, references
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -277,8 +277,9 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
 
 def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:
     """Batches of one size, alike by chance only."""
-    if not (looked and 0 < size < records):
-        return TogetherSums(looked=0, references=REFERENCES, most=0, least=0, pairs=0)
-    common, first = max(2 * size - records, round(size * size / records)), looked // (REFERENCES + 1)
+    others = references(records)
+    if not (pairs and 0 < size < records):
+        return TogetherSums(looked=0, references=others, most=0, least=0, pairs=0)
+    common, first = max(2 * size - records, round(size * size / records)), looked // (others + 1)
     one = Closest(1, common, size, size)
-    return TogetherSums(looked=looked, references=REFERENCES, most=first, least=first, pairs=pairs, closest=one)
+    return TogetherSums(looked=looked, references=others, most=first, least=first, pairs=pairs, closest=one)

@@ -59,8 +59,9 @@ class Closest(Row):
 class TogetherSums(Record):
     """Batches against earlier ones that were remembered (``sampling.RememberedBatches``).
 
-    looked: at how many steps; at ``most`` of them the batch was more like those than each of ``references`` random
-    ones, at ``least`` less. pairs: how many overlaps were looked at; closest: the most surprising of them.
+    looked: how many batches were compared with ``references`` others of their size; ``most`` of them were more like
+    the earlier ones than each of those, ``least`` less. pairs: how many overlaps were looked at, over all steps;
+    closest: the most surprising of them.
     """
 
     looked: Count
@@ -74,8 +75,8 @@ class TogetherSums(Record):
         """All are of the same steps."""
         if self.most + self.least > self.looked:
             return f"most must be with least at most {self.looked}, got {self.most} and {self.least}"
-        if self.pairs < self.looked or (self.pairs > 0 and not self.looked):
-            return f"pairs must be those of {self.looked} steps, got {self.pairs}"
+        if self.pairs < self.looked:
+            return f"pairs must be at least the {self.looked} steps, got {self.pairs}"
         if (self.closest is None) != (self.pairs == 0):
             return f"closest must be one of {self.pairs} pairs"
         return None

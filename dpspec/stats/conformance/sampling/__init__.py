@@ -3,11 +3,10 @@
 from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import common_divergence, overlap, overlap_at_a_step
 from dpspec.stats.conformance.sampling.records import excess, most_inclusions, record_excess, record_spread
-from dpspec.stats.conformance.sampling.remembered import REFERENCES, Numbered, RememberedBatches, foreseen
+from dpspec.stats.conformance.sampling.remembered import Numbered, RememberedBatches, foreseen, references
 from dpspec.stats.conformance.sampling.sizes import BatchSize, batch_variance, inclusions, mean_size, size_variance
 
 __all__ = [
-    "REFERENCES",
     "BatchSize",
     "Numbered",
     "RememberedBatches",
@@ -24,5 +23,6 @@ __all__ = [
     "overlap_at_a_step",
     "record_excess",
     "record_spread",
+    "references",
     "size_variance",
 ]

@@ -147,10 +147,9 @@ def _most(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where:
 def _together(drawn: Sequence[tuple[int, BatchSums]], where: str) -> Iterator[Check]:
     """Whether batches are uniformly random sets of their sizes, whatever was drawn before."""
     told = [(records, batch.together) for records, batch in drawn if batch.together is not None]
-    looked = [(records, sums) for records, sums in told if sums.looked]
     reason = _ALONE if told else _UNTOLD
-    note = f"batches against random ones of their size, {where}"
-    found = [alike(sums.looked, sums.most, sums.least, sums.references) for _, sums in looked]
+    note = f"batches against others of their size, {where}"
+    found = [alike(sums.looked, sums.most, sums.least, sums.references) for _, sums in told if sums.looked]
     if found:
         yield worst("sampling", found, "reported", note)
     else:
@@ -158,7 +157,7 @@ def _together(drawn: Sequence[tuple[int, BatchSums]], where: str) -> Iterator[Ch
     note = f"any two batches, {where}"
     pairs = [
         closest(one.common, one.size, one.before, records, sums.pairs, one.lag)
-        for records, sums in looked
+        for records, sums in told
         if (one := sums.closest) is not None
     ]
     if pairs:

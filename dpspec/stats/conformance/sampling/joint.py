@@ -3,12 +3,12 @@
 Under Poisson, fixed-size and truncated Poisson sampling alike a batch, given its size and everything before it, is a
 uniformly random set of so many of the ``records``. Two things follow, each exact for any run:
 
-* A batch and one that is made from it by moving its records around, in a way drawn at random from a group of
-  permutations, are exchangeable given the past. So whatever is looked at, the batch itself is first among itself and
-  R others with probability 1 / (R + 1) at most (Barnard 1963; Hemerik & Goeman 2018, Theorem 2), at each step afresh:
-  the number of steps at which it is first is at most Binomial(steps, 1 / (R + 1)) in distribution. What is looked at is
-  Q_t, the sum of squared standardised overlaps with remembered batches (:mod:`~.remembered`): the score for records
-  that entered together before. Of pairs that always enter together Q_t is twice as large, of blocks of b b times.
+* Moves of the records among themselves that are a group of R + 1 leave its law as it is. So whatever is looked at, the
+  batch is above all R others that the moves make of it with probability 1 / (R + 1) at most, given the past (Hemerik &
+  Goeman 2018, Theorem 1): of all R + 1, each equally likely, one is above the others at most. The number of steps at
+  which that happens is at most Binomial(steps, 1 / (R + 1)) in distribution. What is looked at is Q, the sum of squared
+  standardised overlaps with remembered batches (:mod:`~.remembered`): the score for records that entered together
+  before. Of pairs that always enter together its mean is twice as large, of blocks of b about b times.
 * The records that it has in common with one earlier batch are hypergeometric.
 
 Sketches of fixed random halves of the records would not do for the first: over the choice of the halves the mean square
@@ -28,9 +28,9 @@ from dpspec.stats.conformance.sampling.sizes import detectable_more
 
 
 def alike(looked: int, most: int, least: int, references: int) -> Measurement:
-    """Test that batches are no more, and no less, like earlier ones than random sets of their sizes are.
+    """Test that batches are no more, and no less, like earlier ones than they are with their records moved.
 
-    Of ``looked`` batches ``most`` had a larger Q than each of ``references`` random ones, and ``least`` a smaller one.
+    Of ``looked`` batches ``most`` had a larger Q than each of ``references`` others, and ``least`` a smaller one.
     p = 2 min(P[Bin >= most], P[Bin >= least]), Bin of ``looked`` trials at 1 / (references + 1). ``measured`` is the
     more surprising share of steps, and ``detectable`` how much larger than declared it has to be.
     """
@@ -41,7 +41,7 @@ def alike(looked: int, most: int, least: int, references: int) -> Measurement:
         )
     share = 1.0 / (references + 1)
     return Measurement(
-        test="likeness to earlier batches among random ones, binomial, two-sided",
+        test="likeness to earlier batches, binomial, two-sided",
         declared=share,
         measured=max(most, least) / looked,
         p_value=min(1.0, 2.0 * binomial.at_least(max(most, least), looked, share)),
@@ -64,7 +64,7 @@ def closest(common: int, size: int, before: int, records: int, pairs: int, lag: 
     log_pairs = math.log(2.0 * pairs)
     again = log_pairs + log_tail(size, size, size, records)
     return Measurement(
-        test="records in common with the batch of which that is most surprising",
+        test=f"records in common of two batches, {lag} step{'s' if lag > 1 else ''} apart",
         declared=size / records,
         measured=common / before,
         p_value=min(1.0, math.exp(min(0.0, log_pairs + log_tail(common, size, before, records)))),

@@ -4,17 +4,18 @@ Up to 256 batches are remembered: the last ones, and some that are spread evenly
 again and again is met at any distance. Of a run of no more steps than that it is all of them. They take 16 MiB at most;
 of more than 65,536 records fewer are remembered.
 
-For each batch, and for random ones of its size, Q is the sum over remembered batches s of (c_s - m_s m / n)^2 / v_s:
-c_s records in common, m and m_s the sizes, n the records and v_s the variance of c_s, hypergeometric. Random ones are
-the batch itself with its records moved: they stand in a circle, in an order that is drawn once, and all go on by the
-same number of places, which is drawn anew. These draws have a seed of their own and touch no other randomness; that of
-step t depends on t alone, so that a run that is resumed goes on to the bit.
+For each batch, and for others of its size, Q is the sum over remembered batches s of (c_s - m_s m / n)^2 / v_s: c_s
+records in common, m and m_s the sizes, n the records and v_s the variance of c_s, hypergeometric. The others are the
+batch itself with its records moved: 16 blocks of floor(n / 16) records, in an order that is drawn once, take each
+other's places, around a circle; what is left of the records stays where it is. These 16 moves are a group, so that for
+every order a uniformly random batch is as likely as each of the others, and is above all of them with probability 1/16
+at most. The order has a seed of its own and touches no other randomness. Below 16 records there are as many moves.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -26,14 +27,14 @@ from dpspec.stats.conformance.sampling.joint import log_tail
 
 Array: TypeAlias = npt.NDArray[Any]
 
-#: Random batches that each one is compared with.
-REFERENCES = 15
+#: How many batches, itself included, each one is compared with.
+_MOVES = 16
 
 #: Batches that are remembered at most, and the bytes that they take.
 _MOST, _ROOM = 256, 2**24
 
-#: Of longer runs every second, third, ... batch is compared, so that about so many are at most.
-_LOOKED = 2**14
+#: Of longer runs every second, third, ... batch is compared with others, so that no more than so many are.
+_LOOKED = 2**12
 
 #: Of the draws made here, and of nothing else.
 _SEED = 0x0BA7C4E5
@@ -49,16 +50,18 @@ class RememberedBatches:
         """``phases``: the steps of each. among: how many such memories there are beside each other."""
         self._records, self._ends = records, list(accumulate(phases))
         self._room, self._recent, self._apart, self._every = _layout(records, self._ends[-1], among)
-        self._order = np.random.default_rng(_SEED).permutation(records)
-        self._place = np.empty_like(self._order)
-        self._place[self._order] = np.arange(records)
+        order, block = np.random.default_rng(_SEED).permutation(records), records // (references(records) + 1)
+        self._moved = block * (references(records) + 1)
+        self._block, self._order = block, order
+        self._place = np.empty_like(order)
+        self._place[order] = np.arange(records)
         self.restore({})
 
     def add(self, members: Array) -> None:
         """A step's records, each once, in any order; raises ``IndexError`` where there are none such."""
         phase = bisect_right(self._ends, self._steps)
         if phase < len(self._ends):
-            if self._steps % self._every == 0 and 0 < len(members) < self._records:
+            if 0 < len(members) < self._records:
                 self._look(phase, members)
             self._remember(members)
         self._steps += 1
@@ -68,7 +71,7 @@ class RememberedBatches:
         looked, most, least, pairs = self._counts[phase].tolist()
         return TogetherSums(
             looked=looked,
-            references=REFERENCES,
+            references=references(self._records),
             most=most,
             least=least,
             pairs=pairs,
@@ -86,10 +89,12 @@ class RememberedBatches:
         mean = sizes[there] * size / self._records
         common = self._common(members)[there]
         deviations = (common - mean) / scale
-        itself = float(np.square(deviations).sum())
-        others = [float(np.square((self._common(moved)[there] - mean) / scale).sum()) for moved in self._moved(members)]
         counts = self._counts[phase]
-        counts += (1, itself > max(others), itself < min(others), int(there.sum()))
+        counts[3] += len(common)
+        if self._steps % self._every == 0:
+            itself = np.square(deviations).sum()
+            others = np.square((self._common(self._others(members))[:, there] - mean) / scale).sum(axis=1)
+            counts[:3] += (1, itself > others.max(), itself < others.min())
         slots = np.flatnonzero(there)
         for worst in {int(deviations.argmax()), int(deviations.argmin())}:
             slot = slots[worst]
@@ -101,18 +106,19 @@ class RememberedBatches:
         _, common, size, before = map(int, found)
         return log_tail(common, size, before, self._records)
 
-    def _moved(self, members: Array) -> Iterator[Array]:
-        steps = np.random.default_rng((_SEED, self._steps + 1)).integers(self._records, size=REFERENCES)
+    def _others(self, members: Array) -> Array:
+        """(references, members) each move's batch."""
         places = self._place[members]
-        for by in steps.tolist():
-            yield self._order[(places + by) % self._records]
+        by = self._block * np.arange(1, references(self._records) + 1)[:, None]
+        found: Array = self._order[np.where(places < self._moved, (places + by) % self._moved, places)]
+        return found
 
     def _common(self, members: Array) -> Array:
-        """(room,) how many of them each remembered batch holds."""
-        rows = self._bits[members]
-        found: Array = np.zeros(self._room, dtype=np.int64)
-        for start in range(0, len(rows), _BYTE):
-            found += np.add.reduce(rows[start : start + _BYTE], axis=0, dtype=np.uint8)
+        """(..., room) how many records of batches (..., members) each remembered batch holds."""
+        found: Array = np.zeros((*members.shape[:-1], self._room), dtype=np.int64)
+        for start in range(0, members.shape[-1], _BYTE):
+            rows = self._bits[members[..., start : start + _BYTE]]
+            found += np.add.reduce(rows, axis=-2, dtype=np.uint8)
         return found
 
     def _remember(self, members: Array) -> None:
@@ -149,20 +155,27 @@ class RememberedBatches:
         self._closest = np.array(state.get("closest", np.zeros((phases, 4))), dtype=np.int64)
 
 
+def references(records: int) -> int:
+    """How many others each batch is compared with."""
+    return max(1, min(_MOVES, records) - 1)
+
+
 def foreseen(records: int, phases: Sequence[int]) -> list[tuple[int, int]]:
-    """Per phase: at how many steps a batch is compared, and how many pairs that makes, where no batch is empty."""
+    """Per phase: at how many steps a batch is compared with others, and how many pairs there are; none is empty."""
     total = sum(phases)
     room, recent, apart, every = _layout(records, total)
-    steps = np.arange(0, total, every)
+    steps = np.arange(total)
     spread = (np.maximum(steps, 1) - 1) // apart + 1 if recent < room else 0
     earlier = np.where(steps > 0, np.minimum(steps, recent) + spread, 0)
-    parts = np.split(earlier, np.searchsorted(steps, list(accumulate(phases))[:-1]))
-    return [(int((part > 0).sum()), int(part.sum())) for part in parts]
+    looked = (earlier > 0) & (steps % every == 0)
+    ends = list(accumulate(phases))[:-1]
+    parts = zip(np.split(looked, ends), np.split(earlier, ends), strict=True)
+    return [(int(some.sum()), int(pairs.sum())) for some, pairs in parts]
 
 
 def _layout(records: int, total: int, among: int = 1) -> tuple[int, int, int, int]:
     """How many batches are remembered, how many of these are the last ones; how many steps lie between two of the
-    others, and between two that are compared."""
+    others, and between two that are compared with others."""
     room = max(2, min(_MOST, _ROOM // among // records, total))
     recent = room if total <= room else room // 2
     return room, recent, max(1, -(-total // max(1, room - recent))), max(1, -(-total // _LOOKED))
@@ -171,12 +184,12 @@ def _layout(records: int, total: int, among: int = 1) -> tuple[int, int, int, in
 class Numbered:
     """Numbers 0..records-1 for records whose own numbers have gaps that nobody knows: drawn when one first appears.
 
-    Records that never appeared are alike, and so are the numbers that are left: a batch that is a uniformly random set
-    of records is one of numbers, given the past.
+    Records that never appeared are alike, and the numbers that are left are in random order: a batch that is a
+    uniformly random set of records is one of numbers, given the past.
     """
 
     def __init__(self, records: int, places: int) -> None:
-        self._free = np.random.default_rng((_SEED, 0, 1)).permutation(records)
+        self._free = np.random.default_rng((_SEED, 1)).permutation(records)
         self._number = np.full(places, -1, dtype=np.int64)
         self._taken = 0
 
