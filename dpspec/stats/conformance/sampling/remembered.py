@@ -58,7 +58,7 @@ class RememberedBatches:
         self.restore({})
 
     def add(self, members: Array) -> None:
-        """A step's records, each once, in any order; raises ``IndexError`` where there are none such."""
+        """A step's records, numbers below ``records``, each once, in any order."""
         phase = bisect_right(self._ends, self._steps)
         if phase < len(self._ends):
             if 0 < len(members) < self._records:
@@ -87,18 +87,19 @@ class RememberedBatches:
         size = len(members)
         scale = np.sqrt(variance[there] * size * (self._records - size) / max(1, self._records - 1)) / self._records
         mean = sizes[there] * size / self._records
-        common = self._common(members)[there]
+        compared = self._steps % self._every == 0
+        batches = np.vstack([members, self._others(members)]) if compared else members[None]
+        common = self._common(batches)[:, there]
         deviations = (common - mean) / scale
         counts = self._counts[phase]
-        counts[3] += len(common)
-        if self._steps % self._every == 0:
-            itself = np.square(deviations).sum()
-            others = np.square((self._common(self._others(members))[:, there] - mean) / scale).sum(axis=1)
-            counts[:3] += (1, itself > others.max(), itself < others.min())
+        counts[3] += there.sum()
+        if compared:
+            itself, *others = np.square(deviations).sum(axis=1).tolist()
+            counts[:3] += (1, itself > max(others), itself < min(others))
         slots = np.flatnonzero(there)
-        for worst in {int(deviations.argmax()), int(deviations.argmin())}:
+        for worst in {int(deviations[0].argmax()), int(deviations[0].argmin())}:
             slot = slots[worst]
-            found = (self._steps - self._when[slot], common[worst], size, self._sizes[slot])
+            found = (self._steps - self._when[slot], common[0, worst], size, self._sizes[slot])
             if not self._closest[phase][0] or self._surprise(found) < self._surprise(self._closest[phase]):
                 self._closest[phase] = found
 
@@ -114,11 +115,10 @@ class RememberedBatches:
         return found
 
     def _common(self, members: Array) -> Array:
-        """(..., room) how many records of batches (..., members) each remembered batch holds."""
-        found: Array = np.zeros((*members.shape[:-1], self._room), dtype=np.int64)
-        for start in range(0, members.shape[-1], _BYTE):
-            rows = self._bits[members[..., start : start + _BYTE]]
-            found += np.add.reduce(rows, axis=-2, dtype=np.uint8)
+        """(b, room) how many records of each batch of (b, members) each remembered one holds."""
+        found: Array = np.zeros((len(members), self._room), dtype=np.int64)
+        for start in range(0, members.shape[1], _BYTE):
+            found += np.add.reduce(self._bits[members[:, start : start + _BYTE]], axis=1, dtype=np.uint8)
         return found
 
     def _remember(self, members: Array) -> None:
@@ -162,15 +162,18 @@ def references(records: int) -> int:
 
 def foreseen(records: int, phases: Sequence[int]) -> list[tuple[int, int]]:
     """Per phase: at how many steps a batch is compared with others, and how many pairs there are; none is empty."""
-    total = sum(phases)
-    room, recent, apart, every = _layout(records, total)
-    steps = np.arange(total)
-    spread = (np.maximum(steps, 1) - 1) // apart + 1 if recent < room else 0
-    earlier = np.where(steps > 0, np.minimum(steps, recent) + spread, 0)
-    looked = (earlier > 0) & (steps % every == 0)
-    ends = list(accumulate(phases))[:-1]
-    parts = zip(np.split(looked, ends), np.split(earlier, ends), strict=True)
-    return [(int(some.sum()), int(pairs.sum())) for some, pairs in parts]
+    room, recent, apart, every = _layout(records, sum(phases))
+
+    def pairs(steps: int) -> int:
+        """Of so many steps from the first."""
+        early = min(steps, recent + 1)
+        last = early * (early - 1) // 2 + (steps - early) * recent
+        rounds, rest = divmod(max(0, steps - 1), apart) if recent < room else (0, 0)
+        return last + apart * rounds * (rounds + 1) // 2 + rest * (rounds + 1) * (recent < room)
+
+    ends = [0, *accumulate(phases)]
+    looked = [max(0, -(-end // every) - 1) for end in ends]
+    return [(looked[i + 1] - looked[i], pairs(ends[i + 1]) - pairs(ends[i])) for i in range(len(phases))]
 
 
 def _layout(records: int, total: int, among: int = 1) -> tuple[int, int, int, int]:
