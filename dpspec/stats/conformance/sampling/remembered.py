@@ -34,7 +34,7 @@ _MOVES = 16
 _MOST, _ROOM = 256, 2**24
 
 #: Of longer runs every second, third, ... batch is compared with others, so that no more than so many are.
-_LOOKED = 2**12
+_LOOKED = 2**9
 
 #: Of the draws made here, and of nothing else.
 _SEED = 0x0BA7C4E5
@@ -146,9 +146,11 @@ class RememberedBatches:
         """Go on from there; an empty memory begins anew."""
         phases = len(self._ends)
         self._steps = int(state.get("steps", 0))
-        none = np.zeros((-(-self._records // 8), self._room), dtype=np.uint8)
-        self._bits = np.unpackbits(state.get("bits", none), axis=0, count=self._records)
-        self._members = [np.flatnonzero(column).astype(np.int32) for column in self._bits.T]
+        self._bits = np.zeros((self._records, self._room), dtype=np.uint8)
+        self._members = [np.zeros(0, dtype=np.int32)] * self._room
+        if "bits" in state:
+            self._bits = np.unpackbits(state["bits"], axis=0, count=self._records)
+            self._members = [np.flatnonzero(column).astype(np.int32) for column in self._bits.T]
         self._sizes = np.array(state.get("sizes", np.zeros(self._room)), dtype=np.int64)
         self._when = np.array(state.get("when", np.zeros(self._room)), dtype=np.int64)
         self._counts = np.array(state.get("counts", np.zeros((phases, 4))), dtype=np.int64)
