@@ -42,8 +42,8 @@ class BatchLog:
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
         self._again = dict.fromkeys(self._lags, (0, 0, 0))
         self._surprise = dict.fromkeys(self._lags, 0.0)
-        self._numbered = sampling.Numbered(records, places) if places != records else None
         compared = self._random and self._counts is not None
+        self._numbered = sampling.Numbered(records, places) if compared and places != records else None
         self._together = sampling.RememberedBatches(records, [phase.steps], among) if compared else None
 
     def add(self, members: Array) -> None:
