@@ -31,8 +31,8 @@ class BatchLog:
         places: their numbers are below it, by default ``records``; it is more where some places are empty.
         """
         self._records, places = records, places or records
-        sampling = phase.sampling
-        self._rate = sampling.rate if sampling.scheme == "poisson" and sampling.rate is not None else 1.0
+        scheme, rate = phase.sampling.scheme, phase.sampling.rate
+        self._rate = rate if scheme == "poisson" and rate is not None else 1.0
         self._random = 0.0 < self._rate < 1.0
         self._sizes: list[int] = []
         self.repeats = 0
@@ -42,6 +42,9 @@ class BatchLog:
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
         self._again = dict.fromkeys(self._lags, (0, 0, 0))
         self._surprise = dict.fromkeys(self._lags, 0.0)
+        compared = self._random and self._counts is not None
+        self._numbered = sampling.Numbered(records, places) if compared and places != records else None
+        self._together = sampling.RememberedBatches(records, [phase.steps], among) if compared else None
 
     def add(self, members: Array) -> None:
         """A step's records, sorted."""
@@ -54,6 +57,12 @@ class BatchLog:
             if lag <= len(self._earlier):
                 self._compare(lag, self._earlier[-lag], once)
         self._earlier.append(once)
+        if self._together is not None:
+            numbers = once if self._numbered is None else self._numbered.of(once)
+            if numbers is None:  # more records than there are: others tell of that
+                self._together = None
+            else:
+                self._together.add(numbers)
 
     def _compare(self, lag: int, earlier: Array, once: Array) -> None:
         """Count what a batch has in common with an earlier one; both sorted, without repeats."""
@@ -84,6 +93,7 @@ class BatchLog:
             sizes=step_tests.summary(sizes, law) if self._random and len(sizes) else None,
             again=tuple(CommonAtStep(lag, *told) for lag, told in self._again.items() if told[1]),
             overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
+            together=None if self._together is None else self._together.sums(0),
         )
 
     def most_often(self) -> int | None:

@@ -30,19 +30,21 @@ from dpspec.stats.conformance.evidence.measured import (
 )
 from dpspec.stats.conformance.evidence.reported import (
     BatchSums,
+    Closest,
     Common,
     CommonAtStep,
     LagProducts,
     NoiseSums,
     NormSums,
     SamplingSums,
+    TogetherSums,
     Told,
     TwinProducts,
 )
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
 from dpspec.stats.conformance.noise_size import StepNoise
-from dpspec.stats.conformance.sampling import BatchSize
+from dpspec.stats.conformance.sampling import BatchSize, foreseen, references
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -110,7 +112,12 @@ def as_declared(run: Run) -> RunEvidence:
     if "noise-log" in run.capabilities and noisy == total:
         evidence = replace(evidence, noise_log=_noise_log(run, total, width))
     if "sampling-log" in run.capabilities:
-        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
+        looks = foreseen(run.records, [phase.steps for phase in phases])
+        sums = (_batches(run.records, part, total) for part in phase_parts)
+        batches = tuple(
+            replace(one, together=_together(run.records, round(one.total / one.steps), *look))
+            for one, look in zip(sums, looks, strict=True)
+        )
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
     if "norm-log" in run.capabilities:
         missing = 0 if "sampling-log" in run.capabilities else None
@@ -266,3 +273,13 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,
     )
+
+
+def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:
+    """Batches of one size, alike by chance only."""
+    others = references(records)
+    if not (pairs and 0 < size < records):
+        return TogetherSums(looked=0, references=others, most=0, least=0, pairs=0)
+    common, first = max(2 * size - records, round(size * size / records)), looked // (others + 1)
+    one = Closest(1, common, size, size)
+    return TogetherSums(looked=looked, references=others, most=first, least=first, pairs=pairs, closest=one)

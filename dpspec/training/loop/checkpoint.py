@@ -97,7 +97,7 @@ def tensor(memory: Memory, name: str) -> Tensor | None:
 
 
 #: Raise it when what is stored changes its meaning.
-_FORMAT = 2
+_FORMAT = 3
 
 #: A large state is saved less often: work goes on for so many times as long as saving took.
 _WORTH = 20.0

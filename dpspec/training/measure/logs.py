@@ -25,7 +25,7 @@ from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.schedule import Schedule
 
@@ -40,6 +40,7 @@ class SamplingLog(Observer):
     overlaps: (phases, lags, 2) int64: how many of a batch's records were also in the batch ``lag`` steps before, and
         how many that batch held.
     again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
+    together: what batches have in common with all that are remembered; None where no phases are given.
     """
 
     inclusions: Tensor
@@ -50,6 +51,7 @@ class SamplingLog(Observer):
     most: list[int]
     overlaps: Tensor
     again: list[dict[int, tuple[int, int, int]]]
+    together: sampling.RememberedBatches | None
     _before: Tensor
 
     def __init__(
@@ -69,6 +71,7 @@ class SamplingLog(Observer):
         self._phases = max(1, len(phases))
         self._ends = list(accumulate(phases))
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
+        self.together = sampling.RememberedBatches(records, phases) if phases and records else None
         self.restore({})
 
     def sampled(self, step: int, indices: Tensor) -> None:
@@ -79,6 +82,8 @@ class SamplingLog(Observer):
         once = torch.unique(drawn)
         self.repeats += len(drawn) - len(once)
         self._overlap(once)
+        if self.together is not None:
+            self.together.add(once.numpy())
         if len(self.sizes) in self._ends:
             here = self.inclusions - self._before
             if len(self.spreads) < len(self._means):
@@ -111,7 +116,9 @@ class SamplingLog(Observer):
 
     def state(self) -> Memory:
         """All counts, and the batches that later ones are compared with."""
+        together = {} if self.together is None else self.together.state()
         return {
+            **{f"together.{name}": kept for name, kept in together.items()},
             "inclusions": self.inclusions.numpy().copy(),
             "sizes": np.array(self.sizes, dtype=np.int64),
             "repeats": np.array(self.repeats),
@@ -142,6 +149,8 @@ class SamplingLog(Observer):
         self.again = [{} for _ in range(self._phases)]
         for phase, lag, common, chances, tried in state.get("again", np.zeros((0, 5))).astype(int).tolist():
             self.again[phase][lag] = (common, chances, tried)
+        if self.together is not None:
+            self.together.restore(part(state, "together"))
         self._earlier.clear()
         if "lengths" in state:
             self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))

@@ -247,6 +247,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             sizes=None if law is None else step_tests.summary(sizes, law),
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
+            together=None if log.together is None else log.together.sums(index),
         )
 
 

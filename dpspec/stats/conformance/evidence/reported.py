@@ -40,6 +40,48 @@ class CommonAtStep(Common):
     tried: Positive
 
 
+@dataclass(frozen=True)
+class Closest(Row):
+    """Two batches ``lag`` steps apart: of ``size`` records ``common`` are among the ``before`` ones of the earlier."""
+
+    lag: Positive
+    common: Count
+    size: Positive
+    before: Positive
+
+    def problem(self) -> str | None:
+        """No more are in common than either holds."""
+        most = min(self.size, self.before)
+        return f"common must be at most {most}, got {self.common}" if self.common > most else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TogetherSums(Record):
+    """Batches against earlier ones that were remembered (``sampling.RememberedBatches``).
+
+    looked: how many batches were compared with ``references`` others of their size; ``most`` of them were more like
+    the earlier ones than each of those, ``least`` less. pairs: how many overlaps were looked at, over all steps;
+    closest: the most surprising of them.
+    """
+
+    looked: Count
+    references: Positive
+    most: Count
+    least: Count
+    pairs: Count
+    closest: Closest | None = None
+
+    def problem(self) -> str | None:
+        """All are of the same steps."""
+        if self.most + self.least > self.looked:
+            return f"most must be with least at most {self.looked}, got {self.most} and {self.least}"
+        if self.pairs < self.looked:
+            return f"pairs must be at least the {self.looked} steps, got {self.pairs}"
+        if (self.closest is None) != (self.pairs == 0):
+            return f"closest must be one of {self.pairs} pairs"
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchSums(Record):
     """The batches of one phase.
@@ -47,7 +89,7 @@ class BatchSums(Record):
     total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
     numbers of inclusions; above: that of the squares by which these exceed their mean (``sampling.excess``);
     most: the largest number. None, all three, of a phase that was cut short. sizes: what single steps drew, under
-    Poisson sampling.
+    Poisson sampling. together: of trials of earlier versions None.
     """
 
     steps: Count
@@ -59,6 +101,7 @@ class BatchSums(Record):
     sizes: StepSums | None = None
     again: tuple[CommonAtStep, ...] = ()
     overlaps: tuple[Common, ...] = ()
+    together: TogetherSums | None = None
 
     def problem(self) -> str | None:
         """Whole sizes have these sums."""
@@ -66,6 +109,8 @@ class BatchSums(Record):
             return f"squares must be those of {self.steps} sizes with the sum {self.total}, got {self.squares}"
         if self.sizes is not None and self.sizes.steps != self.steps:
             return f"sizes.steps must be {self.steps}, got {self.sizes.steps}"
+        if self.together is not None and self.together.looked > self.steps:
+            return f"together.looked must be at most {self.steps}, got {self.together.looked}"
         return None
 
 
@@ -95,7 +140,16 @@ class SamplingSums(Record):
                 return f"batches[{number}].most must be the largest count with the other sums, got {batch.most}"
             if batch.spread is not None and not batch.total**2 <= batch.spread * self.records:
                 return f"batches[{number}].spread must be that of {batch.total} inclusions, got {batch.spread}"
+            if batch.together is not None and not self._fit(batch.together.closest):
+                return f"batches[{number}].together.closest must be of {self.records} records"
         return None
+
+    def _fit(self, closest: Closest | None) -> bool:
+        """Whether there are enough records for two such batches, and neither holds all."""
+        if closest is None:
+            return True
+        either = closest.size + closest.before - closest.common
+        return either <= self.records and max(closest.size, closest.before) < self.records
 
     def _likely(self, batch: BatchSums, most: int) -> bool:
         """Whether so many inclusions of one record can be the most."""

@@ -8,6 +8,7 @@ from dpspec.contract import Check, Phase
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums
 from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
+from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import overlap, overlap_at_a_step
 from dpspec.stats.conformance.sampling.records import most_inclusions, record_excess, record_spread
 from dpspec.stats.conformance.sampling.sizes import BatchSize, batch_variance, inclusions, mean_size, size_variance
@@ -54,6 +55,7 @@ def _poisson(drawn: Sequence[tuple[int, BatchSums]], rate: float, where: str) ->
         yield worst("sampling", spreads, "reported", f"inclusions per record, {where}")
     if 0.0 < rate < 1.0:
         yield _most(drawn, [rate] * len(drawn), where)
+        yield from _together(drawn, where)
     yield from _overlaps([batch for _, batch in drawn], [rate] * len(drawn), where)
 
 
@@ -79,6 +81,7 @@ def _truncated_poisson(drawn: Sequence[tuple[int, BatchSums]], rate: float, cap:
         yield worst("sampling", patterns, "reported", f"size in stretches and patterns of steps, {where}")
     yield _excess(drawn, [rate] * len(drawn), where)
     yield _most(drawn, [rate] * len(drawn), where)
+    yield from _together(drawn, where)
     overlaps = [
         overlap(one.lag, one.common, one.chances, rate, fewer=False)
         for _, batch in drawn
@@ -104,7 +107,15 @@ def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None,
         if all(0.0 < rate < 1.0 for rate in rates):
             yield _excess(drawn, rates, where)
             yield _most(drawn, rates, where)
+            yield from _together(drawn, where)
         yield from _overlaps([batch for _, batch in drawn], rates, where)
+
+
+#: Why a run does not tell how often its records were drawn.
+_UNTOLD = "no trial tells of it: it was cut short, or is of an earlier version"
+
+#: Why a batch is not compared with any other.
+_ALONE = "hardly any record was drawn, or only once"
 
 
 def _excess(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where: str) -> Check:
@@ -130,8 +141,29 @@ def _most(drawn: Sequence[tuple[int, BatchSums]], rates: Sequence[float], where:
 def _worst_count(counts: Sequence[Measurement], test: str, note: str) -> Check:
     if counts:
         return worst("sampling", counts, "reported", note)
-    reason = "no trial tells of it: it was cut short, or is of an earlier version"
-    return abstaining("sampling", test, "reported", note, reason)
+    return abstaining("sampling", test, "reported", note, _UNTOLD)
+
+
+def _together(drawn: Sequence[tuple[int, BatchSums]], where: str) -> Iterator[Check]:
+    """Whether batches are uniformly random sets of their sizes, whatever was drawn before."""
+    told = [(records, batch.together) for records, batch in drawn if batch.together is not None]
+    reason = _ALONE if told else _UNTOLD
+    note = f"batches against others of their size, {where}"
+    found = [alike(sums.looked, sums.most, sums.least, sums.references) for _, sums in told if sums.looked]
+    if found:
+        yield worst("sampling", found, "reported", note)
+    else:
+        yield abstaining("sampling", "likeness to earlier batches", "reported", note, reason)
+    note = f"any two batches, {where}"
+    pairs = [
+        closest(one.common, one.size, one.before, records, sums.pairs, one.lag)
+        for records, sums in told
+        if (one := sums.closest) is not None
+    ]
+    if pairs:
+        yield worst("sampling", pairs, "reported", note)
+    else:
+        yield abstaining("sampling", "records in common of two batches", "reported", note, reason)
 
 
 def _overlaps(batches: Sequence[BatchSums], rates: Sequence[float], where: str) -> Iterator[Check]:

@@ -17,7 +17,7 @@ from scipy import optimize, special
 
 from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.conformance.sampling.sizes import batch_variance, tails
+from dpspec.stats.conformance.sampling.sizes import batch_variance, detectable_more
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -42,19 +42,8 @@ def most_inclusions(records: int, most: int, steps: int, rate: float) -> Measure
         declared=rate,
         measured=most / steps,
         p_value=min(1.0, records * binomial.at_least(min(most, steps), steps, rate)),
-        detectable=_detectable_most(records, steps, rate),
+        detectable=detectable_more(steps, rate, LEVEL / records),
     )
-
-
-@lru_cache(maxsize=1024)
-def _detectable_most(records: int, steps: int, rate: float) -> float | None:
-    """How much more often than at ``rate`` one record is drawn that is rejected with the stated power."""
-    if not 0.0 < rate < 1.0:
-        return None
-    high = tails(steps, rate, LEVEL / records)[1]
-    if high > steps:
-        return None
-    return float(special.betaincinv(high, steps - high + 1, POWER)) / rate - 1.0
 
 
 def excess(counts: npt.ArrayLike, mean: float) -> float:

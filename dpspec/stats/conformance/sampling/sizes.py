@@ -170,6 +170,17 @@ def detectable_rate(chances: int, rate: float, level: float) -> float | None:
     return max(1.0 - down / rate, up / rate - 1.0)
 
 
+@lru_cache(maxsize=1024)
+def detectable_more(chances: int, rate: float, level: float) -> float | None:
+    """The smallest relative excess of the rate that an upper tail at ``level`` rejects with the stated power."""
+    if not 0.0 < rate < 1.0:
+        return None
+    high = tails(chances, rate, level)[1]
+    if high > chances:
+        return None
+    return float(special.betaincinv(high, chances - high + 1, POWER)) / rate - 1.0
+
+
 def _detectable_variance(steps: int, variance: float, rate: float) -> float | None:
     """From a scaled chi-square with the variance that S really has: 2 + kurtosis per step instead of 2."""
     # Chernoff's bound exceeds the tail by about this factor near the level.
