@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import warm
 from support.misdeeds import honest
-from support.misdeeds.deeds import Misdeed, misdeeds
+from support.misdeeds.calls import Misdeed
+from support.misdeeds.deeds import misdeeds
 
 #: Seconds after which a command hangs; many, as the machine may be busy.
 PATIENCE = 300.0
@@ -60,7 +61,7 @@ class Bench:
             texts[misdeed.module] += f"\n{misdeed.text}\n"
         for name, text in texts.items():
             (site / f"misdeed_{name}.py").write_text(text, encoding="utf-8")
-        for name in ("coin", "trained", "ordinary"):
+        for name in ("coin", "trained", "canaries", "steps", "ordinary"):
             (root / f"{name}.yaml").write_text(getattr(honest, name.upper()), encoding="utf-8")
         path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._env = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(root), "OMP_NUM_THREADS": "1"}
@@ -135,7 +136,7 @@ def campaign(chosen: Sequence[Misdeed], jobs: int = 2) -> Iterator[tuple[Misdeed
         made = bench.command("run", "{place}/ordinary.yaml", "--report", "json={place}/result.json")
         if made.code != 0:
             raise SystemExit(f"an honest plugin is in the way:\n{made.err}")
-        for name in ("coin", "trained"):
+        for name in ("coin", "trained", "canaries", "steps"):
             ended = bench.command("run", f"{{place}}/{name}.yaml", "--store", "{place}/store", "--executor", "misdeed")
             if ended.code not in (0, 1) or "bug" in ended.err:
                 raise SystemExit(f"an honest plugin does not work:\n{ended.err}")

@@ -36,6 +36,10 @@ TRIED = [
     "trials: another index",
     "conclude: ValueError",
     "pool returns None",
+    "records: NaN",
+    "held directions: supports elsewhere",
+    "score: escapes",
+    "score writes coins",
 ]
 
 

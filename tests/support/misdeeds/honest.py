@@ -7,6 +7,7 @@ PLUGIN = """
 from dpspec.contract import (
     HOOK_API, Backend, Dataset, Executor, Mechanism, Model, Reporter, Schemas, hookimpl
 )
+from dpspec.contract.attacks import Canary, Score
 
 DPSPEC_API = 1
 EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -52,6 +53,14 @@ def dpspec_reporters():
 @hookimpl
 def dpspec_executors():
     yield Executor(kind="misdeed", summary="inline", pool="misdeed_code:pool")
+
+
+@hookimpl
+def dpspec_attacks():
+    yield Canary(kind="misdeed", summary="noise", space="input", make="misdeed_code:records",
+                 limit="misdeed_code:limit")
+    yield Canary(kind="misdeed-steps", summary="axes", space="gradient", make="misdeed_code:directions")
+    yield Score(kind="misdeed", summary="how much likelier", score="misdeed_code:score")
 """
 
 #: The module that its descriptors name.
@@ -137,9 +146,45 @@ def render(result, *, internal=False):
 def pool(demand):
     from dpspec.executors.inline import Inline
     return Inline()
+
+
+def limit(facts, options):
+    return 1000, "no more are wanted"
+
+
+def records(asked):
+    import numpy as np
+    from dpspec.contract.attacks import Records
+    draw = np.random.default_rng(asked.seed)
+    return Records(draw.normal(size=(asked.count, 20)).astype(np.float32), draw.integers(0, 2, asked.count))
+
+
+def directions(asked):
+    import numpy as np
+    return np.eye(asked.count, asked.facts.parameters, dtype=np.float32)
+
+
+class Held:
+    def __init__(self, asked):
+        self.count, self.parameters, self.block = asked.count, asked.facts.parameters, 1
+
+    def directions(self, indices):
+        import torch
+        return torch.eye(self.count, self.parameters)[indices]
+
+    def supports(self, indices):
+        import torch
+        return indices[:, None], torch.ones(len(indices), 1)
+
+    def project(self, vector):
+        return vector[:self.count]
+
+
+def score(observed):
+    return observed.after - observed.before
 """
 
-#: Specs that need parts of it, and one that needs none.
+#: Specs that need parts of it, and one that needs none, by the names that files of them have.
 COIN = """\
 dpspec: 1
 name: coin
@@ -159,6 +204,29 @@ training: {backend: misdeed, learning_rate: 0.5}
 claims:
   - {id: any, kind: approx-dp, epsilon: 100.0, delta: 1e-5}
 audit: {method: one-run, canary: {space: gradient, count: 30}, seed: 1}
+"""
+CANARIES = """\
+dpspec: 1
+name: canaries
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.3}, steps: 3}
+data: {kind: misdeed}
+model: {kind: misdeed}
+training: {learning_rate: 0.5}
+threat_model: {access: final-model}
+claims:
+  - {id: any, kind: approx-dp, epsilon: 100.0, delta: 1e-5}
+audit: {method: one-run, canary: {space: input, kind: misdeed, count: 30}, score: misdeed, seed: 1}
+"""
+STEPS = """\
+dpspec: 1
+name: steps
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.3}, steps: 3}
+data: {kind: misdeed}
+model: {kind: misdeed}
+training: {learning_rate: 0.5}
+claims:
+  - {id: any, kind: approx-dp, epsilon: 100.0, delta: 1e-5}
+audit: {method: one-run, canary: {space: gradient, kind: misdeed-steps, count: 30}, seed: 1}
 """
 ORDINARY = """\
 dpspec: 1
