@@ -184,7 +184,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         from dpspec.engine.selection.audit import with_cells
 
         audit = with_cells(spec, catalog, lambda cell: prepare(cell, catalog, recorded=recorded))
-        constants = audit.cells[0].constants
+        constants = audit.constants
     problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
     problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
