@@ -20,6 +20,7 @@ from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
 from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.optimizer_state import OptimizerState
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
@@ -62,6 +63,7 @@ class WatchedTraining:
         self._resumed = parts.optimizer is not None and bool(parts.optimizer.state)
         self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
         self._repeated = RepeatedNoise(self._sizes)
+        self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
         self._opacus, self._handles = self._watch_optimizer()
 
     def detach(self) -> None:
@@ -106,6 +108,8 @@ class WatchedTraining:
                 "gradients": self._got.sums(),
                 "repeated": self._repeated.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
+                "restated": self._state.restated if self._state is not None else None,
+                "optimizer": self._state.kind if self._state is not None else "",
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
                 "error": kind.__name__[:100] if kind is not None else "",
@@ -212,6 +216,7 @@ class WatchedTraining:
         assert self._opacus is not None
         self._opacus.step.outside = self._watch.moved()
         self._opacus.look_before_update()
+        self._look_at_state()
         if self.gradients is not None:
             self.gradients.look()
 
@@ -224,6 +229,7 @@ class WatchedTraining:
     def _after(self) -> None:
         assert self._opacus is not None
         self._opacus.look_after_update()
+        self._keep_state()
         step, self._opacus.step = self._opacus.step, PendingStep()
         step.updates = 1
         if not step.noised:
@@ -239,12 +245,22 @@ class WatchedTraining:
     def _before_own(self) -> None:
         self.own.moved_outside(self._watch.moved())
         self._got.look()
+        self._look_at_state()
 
     def _after_own(self) -> None:
+        self._keep_state()
         self._got.stepped()
         self.own.updates += 1
         self.own.update = self._watch.moved()
         self._watch.keep()
+
+    def _look_at_state(self) -> None:
+        if self._state is not None:
+            self._state.look_before()
+
+    def _keep_state(self) -> None:
+        if self._state is not None:
+            self._state.look_after()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
         assert self.writer is not None
@@ -260,6 +276,12 @@ class WatchedTraining:
         """Names of what else the model holds that is not what it was, is new or is gone; a few where they are many."""
         now, before = self._parts.untrained(self._trained), self._untrained
         return sorted(name[:100] for name in now.keys() | before.keys() if now.get(name) != before.get(name))[:20]
+
+
+def _inner(optimizer: Any) -> torch.optim.Optimizer:
+    """The one that steps, inside Opacus' or not."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
+    return inner
 
 
 def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

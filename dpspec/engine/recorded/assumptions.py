@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,9 @@ from dpspec.engine.recorded.told_noise import not_measured
 
 #: From so many steps on it is no chance that a constant rises or falls with the sizes of batches.
 _FEWEST = 12
+
+#: How a class is called.
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 
 def computed_from_records(run: RecordedRun) -> str:
@@ -112,6 +116,9 @@ def assumptions(
         "the recorder saw all that moved the model: nothing was trained before or after the recording, and nothing but "
         "this model is released of these records"
     )
+    own = run.said("optimizer")
+    if isinstance(own, str) and _CLASS.fullmatch(own):
+        text += f", and {own}, which is none of torch's optimizers, steps with the noisy gradients alone"
     resumed = run.said("resumed") is True
     before = header.told_before
     if resumed and not before:
@@ -124,7 +131,11 @@ def assumptions(
     changing = type(changed) is int and changed > 0
     if changing:
         text += f", but gradients were others after {changed} updates than before them: a hook changed them meanwhile"
-    status = _unseen_status(before, resumed or changing or run.end is None)
+    restated = run.said("restated")
+    restating = type(restated) is int and restated > 0
+    if restating:
+        text += f", but what the optimizer remembers (momentum and the like) was changed before {restated} of its steps"
+    status = _unseen_status(before, resumed or changing or restating or run.end is None)
     found.append(Assumption(name="nothing-unseen", status=status, text=text))
     text = (
         "what is clipped as one contribution is made of one record alone, and each record is one index of the data: no "

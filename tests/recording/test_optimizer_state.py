@@ -1,0 +1,134 @@
+"""What an optimizer remembers: changed between its steps or not, and whose optimizer it is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.opacus_training import Training
+from torch import nn
+
+import dpspec
+from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
+from dpspec.recording.watching.optimizer_state import OptimizerState
+
+Between = Callable[[torch.optim.Optimizer], None]
+
+
+class Lookalike(torch.optim.SGD):
+    """Somebody's own."""
+
+
+def momentum(optimizer: torch.optim.Optimizer) -> None:
+    """What a leak would add: something that got no noise."""
+    for state in optimizer.state.values():
+        if isinstance(state.get("momentum_buffer"), torch.Tensor):
+            state["momentum_buffer"] += 0.01
+
+
+def nothing(optimizer: torch.optim.Optimizer) -> None:
+    """Read, and left alone."""
+    str(optimizer.state_dict())
+
+
+def trained(folder: Path, kind: Callable[..., torch.optim.Optimizer], between: Between, **options: float) -> CheckedRun:
+    """A loop of one's own that tells all it does."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 2))
+    sizes = [p.numel() for p in model.parameters()]
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 200}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
+        for _ in range(20):
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            noise, total = torch.randn(sum(sizes)), torch.zeros(sum(sizes))
+            total[0] = 0.5 * len(drawn)
+            for p, part in zip(model.parameters(), (total + noise).split(sizes), strict=True):
+                p.grad = part.view_as(p) / 20.0
+            between(optimizer)
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 0.5))
+            run.summed(total)
+            run.noised(noise)
+            run.stepped()
+    return check_run(folder, Question(delta=1e-5, epsilon=100.0))
+
+
+def unseen(found: CheckedRun) -> tuple[str, str]:
+    (one,) = {(a.status, a.text) for a in found.assumptions if a.name == "nothing-unseen"}
+    return one
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW, {})],
+)
+def test_torch_optimizers_whose_state_is_left_alone(
+    kind: type[torch.optim.Optimizer], options: dict[str, float], tmp_path: Path
+) -> None:
+    found = trained(tmp_path / "run", kind, nothing, **options)
+    assert found.verdict == "proved"
+    status, text = unseen(found)
+    assert status == "declared"
+    assert "remembers" not in text
+    assert "none of torch's" not in text
+
+
+def test_momentum_that_is_changed_between_steps_is_no_proof(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", torch.optim.SGD, momentum, momentum=0.9)
+    assert (found.verdict, found.exit_code) == ("open", 1)
+    status, text = unseen(found)
+    assert status == "unchecked"
+    assert "(momentum and the like) was changed before 19 of its steps" in text
+    assert "was changed before 19 of its steps" in found.reason
+
+
+def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
+    status, text = unseen(trained(tmp_path / "run", Lookalike, nothing))
+    assert status == "declared"
+    assert "test_optimizer_state.Lookalike, which is none of torch's optimizers, steps with the noisy" in text
+
+
+def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> None:
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        inner = training.optimizer_.original_optimizer
+        for group in inner.param_groups:
+            group["momentum"] = 0.9
+        with training.recorder(tmp_path / "run"):
+            inner.register_step_post_hook(lambda *_: momentum(inner))
+            training.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert found.verdict == "open"
+    assert unseen(found)[0] == "unchecked"
+
+
+def test_any_state_is_told_apart() -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    watch = OptimizerState(optimizer)
+    states: list[object] = [
+        {"step": 1, "buffers": [torch.ones(2), {"deep": (torch.ones(1), None, "text")}]},
+        {"step": 2, "buffers": [torch.ones(2), {"deep": (torch.ones(1), None, "text")}]},
+        {"step": 2, "buffers": [torch.ones(2), {"deep": (torch.zeros(1), None, "text")}]},
+        {"step": 2},
+        {},
+        {"step": torch.tensor(float("nan"))},
+    ]
+    watch.look_before()
+    for state in states:
+        optimizer.state[parameter] = state
+        watch.look_after()
+        watch.look_before()
+    assert watch.restated == 0
+    for state in states:
+        optimizer.state[parameter] = state
+        watch.look_before()
+        watch.look_after()
+    assert watch.restated == len(states)
