@@ -25,7 +25,12 @@ CATALOG = load_catalog()
 SPEC = """\
 dpspec: 1
 name: price
-mechanism: {{kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {{scheme: poisson, rate: {rate}}}, steps: {steps}}}
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {{scheme: poisson, rate: {rate}}}
+  steps: {steps}
 data: {{kind: synthetic, pattern: images, records: {records}, features: 784, classes: 10}}
 model: {model}
 training: {{learning_rate: 0.1}}
