@@ -58,6 +58,7 @@ class Mechanism:
     chosen_weights: whether its bounds hold for each initial model that both neighbours share, so that an adversary may
         choose it (``model.initial: worst-case``); other mechanisms are refused it.
     units: what its numbers can speak of one of; any other ``threat_model.unit`` is refused.
+    accesses: what an adversary may see for its numbers to hold; any other ``threat_model.access`` is refused.
     canaries: the spaces, ``gradient`` and ``input``, in which its attack plants any kind that the hook
         ``dpspec_attacks`` offers: core then looks up ``audit.canary.kind``, and ``context.attack`` makes them.
     scores: whether it scores planted records by what that hook offers: core then looks up ``audit.score``.
@@ -73,6 +74,7 @@ class Mechanism:
     steps: bool = True
     missing: bool = False
     units: frozenset[str] = frozenset({"record"})
+    accesses: frozenset[str] = frozenset({"all-iterates", "final-model"})
     revision_only: bool = False
     tokens: bool = False
     chosen_weights: bool = False

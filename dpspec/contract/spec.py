@@ -13,7 +13,7 @@ from dpspec.contract.frozen import FrozenMap, Json, thaw
 from dpspec.contract.phase import Phase
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one", "zero-out"]
-Access: TypeAlias = Literal["all-iterates", "final-model"]
+Access: TypeAlias = Literal["all-iterates", "final-model", "transcript"]
 Direction: TypeAlias = Literal["add", "remove", "both"]
 
 

@@ -23,7 +23,7 @@ QUANTITIES = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "acc
 _SCOPE = {
     "adjacency": ("add-remove", "replace-one", "zero-out"),
     "direction": ("add", "remove", "both"),
-    "access": ("all-iterates", "final-model"),
+    "access": ("all-iterates", "final-model", "transcript"),
     "adversary": ("gradient", "record", "none"),
     "data": ("all", "collection", "this", "planted"),
     "pipeline": ("declared", "executed"),

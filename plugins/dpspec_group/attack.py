@@ -76,7 +76,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     if attack.method == "many-run":
         runs = [_prepared(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
-        if watchers:
+        if watchers and not attack.others_drawn:
             Populations(watchers, context.model.build(0))
         train_many(context.trainer, [run.job for run in runs])
         for run in runs:
@@ -175,7 +175,9 @@ def _gradients(
     watcher: Residuals | None = None
     if attack.watched(context.facts.capabilities, job.options):
         if attack.every == 1:
-            watcher = ProjectionObserver(job, directions, planted=expected, looks=attack.looks)
+            watcher = ProjectionObserver(
+                job, directions, planted=expected, looks=attack.looks, drawn=attack.others_drawn
+            )
         else:  # what canaries add on average over the steps is no check of what each adds
             watcher = Residuals(job, expected, looks=attack.looks)
             watcher.directions = directions
@@ -209,7 +211,7 @@ def _records(
     initial, expected = flat_model.flatten(job.model), attack.records_on_average
     watcher: Residuals | None = None
     if attack.white_box:
-        watcher = RecordScores(job, canaries, sizes, expected)
+        watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn)
     elif attack.watched(context.facts.capabilities, job.options):
         watcher = Residuals(job, expected, looks=attack.looks)
     known = _known(attack, sizes, coins)

@@ -98,7 +98,7 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
                     for adjacency in adjacencies(spec):
-                        for scope in scopes(spec.phases, size, records, direction):
+                        for scope in scopes(spec, size, records, direction):
                             yield _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
 
 
@@ -107,11 +107,11 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
     least = attaining_records(spec)
     if least is None:
         return
-    asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access == "all-iterates"]
-    points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency) for c in asked}
-    for size, direction, delta, adjacency in sorted(points):
+    asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
+    points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in asked}
+    for size, direction, delta, adjacency, access in sorted(points):
         interval = curves.intervals[size][direction][delta]
-        scope = replace(next(scopes(spec.phases, size, records, direction)), adjacency=adjacency)
+        scope = replace(next(scopes(spec, size, records, direction)), adjacency=adjacency, access=access)
         scope = attained_scope(spec.phases, size, records, scope)
         upper = _upper(spec.phases, size, delta, interval, scope)
         lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
@@ -149,7 +149,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
                 assumptions=kit.ASSUMPTIONS,
                 method=method,
             )
-            for scope in scopes(spec.phases, size, records, direction)
+            for scope in scopes(spec, size, records, direction)
         ]
         yield from uppers
         if least is not None:
@@ -167,7 +167,7 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
     return dps.audit.Dominating(
         phases=tuple(theory.composed(phase, size, records) for phase in phases),
         scopes=tuple(
-            replace(scope, adjacency=claim.adjacency) for scope in scopes(phases, size, records, claim.direction)
+            replace(scope, adjacency=claim.adjacency) for scope in scopes(spec, size, records, claim.direction)
         ),
         source=theory.source_of(phases),
         assumptions=kit.ASSUMPTIONS,
@@ -233,13 +233,19 @@ def adjacencies(spec: dps.Spec) -> list[str]:
     return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
 
 
-def scopes(phases: Sequence[dps.Phase], size: int, records: int, direction: str) -> Iterator[dps.Scope]:
+def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[dps.Scope]:
     """What a bound holds for: all data sets, or those that are large enough and, told apart, the declared one.
 
+    Where each record is drawn by a coin of its own, or all are, whoever sees which others a step drew sees the same
+    pair, moved by what these add: given any such draw the step is dominated by it, and the draw itself has one law with
+    the group and without. So the bound holds for a ``transcript``, where the spec speaks of one; of batches of a fixed
+    or truncated size the others' draw tells of the group's, and the spec is refused.
     With truncated batches it holds for those that are small enough, which no scope says, so for the declared one alone.
     """
+    phases = spec.phases
     least = _fewest(phases, size, records)
-    scope = dps.Scope(direction=direction, access="all-iterates", adversary="gradient", min_records=least)
+    access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
+    scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
     if theory.truncates(phases):
         yield replace(scope, data="this", min_records=0)
         return

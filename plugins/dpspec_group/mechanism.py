@@ -86,7 +86,11 @@ class RecordsAudit(dps.Audit):
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
         trained = 1.0 + 1.0 / runs if many else 2.0
-        gradients = trained * facts.records + (attack.count if attack.space == "input" else 0)
+        records = float(facts.records)
+        if attack.others_drawn:  # each batch is differentiated once more, and nobody else
+            records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
+            trained += 1.0
+        gradients = trained * records + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
         return dps.Plan(
             chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),
@@ -164,6 +168,7 @@ GROUP = dps.Mechanism(
     example=EXAMPLE,
     trial_revision=6,
     units=frozenset({"record", "user"}),
+    accesses=frozenset({"all-iterates", "final-model", "transcript"}),
     tokens=True,
     chosen_weights=True,
     canaries=frozenset({"gradient", "input"}),

@@ -132,7 +132,12 @@ class Attack(kit.Options):
     @property
     def white_box(self) -> bool:
         """Whether every iterate is seen, so that canaries are scored step by step."""
-        return self.access == "all-iterates"
+        return self.access in ("all-iterates", "transcript")
+
+    @property
+    def others_drawn(self) -> bool:
+        """Whether the adversary is told which of the real records each step drew."""
+        return self.access == "transcript"
 
     @property
     def records_on_average(self) -> int:

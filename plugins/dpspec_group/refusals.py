@@ -35,6 +35,7 @@ _CANARY = ("audit", "canary")
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     """Every reason why the spec cannot be audited as it stands, and warnings about what it will show."""
     yield from _adjacencies(spec)
+    yield from _transcripts(spec)
     yield from _sizes(spec, facts)
     yield from _mechanism(spec, facts)
     if spec.audit is not None:
@@ -51,6 +52,18 @@ def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         return
     help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
     yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+
+
+def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    """Who else was drawn says nothing of a group where each record has a coin of its own, or all are drawn."""
+    if spec.threat_model.access != "transcript":
+        return
+    for scheme in sorted({phase.sampling.scheme for phase in spec.phases} - {"poisson", "full"}):
+        yield kit.unsupported(
+            f"with {scheme} sampling who else was drawn tells of a record whether it was: no bound covers a transcript",
+            ("threat_model", "access"),
+            "write access: all-iterates, or sampling: {scheme: poisson, ...}",
+        )
 
 
 def _named(spec: dps.Spec) -> set[str]:
@@ -167,6 +180,8 @@ def _needs(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Dia
     needs: dict[str, str | None] = {}
     if attack.white_box:
         needs["iterates"] = "access: final-model needs no such backend"
+    if attack.others_drawn:
+        needs["sampling-log"] = "access: all-iterates needs no such backend"
     if attack.space == "gradient":
         needs["gradient-canaries"] = "canaries in space: input need no such backend"
     yield from kit.requires_capabilities(spec, facts, needs)

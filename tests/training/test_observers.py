@@ -217,3 +217,21 @@ def test_an_empty_batch_in_the_logs():
     assert norms.largest == [0.0]
     with pytest.raises(IndexError):
         sampling.sampled(2, torch.tensor([3]))
+
+
+@pytest.mark.parametrize("scheme", [{"scheme": "poisson", "rate": 0.2}, {"scheme": "full"}])
+def test_whoever_is_told_who_was_drawn_is_left_with_the_noise_alone(make_job, scheme):
+    """Whatever the sampling did: each residual is as long as the noise that was added, and no spread is expected."""
+    job = make_job(steps=20, sampling=scheme, clip_norm=0.5)
+    seen, noise = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), NoiseLog()
+    NativeTrainer().train(replace(job, observers=(seen, noise)))
+    assert torch.allclose(seen.squares.sqrt() * 0.5, torch.tensor(noise.squares, dtype=torch.float64).sqrt(), rtol=1e-3)
+    assert float(seen.spread.abs().max()) == 0.0
+
+
+def test_a_backend_that_tells_too_late_who_was_drawn_is_refused(make_job):
+    job = make_job(steps=2)
+    seen, model = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), torch.zeros(63)
+    seen.released(0, model)
+    with pytest.raises(ValueError, match="which records step 1 drew was not told before its model was released"):
+        seen.released(1, model)

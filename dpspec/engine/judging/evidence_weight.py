@@ -16,7 +16,7 @@ from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.result import Verdict
 
 #: Each order from weak to strong: what holds against, or over, the stronger holds for the weaker too.
-_ACCESS = {"final-model": 0, "all-iterates": 1}
+_ACCESS = {"final-model": 0, "all-iterates": 1, "transcript": 2}
 _ADVERSARY = {"none": 0, "record": 1, "gradient": 2}
 
 
@@ -24,11 +24,12 @@ def covers(upper: Scope, claim: Scope) -> bool:
     """Whether what holds throughout ``upper`` holds throughout ``claim``.
 
     An upper bound counts for a claim if ``covers(bound, claim)``; an attack or a lower bound counts if
-    ``covers(claim, attack)``. Adjacency and unit must agree. ``both`` directions cover either one; all iterates cover
-    the final model; an adversary who chooses gradients covers one who chooses records, who covers one who chooses
-    nothing; all data sets cover a declared collection, this one, and ``planted`` ones; all records cover one; data sets
-    of any number of records cover larger ones, and all neighbours restricted ones. A collection covers this data set no
-    more than the other way round: it speaks of pairs that both lie inside, and a neighbour of this one may not.
+    ``covers(claim, attack)``. Adjacency and unit must agree. ``both`` directions cover either one; a transcript covers
+    all iterates, which cover the final model; an adversary who chooses gradients covers one who chooses records, who
+    covers one who chooses nothing; all data sets cover a declared collection, this one, and ``planted`` ones; all
+    records cover one; data sets of any number of records cover larger ones, and all neighbours restricted ones. A
+    collection covers this data set no more than the other way round: it speaks of pairs that both lie inside, and a
+    neighbour of this one may not.
     ``pipeline`` is not compared: conformance speaks of it. A value outside these orders covers itself alone.
     """
     return (

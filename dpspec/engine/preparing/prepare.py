@@ -185,7 +185,12 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
 
         audit = with_cells(spec, catalog, lambda cell: prepare(cell, catalog, recorded=recorded))
         constants = audit.constants
-    problems = [*_missing(spec, mechanism), *_other_unit(spec, mechanism), *_too_many(spec, facts)]
+    problems = [
+        *_missing(spec, mechanism),
+        *_other_unit(spec, mechanism),
+        *_other_access(spec, mechanism),
+        *_too_many(spec, facts),
+    ]
     problems += [*_drops_by_user(spec), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += [*limited(spec, facts, catalog), *audit.check(spec, facts)]
@@ -273,6 +278,18 @@ def _other_unit(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
             message=f"the bounds of {spec.mechanism.kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
             path=("threat_model", "unit"),
             help="where each of them has one record, leave unit out; for several records each, set group_size",
+        )
+
+
+def _other_access(spec: Spec, mechanism: Offered) -> Iterator[Diagnostic]:
+    """Bounds that nobody proved for so much, and attacks that would not look at it."""
+    access, accesses = spec.threat_model.access, sorted(mechanism.provider.accesses)
+    held = f"the bounds of {spec.mechanism.kind!r} hold for access {' or '.join(accesses)}"
+    if access not in accesses:
+        yield Diagnostic(
+            code="unsupported",
+            message=f"{held}, not for {access!r}",
+            path=("threat_model", "access"),
         )
 
 

@@ -13,7 +13,11 @@ from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
 #: What a claim may not widen: each value of the threat model, with the values within it.
 _WITHIN = {
-    "access": {"all-iterates": ("all-iterates", "final-model"), "final-model": ("final-model",)},
+    "access": {
+        "transcript": ("transcript", "all-iterates", "final-model"),
+        "all-iterates": ("all-iterates", "final-model"),
+        "final-model": ("final-model",),
+    },
     "direction": {"both": ("add", "remove", "both"), "add": ("add",), "remove": ("remove",)},
     "neighbours": {"all": ("all", "same-missing-values"), "same-missing-values": ("same-missing-values",)},
 }

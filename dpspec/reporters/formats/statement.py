@@ -154,7 +154,11 @@ def _blocks(audit: AuditResult) -> Iterator[Block]:
         f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
         f"{' and '.join(map(words.value, sizes))} were accounted for. {_bound(audit, unit)}",
     )
-    released = {"all-iterates": "every intermediate model", "final-model": "the final model"}
+    released = {
+        "all-iterates": "every intermediate model",
+        "final-model": "the final model",
+        "transcript": "every intermediate model, and which of the other records each step drew",
+    }
     access = str(threat.get("access", "all-iterates"))
     yield Block("What is released", "declared", f"an adversary is taken to see {released.get(access, access)}")
     yield Block("Mechanism", *_mechanism(audit))

@@ -29,7 +29,11 @@ _ADJACENCY = {"add-remove": "adding or removing records", "replace-one": "replac
 #: The same of units that are no records.
 _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
 
-_ACCESS = {"all-iterates": "seeing every iterate", "final-model": "seeing the final model"}
+_ACCESS = {
+    "all-iterates": "seeing every iterate",
+    "final-model": "seeing the final model",
+    "transcript": "seeing every iterate and who else was drawn",
+}
 _ADVERSARY = {
     "gradient": "an adversary who chooses gradients",
     "record": "an adversary who chooses records",

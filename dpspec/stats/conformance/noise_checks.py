@@ -25,7 +25,7 @@ from dpspec.stats.conformance.evidence.steps import LEAST_STEPS, StepSums
 from dpspec.stats.conformance.measurement import Measurement, Observed, abstaining, check, worst
 
 #: What tests speak of, and why one says nothing.
-_OUTSIDE = "relative to the declared scale, from released states alone"
+_OUTSIDE = "relative to the declared scale, from what is released"
 _EACH = "at each step"
 _PATTERNS = "in stretches and patterns of steps"
 _LAYERS, _LAYERS_EACH, _PARAMETERS = "in each layer", "in each layer at each step", "in each parameter"

@@ -31,7 +31,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase
 from dpspec.training.measure.population import Population
-from dpspec.training.measure.residuals import NoiseScale, Residuals
+from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
 
 
 class ProjectionObserver(Residuals):
@@ -44,14 +44,20 @@ class ProjectionObserver(Residuals):
     kept = (*Residuals.kept, "projections")
 
     def __init__(
-        self, job: TrainingJob, directions: Directions, planted: int | None = None, looks: int | None = None
+        self,
+        job: TrainingJob,
+        directions: Directions,
+        planted: int | None = None,
+        looks: int | None = None,
+        *,
+        drawn: bool = False,
     ) -> None:
-        """``job``, ``planted`` and ``looks`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
-        super().__init__(job, planted, looks)
+        """All but ``directions`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
+        super().__init__(job, planted, looks, drawn=drawn)
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """Keep the projections."""
         self.projections[step - 1] = self.directions.project(residual)
 
@@ -76,18 +82,26 @@ class RecordScores(Residuals):
 
     kept = (*Residuals.kept, "scores")
 
-    def __init__(self, job: TrainingJob, canaries: Records, copies: np.ndarray[Any, Any], planted: int) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        canaries: Records,
+        copies: np.ndarray[Any, Any],
+        planted: int,
+        *,
+        drawn: bool = False,
+    ) -> None:
         """``job`` holds the real records alone; ``copies`` (m,) of each canary enter by a fair coin.
 
-        planted: how many records an adversary takes to be planted.
+        planted: how many records an adversary takes to be planted. drawn: as for ``Residuals``.
         """
-        super().__init__(job, planted)
+        super().__init__(job, planted, drawn=drawn)
         self._canaries = tensors(canaries.x, canaries.y, job.device)
         self._copies = torch.tensor(copies, dtype=torch.float64, device=job.device)
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """Add one step's log-likelihood ratios; a model that has diverged adds none."""
         if not bool(residual.isfinite().all()):
             return
@@ -95,7 +109,7 @@ class RecordScores(Residuals):
         gram = (rows @ rows.T).double()
         sigma, q = max(phase.noise_multiplier, _LEAST_NOISE), phase.sampler.inclusion
         covariance = sigma**2 * gram
-        if q < 1.0:
+        if q < 1.0 and isinstance(known, Population):
             covariance += self._sampling(previous, rows, phase)
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies

@@ -1,4 +1,4 @@
-"""What a step adds on average over its sampling: known to an adversary who knows the data but not the draw."""
+"""What real records add to a step, for an adversary who knows the data: on average, or by who was drawn."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Population:
     sum: Tensor
     squares: float
 
-    def mean(self, sampler: Sampler) -> Tensor:
-        """The expected clipped sum of a batch, (P,): inclusion probability times ``sum``."""
-        return sampler.inclusion * self.sum
+    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+        """The expected clipped sum of a batch, (P,): inclusion probability times ``sum`` and that of ``planted``."""
+        return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
     def spread(self, sampler: Sampler) -> float:
         """The expected squared distance of a batch's clipped sum from its mean, planted records left out.
@@ -36,7 +36,29 @@ class Population:
         return (q * (1.0 - q) - c) * self.squares + c * length**2
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The clipped gradients of the real records that a step drew, for who knows these: ``sum`` (P,), and no spread."""
+
+    sum: Tensor
+    squares: float = 0.0
+
+    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+        """The sum itself, (P,); of ``planted`` records, whose draws are not known, what they add on average."""
+        return self.sum if planted is None else self.sum + sampler.inclusion * planted
+
+    def spread(self, sampler: Sampler) -> float:
+        """Nothing is left to chance."""
+        return 0.0
+
+
 def population(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Population:
     """Clip the gradients of all records ``x`` (n, ...), ``y`` (n,) at ``state`` (P,), in chunks."""
     clipped = model.clipped_sum(state, x, y, clip)
     return Population(clipped.sum, float(clipped.norms.square().sum()))
+
+
+def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
+    """Clip the gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
+    at = indices.to(x.device)
+    return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
-from dpspec.training.measure.population import Population, population
+from dpspec.training.measure.population import Drawn, Population, drawn, population
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
 
 
@@ -57,6 +57,10 @@ class NoiseScale:
         if self.degrees == 0:
             return float("nan")
         return sqrt(max(0.0, self.statistic - self.excess) / self.degrees)
+
+
+#: What is known of what real records add to a step.
+Known: TypeAlias = Population | Drawn
 
 
 class AskedTogether(Protocol):
@@ -96,13 +100,17 @@ class Residuals(Observer):
     #: The tensors that a checkpoint keeps, by attribute.
     kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
 
-    def __init__(self, job: TrainingJob, planted: int | None = None, looks: int | None = None) -> None:
+    def __init__(
+        self, job: TrainingJob, planted: int | None = None, looks: int | None = None, *, drawn: bool = False
+    ) -> None:
         """``job`` declares the run; its own observers and canaries' gradients play no part here.
 
         planted: how many canaries an adversary takes to be there, who must not learn it from their coins (batches of
         a fixed size include each record the less often the more there are); by default as many as there are.
         looks: how many steps to measure, spread evenly over the run; by default all. Each takes the gradients of all
         records, which for small batches is many times what training takes.
+        drawn: whether the adversary is told which real records each step drew, whose clipped sum is taken away then
+        instead of the expected one: at the price of one more step.
         """
         if planted is None:
             planted = job.canaries.count if job.canaries is not None else 0
@@ -116,6 +124,8 @@ class Residuals(Observer):
             raise ValueError(f"updates by {type(update).__name__} cannot be undone: residuals need another optimizer")
         self._update = update
         self._previous: Tensor | None = None
+        self._told: Tensor | None = None
+        self._knows_drawn = drawn
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
@@ -133,8 +143,13 @@ class Residuals(Observer):
         """Keep what conformance needs as well. ``job`` is the one of this run, its canaries in place."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """One step's residual (P,) in clip norms, and what was known of the real records at ``previous`` (P,)."""
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        """Keep which real records are told to be in the batch, where an adversary knows them."""
+        if self._knows_drawn:
+            self._told = indices[indices < len(self.x)]
 
     def released(self, step: int, state: Tensor) -> None:
         """Keep the statistics of the update that led to ``state``; raises ``ValueError`` where a step is missing."""
@@ -153,7 +168,12 @@ class Residuals(Observer):
                 self._look(step, phase, previous, undone)
 
     def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
-        if self.populations is None:
+        known: Known
+        if self._knows_drawn:
+            if self._told is None:
+                raise ValueError(f"which records step {step} drew was not told before its model was released")
+            known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
+        elif self.populations is None:
             known = population(self.model, previous, self.x, self.y, phase.clip)
         else:
             known = self.populations.of(self, previous, phase.clip)

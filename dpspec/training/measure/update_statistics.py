@@ -45,7 +45,7 @@ from dpspec.training.loop.optimizers import Undone
 from dpspec.training.loop.samplers import exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import spaced
-from dpspec.training.measure.population import Population
+from dpspec.training.measure.population import Drawn, Population
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -91,7 +91,7 @@ class ResidualLog:
         self._width = kept_width(self._schedule.total)
         self.restore({})
 
-    def add(self, step: int, previous: Tensor, undone: Undone, known: Population) -> None:
+    def add(self, step: int, previous: Tensor, undone: Undone, known: Population | Drawn) -> None:
         """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add."""
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
@@ -100,7 +100,7 @@ class ResidualLog:
             return
         planted = self._contribution(number, previous)
         rate = phase.sampler.inclusion
-        expected = rate * (known.sum + planted.sum) / clip
+        expected = known.mean(phase.sampler, planted.sum) / clip
         residual, error = undone.noisy / clip - expected, undone.rounding / clip
         if undone.expected / clip <= BEARABLE * sqrt(self._model.size) * sigma:
             self._add_squares(residual.double().cpu().numpy(), error, sigma)

@@ -1,0 +1,92 @@
+"""What a white-box audit costs, in plain trainings of the same model: by what the adversary is told of other records.
+
+    python tests/benchmarks/audit_price.py [--records 3000] [--steps 60]
+
+By hand. CPU time of one thread, the least of three, contenders in turn. The training is the run alone, with nobody
+looking on; the audit is its one trial, with 1,000 gradient canaries, their twin and all that conformance measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from dpspec import kit
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.training.threads import limited
+
+CATALOG = load_catalog()
+
+SPEC = """\
+dpspec: 1
+name: price
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {{scheme: poisson, rate: {rate}}}
+  steps: {steps}
+data: {{kind: synthetic, pattern: images, records: {records}, features: 784, classes: 10}}
+model: {model}
+training: {{learning_rate: 0.1}}
+threat_model: {{access: {access}}}
+claims: [{{id: one, kind: approx-dp, epsilon: 100.0, delta: 1e-5}}]
+audit: {{method: one-run, canary: {{space: gradient, count: 1000}}, seed: 1}}
+"""
+
+MODELS = {"mlp": "{kind: mlp, hidden: [64]}", "cnn-small": "{kind: cnn-small}"}
+
+
+def seconds(text: str) -> tuple[float, float]:
+    """CPU seconds of the training, and of the audit's trial."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "price.yaml"
+        file.write_text(text, encoding="utf-8")
+        loaded = load_specs([file], CATALOG)
+    if not loaded.ok:
+        raise SystemExit(str(loaded.diagnostics))
+    best = [float("inf")] * 2
+    for _ in range(3):
+        prepared = prepare(loaded.specs[0], CATALOG)
+        inputs = prepared.audit.trial_inputs(loaded.specs[0])
+        context = RunContext(prepared, CATALOG, inputs, device="cpu")
+        job = kit.training_job(inputs, context, 0, "training", resumable=False)
+        began = time.process_time()
+        context.trainer.train(job)
+        trained = time.process_time()
+        list(prepared.audit.trials(inputs, context, [0]))
+        best = [min(best[0], trained - began), min(best[1], time.process_time() - trained)]
+        context.close()
+    return best[0], best[1]
+
+
+def main() -> None:
+    """Print a line per model and rate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=60)
+    asked = parser.parse_args()
+    print(f"{'model':10}{'rate':>7}{'training':>12}{'all-iterates':>15}{'transcript':>13}")
+    with limited(1):
+        for name, model in MODELS.items():
+            for rate in (0.2, 0.04, 0.01):
+                times = {
+                    access: seconds(
+                        SPEC.format(rate=rate, steps=asked.steps, records=asked.records, model=model, access=access)
+                    )
+                    for access in ("all-iterates", "transcript")
+                }
+                plain = min(trained for trained, _ in times.values())
+                ratios = "".join(
+                    f"{audit / plain:{width}.1f}" for (_, audit), width in zip(times.values(), (15, 13), strict=True)
+                )
+                print(f"{name:10}{rate:7}{plain:10.2f} s{ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
