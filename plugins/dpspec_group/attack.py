@@ -109,7 +109,7 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
     planted, twin_logs = run.planted, None
     values = scores.replace_non_finite(planted.score())
     evidence: dict[str, dps.Json] = {
-        "records": context.facts.records,
+        "records": run.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
     if _has_twin(attack, run.index):

@@ -24,6 +24,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
+from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import Population, population
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
@@ -154,7 +155,8 @@ class Residuals(Observer):
 
     def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
         if self.populations is None:
-            known = population(self.model, previous, self.x, self.y, phase.clip)
+            most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
+            known = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
             known = self.populations.of(self, previous, phase.clip)
         residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm
