@@ -123,7 +123,7 @@ class Backend:
     that gives it. ``by-construction``: they are the job's,
     whatever its records are; ``false``: one of them is computed from the records, and then nothing is proved. Where it
     is left out nobody knows, and what would be proved is ``supported``.
-    users: whether it draws users where a phase says so (``sampling.unit: user``); core refuses it others' jobs of users.
+    users: whether it draws users where a phase says so (``sampling.unit: user``); without it core refuses such specs.
     """
 
     kind: str

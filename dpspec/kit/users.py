@@ -118,11 +118,11 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 
 
 def bounded(spec: dps.Spec) -> dps.Assumption:
-    """What makes claims about users ones about groups, and who sees to it: that no user has more records than they count
-    on, or that users are drawn."""
+    """What makes claims about users ones about groups, and who sees to it: that no user has more records than they
+    count on, or that users are drawn."""
     if draws_users(spec.phases):
-        text = "a user who is drawn adds one clipped vector, whose records are chosen by coins of that user's own, however "
-        return dps.Assumption(name="users-drawn", status="declared", text=f"{text}many there are; {_SPELT}")
+        text = f"a user who is drawn adds one vector within the clip norm, however many records there are; {_SPELT}"
+        return dps.Assumption(name="users-drawn", status="declared", text=text)
     most = spec.records_per_unit
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"

@@ -22,8 +22,8 @@ def users_drawn(spec: Spec, facts: Facts, backend: Offered) -> Iterator[Diagnost
     where = in_phase(spec, first, "sampling", "unit")
     if spec.threat_model.unit != "user":
         yield _unsupported(
-            "users are drawn, so that bounds hold for users: one record less changes what its user adds, by up to twice "
-            "the clip norm",
+            "users are drawn, so that bounds hold for users: one record less changes what its user adds, by up to "
+            "twice the clip norm",
             where,
             "threat_model: {unit: user}, or leave unit and records_per_user out to draw records",
         )
@@ -77,8 +77,8 @@ def _untrainable(spec: Spec, facts: Facts, backend: Offered, sampling: Sampling,
     size = min(sampling.records_per_user or 1, bound)
     if comb(bound, size) > MOST_CHOICES:
         yield _unsupported(
-            f"{size} of {bound} records can be chosen in {comb(bound, size)} ways, and what a user is expected to add is "
-            f"a mean over all of them: at most {MOST_CHOICES}",
+            f"{size} of {bound} records can be chosen in {comb(bound, size)} ways, and what a user is expected to add "
+            f"is a mean over all of them: at most {MOST_CHOICES}",
             where[:-1],
             f"records_per_user: 1, or {bound} to average all; or fewer records of each user in data",
         )

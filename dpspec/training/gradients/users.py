@@ -1,8 +1,8 @@
 """What users add to a step: one gradient each, the mean over some of their records, clipped as a whole.
 
 With g_1, ..., g_n the gradients of a user's records and S a uniformly random set of min(m, n) of them, drawn afresh at
-each step and by nobody else's coins, the user adds clip(mean of g_i over S): a vector within the clip norm, however many
-records there are. So data sets that differ in all records of a user differ in one contribution, as they do in one
+each step and by nobody else's coins, the user adds clip(mean of g_i over S): a vector within the clip norm, however
+many records there are. So data sets that differ in all records of a user differ in one contribution, as they do in one
 record where records are drawn (user-level sampling of Charles et al. 2024, "Fine-tuning large language models with
 user-level differential privacy").
 
@@ -39,8 +39,8 @@ def every_choice(count: int, most: int) -> Tensor:
 
 
 def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weights: Tensor, clip: Clip) -> ClippedSum:
-    """The sum (P,) over users ``x`` (b, k, ...), ``y`` (b, k), and over their ``weights`` (b, s, k), of clipped weighted
-    sums of their records' gradients at ``state`` (P,); norms (b s,), those of one user after the other.
+    """The sum (P,) over users ``x`` (b, k, ...), ``y`` (b, k), and over their ``weights`` (b, s, k), of clipped
+    weighted sums of their records' gradients at ``state`` (P,); norms (b s,), those of one user after the other.
 
     A sum is zero where the gradient of one of its records is not finite, as that of a single record is.
     """

@@ -58,7 +58,7 @@ def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip,
     """Exact: users with equally many records have equally many choices, and all of them are made."""
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
-    for count in counts.unique().tolist():
+    for count in torch.unique(counts).tolist():
         at = counts == count
         choices = users.every_choice(count, most)
         weights = choices.expand(int(at.sum()), *choices.shape)
