@@ -122,7 +122,7 @@ def training_job(
 
     if rows is None:
         data = context.data
-        rows = by_user(data) if draws_users(phases) else (data.train_x, data.train_y)
+        rows = by_user(data, context.facts.users) if draws_users(phases) else (data.train_x, data.train_y)
     x, y = rows
     return dps.TrainingJob(
         x=x,

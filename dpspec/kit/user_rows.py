@@ -27,11 +27,12 @@ def drawn(phases: Sequence[dps.Phase], facts: dps.Facts) -> dps.Facts:
     return replace(facts, records=facts.users)
 
 
-def by_user(data: dps.LoadedData) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def by_user(data: dps.LoadedData, declared: int | None = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The training records as (users, k, ...) and their labels as (users, k), k the most that one user has.
 
     A user's records stand in their order in the table; behind them are zeros, with label -1. Raises ``DataError`` where
-    the data does not say whose its records are, or one user has so many that the rows of all would not fit.
+    the data does not say whose its records are, where they are not of as many users as ``declared``, or where one has
+    so many that the rows of all would not fit.
     """
     import numpy as np
 
@@ -44,6 +45,8 @@ def by_user(data: dps.LoadedData) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     if counts.min() < 1:
         raise dps.DataError("owners must be users counted from 0, each with a record")
     users, most = len(counts), int(counts.max())
+    if declared is not None and users != declared:
+        raise dps.DataError(f"the records are of {users} users, and the data's facts say {declared}")
     if users * most * max(1, x[:1].nbytes) > MOST_BYTES:
         message = f"{users} users with up to {most} records each do not fit when they are laid out user by user"
         raise dps.DataError(f"{message}: keep fewer of each, by max_records_per_user")
