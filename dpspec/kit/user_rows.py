@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 33
 
 
-def draws_users(phases: Sequence[dps.Phase]) -> bool:
+def draws_users(phases: Iterable[dps.FrozenMap]) -> bool:
     """Whether any phase draws users; a mechanism's phases may be none that draw at all."""
-    return any("sampling" in phase and phase.sampling.of_users for phase in phases)
+    return any("sampling" in phase and dps.Phase.of(phase).sampling.of_users for phase in phases)
 
 
 def drawn(phases: Sequence[dps.Phase], facts: dps.Facts) -> dps.Facts:

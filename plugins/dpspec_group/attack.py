@@ -76,7 +76,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     if attack.method == "many-run":
         runs = [_prepared(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
-        if watchers:
+        if watchers and not kit.draws_users(runs[0].job.phases):  # those of users are looked at in turn
             Populations(watchers, context.model.build(0))
         train_many(context.trainer, [run.job for run in runs])
         for run in runs:

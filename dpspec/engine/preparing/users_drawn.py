@@ -9,7 +9,8 @@ from dpspec.contract import Diagnostic, Facts, Path, Sampling, Spec, in_phase
 from dpspec.contract.catalog import Offered
 from dpspec.contract.spec import records_per_user
 
-#: What a user is expected to add is a mean over all choices of that user's records; no more are made.
+#: What a user is expected to add is a mean over all choices of that user's records; no more are made, unless each is
+#: one record.
 MOST_CHOICES = 1000
 
 
@@ -41,9 +42,7 @@ def users_drawn(spec: Spec, facts: Facts, backend: Offered) -> Iterator[Diagnost
                 "scheme: poisson, whose rate is that of one user; rate: 1 draws everybody",
             )
     if spec.audit is not None:
-        most = drawn[first]
-        assert most is not None
-        yield from _untrainable(spec, facts, backend, most, where)
+        yield from _untrainable(spec, facts, backend, spec.phases[first].sampling, where)
 
 
 def _untrainable(spec: Spec, facts: Facts, backend: Offered, sampling: Sampling, where: Path) -> Iterator[Diagnostic]:
@@ -75,10 +74,10 @@ def _untrainable(spec: Spec, facts: Facts, backend: Offered, sampling: Sampling,
         )
         return
     size = min(sampling.records_per_user or 1, bound)
-    if comb(bound, size) > MOST_CHOICES:
+    if 1 < size < bound and (bound > MOST_CHOICES or comb(bound, size) > MOST_CHOICES):
         yield _unsupported(
-            f"{size} of {bound} records can be chosen in {comb(bound, size)} ways, and what a user is expected to add "
-            f"is a mean over all of them: at most {MOST_CHOICES}",
+            f"{size} of {bound} records can be chosen in more than {MOST_CHOICES} ways, and what a user is expected to "
+            "add is a mean over all of them",
             where[:-1],
             f"records_per_user: 1, or {bound} to average all; or fewer records of each user in data",
         )

@@ -177,7 +177,6 @@ def errors(*overrides: str) -> list[str]:
             ("threat_model.unit=record",),
             "unsupported mechanism.sampling.unit: users are drawn, so that bounds hold for",
         ),
-        (("mechanism.sampling.scheme=full", "mechanism.sampling.rate=null"), "mechanism.sampling"),
         (
             ("mechanism.sampling={scheme: fixed, unit: user, batch_size: 5, records_per_user: 2}",),
             "unsupported mechanism.sampling.scheme: users are drawn one by one",
@@ -192,7 +191,7 @@ def errors(*overrides: str) -> list[str]:
         (("data.max_records_per_user=null",), "unsupported data: rows are laid out user by user"),
         (
             ("data.max_records_per_user=20", "mechanism.sampling.records_per_user=9"),
-            "unsupported mechanism.sampling: 9 of 20 records can be chosen in 167960 ways",
+            "unsupported mechanism.sampling: 9 of 20 records can be chosen in more than 1000 ways",
         ),
         (("mechanism.kind=per-instance", "audit=null"), "unsupported threat_model.unit"),
     ],
@@ -202,9 +201,17 @@ def test_what_cannot_be_drawn_is_refused(overrides: tuple[str, ...], says: str |
     assert any(says in one for one in found) if says is not None else found == []
 
 
+def test_many_records_of_which_one_is_averaged_are_taken() -> None:
+    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=1") == []
+    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=100000") == []
+    assert errors("data.max_records_per_user=100000", "mechanism.sampling.records_per_user=50000") != []
+
+
 def test_data_without_users_is_refused() -> None:
-    (found,) = errors("data={kind: digits, records_per_user: 2}", "model={kind: mlp, hidden: [64]}")[:1]
-    assert "records_per_user" in found or "nothing says whose" in found
+    found = errors("data={kind: synthetic, pattern: blobs, records: 100, features: 3, classes: 2}")
+    assert any("users are drawn, and nothing says whose the records are" in one for one in found)
+    bounded = errors("data={kind: declared, records: 100}", "audit=null", "model=null")
+    assert bounded == []
 
 
 class _ByRecord:
@@ -275,3 +282,17 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(
         assert any("users of phase 1" in checked.note for checked in audit.checks)
     else:
         assert audit.conformance.status == "deviates"
+
+
+def test_many_runs_with_and_without_a_user_are_looked_at_in_turn(tmp_path: Path) -> None:
+    (tmp_path / "visits.yaml").write_bytes(VISITS.read_bytes())
+    (tmp_path / "visits.csv").write_bytes((VISITS.parent / "visits.csv").read_bytes())
+    audit = "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 1}"
+    few = ("mechanism.steps=4", "model.hidden=[8]", audit)
+    result = dpspec.run(
+        tmp_path / "visits.yaml", overrides=(DRAWN, CLAIM, *few), store=tmp_path / "store", device="cpu"
+    )
+    (audited,) = result.audits
+    assert audited.conformance.status == "conforms-within"
+    (evidence,) = audited.evidence
+    assert sum(evidence.statistics[name] for name in ("present", "absent")) == 16
