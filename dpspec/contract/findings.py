@@ -217,7 +217,8 @@ class Facts:
     that is only declared, and such data can be bounded but not trained on. ``capabilities`` are those of the
     backend that the spec names. ``initial_weights`` is the SHA-256 of the file that the model starts from, None where
     its weights are drawn. ``vocabulary`` is None for features that are quantities; where records are texts it says how
-    many tokens there are: features are then whole numbers below it, and 0 is padding. Core fills in ``parameters``,
+    many tokens there are: features are then whole numbers below it, and 0 is padding. ``users`` counts those whose
+    training records these are, None where nothing says whose they are. Core fills in ``parameters``,
     ``capabilities`` and ``initial_weights``.
     """
 
@@ -231,6 +232,7 @@ class Facts:
     capabilities: tuple[str, ...] = ()
     initial_weights: str | None = None
     vocabulary: int | None = None
+    users: int | None = None
 
 
 def data_frame(columns: Mapping[str, Sequence[Json]]) -> Any:

@@ -108,10 +108,29 @@ SAMPLING: dict[str, Json] = {
             "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
         },
         **{name: _scheme_option(name, schema) for name, schema in _SAMPLING_OPTIONS.items()},
+        "unit": {
+            "enum": ["record", "user"],
+            "description": "What is drawn, and clipped as one contribution; record if left out. user (poisson alone, "
+            "for threat_model.unit: user): every user enters with probability rate, and adds one gradient, the mean "
+            "over records_per_user of the user's records.",
+        },
+        "records_per_user": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Of a user who is drawn, so many records are averaged, chosen afresh and uniformly at each "
+            "step; all where there are no more (unit: user).",
+        },
     },
     "required": ["scheme"],
     "additionalProperties": False,
-    "allOf": [_scheme_condition(scheme, options.takes) for scheme, options in SCHEMES.items()],
+    "allOf": [
+        *(_scheme_condition(scheme, options.takes) for scheme, options in SCHEMES.items()),
+        {
+            "if": {"properties": {"unit": {"const": "user"}}, "required": ["unit"]},
+            "then": {"required": ["records_per_user"]},
+            "else": {"properties": {"records_per_user": False}},
+        },
+    ],
 }
 
 NOISE: dict[str, Json] = {

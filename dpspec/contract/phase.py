@@ -10,6 +10,9 @@ from dpspec.contract.frozen import FrozenMap, Json
 
 Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled"]
 
+#: What is drawn into a batch: records, or users with all of theirs.
+Drawn: TypeAlias = Literal["record", "user"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
@@ -47,23 +50,35 @@ class Sampling:
         (``truncated-poisson``); else None.
     batch_size: the number of records in every batch, at least 1 (``fixed``, ``shuffled``); else None.
     max_batch: the number of records in a batch at most, at least 1 (``truncated-poisson``); else None.
+    unit: what enters a batch, and is clipped: records, or users (``poisson`` alone); ``rate`` is that of one.
+    records_per_user: of a user who is drawn, so many records at most are averaged, at least 1; None of records.
     """
 
     scheme: Scheme
     rate: float | None = None
     batch_size: int | None = None
     max_batch: int | None = None
+    unit: Drawn = "record"
+    records_per_user: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """From the block ``sampling`` of a mechanism."""
         rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
+        most = block.get("records_per_user")
         return cls(
             scheme=block["scheme"],
             rate=None if rate is None else float(rate),
             batch_size=None if batch_size is None else int(batch_size),
             max_batch=None if max_batch is None else int(max_batch),
+            unit=block.get("unit") or "record",
+            records_per_user=None if most is None else int(most),
         )
+
+    @property
+    def of_users(self) -> bool:
+        """Whether users are drawn, and what one of them adds is clipped as a whole."""
+        return self.unit == "user"
 
     def inclusion(self, records: int | None = None) -> float:
         """The probability, in (0, 1], with which one of ``records`` enters a batch, before that is truncated.

@@ -125,6 +125,7 @@ class Backend:
     that gives it. ``by-construction``: they are the job's,
     whatever its records are; ``false``: one of them is computed from the records, and then nothing is proved. Where it
     is left out nobody knows, and what would be proved is ``supported``.
+    users: whether it draws users where a phase says so (``sampling.unit: user``); without it core refuses such specs.
     """
 
     kind: str
@@ -136,6 +137,7 @@ class Backend:
     as_declared: FrozenMap = field(default_factory=FrozenMap)
     revision_only: bool = False
     constants: Assumption | str = ""
+    users: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,12 +164,14 @@ class LoadedData:
     """Rows in memory: float32 features of shape (n, *shape), int64 labels of shape (n,).
 
     Features are finite, or NaN where a value is missing and the data block says how missing values are written.
+    ``owners`` (n,) int64 says whose each training record is, users counted from 0; None where nothing says so.
     """
 
     train_x: np.ndarray[Any, Any]
     train_y: np.ndarray[Any, Any]
     test_x: np.ndarray[Any, Any]
     test_y: np.ndarray[Any, Any]
+    owners: np.ndarray[Any, Any] | None = None
 
 
 class DataSource(Protocol):
@@ -259,7 +263,9 @@ class TrainingJob:
 
     phases: per phase ``steps``, ``noise_multiplier``, ``clip_norm``, ``sampling`` (scheme, rate or batch_size).
     options: the spec's training block (learning_rate, reduction, ...).
-    x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``.
+    x, y: the training records; input canaries stand among them, gradient canaries in ``canaries``. Where phases draw
+        users, one entry is a user: x (users, k, ...) and y (users, k), with label -1 behind the records of a user who
+        has fewer than k. Batches, canaries and ``records`` then count users.
     expected_batch_size: a public constant, the divisor where ``reduction`` is mean; never the realised size.
     records: the public number of records, what an attack plants not counted among them: rates and divisors follow from
         it and not from ``len(x)``. None: it is ``len(x)``.

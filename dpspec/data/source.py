@@ -183,6 +183,7 @@ class Source(ABC):
             train_y=chosen.train_y,
             test_x=transformed(chosen.test_x, self.options, what_test),
             test_y=chosen.test_y,
+            owners=chosen.owners,
         )
 
     def selection(self, whole: Facts) -> Selecting:

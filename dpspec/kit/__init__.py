@@ -53,6 +53,7 @@ from dpspec.kit.trials import (
     training_seconds,
     twin_accuracy,
 )
+from dpspec.kit.user_rows import draws_users
 from dpspec.kit.users import UsersAsGroups
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "columns_of",
     "did_you_mean",
     "dp_sgd_assumptions",
+    "draws_users",
     "epsilon_as_run",
     "executed_scope",
     "expected_checks",

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
+from dpspec.kit.user_rows import by_user, drawn, draws_users
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,7 +103,8 @@ def training_job(
 
     inputs: the trial's inputs, with the blocks ``mechanism`` and ``training``.
     purpose: what the run's seed is drawn for; runs of one trial have different ones.
-    rows: the training records, (n, ...) and (n,); by default all of the spec's.
+    rows: the training records, (n, ...) and (n,); by default all of the spec's, laid out by users where these are
+        drawn.
     phases, options: other ones than the mechanism's and the training block's.
     records: the public number of records, from which rates and the divisor follow; by default the spec's.
     model_seed: the seed of the initial weights; by default the trial's own for ``model``.
@@ -112,13 +114,16 @@ def training_job(
     """
     phases = dps.Phase.all_of(inputs["mechanism"]) if phases is None else phases
     training = inputs["training"] if options is None else dps.FrozenMap(options)
-    count = context.facts.records if records is None else records
+    count = drawn(phases, context.facts).records if records is None else records
     batch = dps.expected_batch_size(training, phases, count)
 
     def tell(done: int, total: int) -> None:
         context.progress(part * total + done, parts * total, progress, unit="steps", records=batch)
 
-    x, y = (context.data.train_x, context.data.train_y) if rows is None else rows
+    if rows is None:
+        data = context.data
+        rows = by_user(data, context.facts.users) if draws_users(phases) else (data.train_x, data.train_y)
+    x, y = rows
     return dps.TrainingJob(
         x=x,
         y=y,

@@ -8,6 +8,11 @@ privacy"): records are drawn one by one, whoever they belong to, and the account
 groups of exactly g k records is one for g users: there are data sets in which g users have k records each, and those
 are among the ones that claims speak of. What one data set shows of a planted group of g k records is shown of g planted
 users. None of it needs to know which of the real records are whose.
+
+Where a mechanism draws users instead (``sampling.unit: user``, user-level sampling of the same paper), a user who is
+drawn adds one clipped vector, made of that user's records and coins alone. Data sets that differ in g users then differ
+in g contributions of a sum in which each enters with the rate, by a coin of its own: what is proved of groups of g
+records drawn at that rate is proved of g users, however many records they have, and a planted user is one contribution.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 import dpspec.contract as dps
 from dpspec.contract.spec import records_per_user
 from dpspec.kit.specs import unsupported
+from dpspec.kit.user_rows import drawn, draws_users
 
 _T = TypeVar("_T")
 
@@ -35,7 +41,7 @@ class UsersAsGroups(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         """What the audit of groups says, and what cannot be said of users."""
         wrong = list(_refused(spec))
-        yield from wrong or self.of_records.check(in_records(spec), facts)
+        yield from wrong or self.of_records.check(in_records(spec), drawn(spec.phases, facts))
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         """Those of groups, told of users."""
@@ -45,7 +51,7 @@ class UsersAsGroups(dps.Audit):
         """What dominates the run for groups, told of users."""
         if spec.threat_model.unit != "user":
             return self.of_records.dominating(spec, facts, claim)
-        group = replace(claim, unit="record", group_size=claim.group_size * spec.records_per_unit)
+        group = replace(claim, unit="record", group_size=claim.group_size * members(spec))
         found = self.of_records.dominating(in_records(spec), facts, group)
         if found is None:
             return None
@@ -54,7 +60,7 @@ class UsersAsGroups(dps.Audit):
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """The plan for groups, with what it shows told of users."""
-        plan = self.of_records.plan(in_records(spec), facts)
+        plan = self.of_records.plan(in_records(spec), drawn(spec.phases, facts))
         return replace(plan, power=tuple(in_units(spec, power) for power in plan.power))
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
@@ -70,9 +76,14 @@ class UsersAsGroups(dps.Audit):
         return (in_units(spec, outcome) for outcome in self.of_records.conclude(in_records(spec), trials))
 
 
+def members(spec: dps.Spec) -> int:
+    """As how many records one unit counts that are drawn and clipped each for itself: 1 where users are drawn."""
+    return 1 if draws_users(spec.phases) else spec.records_per_unit
+
+
 def in_records(spec: dps.Spec) -> dps.Spec:
-    """The spec with every group of users as a group of as many records as they can have; itself, where it has none."""
-    most = spec.records_per_unit
+    """The spec with every group of users as a group of as many records as they count as; itself, where it has none."""
+    most = members(spec)
     if spec.threat_model.unit != "user":
         return spec
     sizes = tuple(size * most for size in spec.threat_model.group_size)
@@ -95,10 +106,10 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
     if isinstance(told, dps.Series):
         told = _series(spec, told)
     if isinstance(told, dps.Finding | dps.Evidence | dps.Power) and "group_size" in told.at:
-        units = _units(told.at["group_size"], spec.records_per_unit)
+        units = _units(told.at["group_size"], members(spec))
         told = replace(told, at=dps.FrozenMap({**told.at, "group_size": units}))
         if isinstance(told, dps.Power) or (isinstance(told, dps.Finding) and told.rigor == "statistical"):
-            told = replace(told, method=f"{told.method}; a group is {_whose(units, spec.records_per_unit)}")
+            told = replace(told, method=f"{told.method}; a group is {_whose(units, spec)}")
     if isinstance(told, dps.Finding | dps.Evidence):
         told = replace(told, scope=replace(told.scope, unit=spec.unit))
     if isinstance(told, dps.Finding) and told.scope.pipeline == "declared" and told.bound == "upper":
@@ -107,7 +118,11 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 
 
 def bounded(spec: dps.Spec) -> dps.Assumption:
-    """That no user has more records than claims about users count on, and who sees to it."""
+    """What makes claims about users ones about groups, and who sees to it: that no user has more records than they
+    count on, or that users are drawn."""
+    if draws_users(spec.phases):
+        text = f"a user who is drawn adds one vector within the clip norm, however many records there are; {_SPELT}"
+        return dps.Assumption(name="users-drawn", status="declared", text=text)
     most = spec.records_per_unit
     bound = f"{most} record{'s' * (most != 1)}"
     status: dps.findings.AssumptionStatus = "by-construction"
@@ -123,12 +138,13 @@ def bounded(spec: dps.Spec) -> dps.Assumption:
 def _refused(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if spec.threat_model.unit != "user":
         return
-    if records_per_user(spec.data.options) is None:
+    if records_per_user(spec.data.options) is None and not draws_users(spec.phases):
         yield unsupported(
             "the bound for one user is that of a group of all its records, and nothing says how many there are at most",
             ("threat_model", "unit"),
             "data: {user: COLUMN, records_per_user: 8} of a table, or max_records_per_user: 8 to drop what is more; "
-            "records_per_user: 8 of data that is only declared",
+            "records_per_user: 8 of data that is only declared. Where users are drawn (mechanism.sampling.unit: user) "
+            "none is needed",
         )
     for i, claim in enumerate(spec.claims):
         if claim.record is not None:
@@ -148,9 +164,11 @@ def _units(size: int, most: int) -> int:
     return size // most
 
 
-def _whose(units: int, most: int) -> str:
-    """``one user with 4 records``."""
-    who = "one user" if units == 1 else f"{units} users"
+def _whose(units: int, spec: dps.Spec) -> str:
+    """``one user with 4 records``, or of users who are drawn ``one user``."""
+    who, most = "one user" if units == 1 else f"{units} users", spec.records_per_unit
+    if draws_users(spec.phases):
+        return who
     return f"{who} with {most} record{'s' * (most != 1)}{' each' * (units != 1)}"
 
 
@@ -158,7 +176,7 @@ def _series(spec: dps.Spec, series: dps.Series) -> dps.Series:
     """A table by group size, told by users."""
     if "group_size" not in series.columns:
         return series
-    most = spec.records_per_unit
+    most = members(spec)
     sizes = tuple(_units(size, most) for size in series.columns["group_size"])
     return replace(
         series,

@@ -87,6 +87,7 @@ BACKENDS: tuple[Backend, ...] = (
         capabilities=CAPABILITIES,
         trainer="dpspec.training.loop.native:NativeTrainer",
         trial_revision=2,
+        users=True,
         constants="dpspec.training.providers:native_constants",
     ),
     Backend(

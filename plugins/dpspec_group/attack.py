@@ -76,7 +76,8 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     if attack.method == "many-run":
         runs = [_prepared(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
-        if watchers and not attack.others_drawn:
+        # Those of users are looked at in turn, and so are those of an adversary who is told who was drawn.
+        if watchers and not attack.others_drawn and not kit.draws_users(runs[0].job.phases):
             Populations(watchers, context.model.build(0))
         train_many(context.trainer, [run.job for run in runs])
         for run in runs:
@@ -109,7 +110,7 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
     planted, twin_logs = run.planted, None
     values = scores.replace_non_finite(planted.score())
     evidence: dict[str, dps.Json] = {
-        "records": context.facts.records,
+        "records": run.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
     if _has_twin(attack, run.index):

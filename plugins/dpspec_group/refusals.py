@@ -58,6 +58,12 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """Who else was drawn says nothing of a group where each record has a coin of its own, or all are drawn."""
     if spec.threat_model.access != "transcript":
         return
+    if any(phase.sampling.of_users for phase in spec.phases):
+        yield kit.unsupported(
+            "a step tells which users it drew, and not which of their records: nobody could take away what these added",
+            ("threat_model", "access"),
+            "write access: all-iterates",
+        )
     for scheme in sorted({phase.sampling.scheme for phase in spec.phases} - {"poisson", "full"}):
         yield kit.unsupported(
             f"with {scheme} sampling who else was drawn tells of a record whether it was: no bound covers a transcript",

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpspec.contract import DataError, LoadedData
+from dpspec.contract import DataError, FrozenMap, LoadedData
+from dpspec.kit.user_rows import by_user
 
 OPTIONS: dict[str, Any] = {"path": "t.csv", "label": "y", "classes": 2, "user": "who"}
 
@@ -190,3 +191,49 @@ def test_every_record_needs_a_user(source: Any, tmp_path: Path) -> None:
     write(tmp_path, ["a", " ", "b"])
     with pytest.raises(DataError, match="record 1: column 'who' is empty"):
         source("csv", tmp_path, **OPTIONS).facts()
+
+
+@NEIGHBOURS
+@given(OWNERS, st.integers(1, 5), st.data())
+def test_rows_are_laid_out_by_whose_they_are(read: Any, owners: list[str], most: int, data: st.DataObject) -> None:
+    """Each user's kept records, in their order; and those of the others are the same where a user is gone."""
+    rows = read(owners, max_records_per_user=most)
+    x, y = by_user(rows, len(set(owners)))
+    for user, name in enumerate(sorted(set(owners))):
+        own = [number for number in kept(rows) if owners[number] == name]
+        assert x[user, : len(own), 0].tolist() == own
+        assert y[user].tolist() == [number % 2 for number in own] + [-1] * (x.shape[1] - len(own))
+    gone = data.draw(st.sampled_from(sorted(set(owners))))
+    others = [number for number, owner in enumerate(owners) if owner != gone]
+    left, _ = by_user(read([owners[i] for i in others], others, max_records_per_user=most))
+    place = sorted(set(owners)).index(gone)
+    width = left.shape[1]
+    assert np.array_equal(np.delete(x, place, 0)[:, :width], left)
+
+
+def test_users_who_train_are_counted_without_those_held_back(source: Any, tmp_path: Path) -> None:
+    write(tmp_path, list("aabbbccd"))
+    made = source("csv", tmp_path, **OPTIONS, split=FrozenMap({"test": 1}))
+    rows = made.load()
+    assert made.facts().users == 3
+    assert rows.owners is not None
+    assert sorted(set(rows.owners.tolist())) == [0, 1, 2]
+    assert len(rows.owners) == made.facts().records == len(rows.train_y)
+
+
+@pytest.mark.parametrize(
+    ("owners", "declared", "says"),
+    [
+        (None, None, "does not say whose"),
+        ([0, 1], None, "3 whole numbers"),
+        ([0, 2, 2], None, "each with a record"),
+        ([-1, 0, 1], None, "each with a record"),
+        ([0.0, 1.0, 1.0], None, "3 whole numbers"),
+        ([0, 1, 1], 3, "of 2 users, and the data's facts say 3"),
+    ],
+)
+def test_owners_that_make_no_sense_are_refused(owners: Any, declared: int | None, says: str) -> None:
+    x, y = np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64)
+    given = None if owners is None else np.array(owners)
+    with pytest.raises(DataError, match=says):
+        by_user(LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0], owners=given), declared)

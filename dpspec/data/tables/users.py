@@ -127,7 +127,8 @@ class OfUsers:
         records = sum(map(len, self.places)) - test
         if self.held and whole.test_records:
             raise DataError("split: this source has test records of its own")
-        return replace(whole, records=records, test_records=whole.test_records + test)
+        users = len(self.places) - len(self.held)
+        return replace(whole, records=records, test_records=whole.test_records + test, users=users)
 
     def rows(self, whole: LoadedData) -> LoadedData:
         """The kept rows, in the table's order, those of held users apart."""
@@ -137,7 +138,18 @@ class OfUsers:
         train, test = self._order(held=False), self._order(held=True)
         if self.held:
             test_x, test_y = x[test], y[test]
-        return LoadedData(train_x=x[train], train_y=y[train], test_x=test_x, test_y=test_y)
+        own = self._owners()[train]
+        return LoadedData(train_x=x[train], train_y=y[train], test_x=test_x, test_y=test_y, owners=own)
+
+    def _owners(self) -> np.ndarray[Any, Any]:
+        """Of every record of the table, whose it is: users that train, counted from 0 by name; -1 where none does."""
+        import numpy as np
+
+        training = [own for user, own in enumerate(self.places) if user not in self.held]
+        owners = np.full(self.dropped + sum(map(len, self.places)), -1, dtype=np.int64)
+        for number, own in enumerate(training):
+            owners[list(own)] = number
+        return owners
 
     def _order(self, *, held: bool) -> np.ndarray[Any, Any]:
         import numpy as np

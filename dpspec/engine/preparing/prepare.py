@@ -41,6 +41,7 @@ from dpspec.engine.preparing.checked_providers import audit_of, factory_of, sour
 from dpspec.engine.preparing.initial_weights import chosen_refused, options_of, started
 from dpspec.engine.preparing.texts import require_takes_texts, texts_refused
 from dpspec.engine.preparing.trial_keys import maker
+from dpspec.engine.preparing.users_drawn import users_drawn
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.reading.tree import locate
 from dpspec.language.selections import SELECTION
@@ -191,7 +192,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         *_other_access(spec, mechanism),
         *_too_many(spec, facts),
     ]
-    problems += [*_drops_by_user(spec), *_remarks(source)]
+    problems += [*_drops_by_user(spec), *users_drawn(spec, facts, backend), *_remarks(source)]
     problems += [*texts_refused(spec, facts, mechanism), *_unrecorded(spec), *chosen_refused(spec, mechanism)]
     problems += [*limited(spec, facts, catalog), *audit.check(spec, facts)]
     diagnostics = tuple(locate(d, spec.origin) for d in problems)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as tensors  # plugins import it from here
@@ -26,6 +27,7 @@ from dpspec.training.loop.checkpoint import checkpoint_of
 from dpspec.training.loop.dpsgd import Parts, noise_of, run
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.schedule import Schedule
+from dpspec.training.loop.users import UsersAndCanaries
 from dpspec.training.seeds import generator
 
 
@@ -145,6 +147,8 @@ def _require_alike(jobs: Sequence[TrainingJob]) -> None:
     if not jobs:
         raise ValueError("there are no jobs to run")
     first = jobs[0]
+    if any(draws_users(job) for job in jobs):
+        raise ValueError("jobs that draw users are run in turn")
     for job in jobs:
         for what in ("phases", "options", "expected_batch_size", "device"):
             if getattr(job, what) != getattr(first, what):
@@ -163,17 +167,31 @@ class NativeTrainer:
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        """Run jobs of one kind all at once; see :func:`~dpspec.training.loop.native.run_batched`."""
+        """Run jobs of one kind all at once; see :func:`~dpspec.training.loop.native.run_batched`. Those that draw users
+        are run in turn."""
+        if any(draws_users(job) for job in jobs):
+            for job in jobs:
+                self.train(job)
+            return
         for job, final in zip(jobs, run_batched(jobs), strict=True):
             flat_model.load(job.model, final)
+
+
+def draws_users(job: TrainingJob) -> bool:
+    """Whether any phase of the job draws users."""
+    return any(Phase.of(phase).sampling.of_users for phase in job.phases)
 
 
 def parts_of(job: TrainingJob) -> Parts:
     """The parts of the loop, as the job declares them."""
     model = FlatModel(job.model, device=job.device)
     x, y = tensors(job.x, job.y, job.device)
+    schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))
     contributions = RecordsAndCanaries(model, x, y, job.canaries)
-    schedule = Schedule.of(job.phases, contributions.records)
+    if schedule.records_per_user is not None:
+        contributions = UsersAndCanaries(model, x, y, job.canaries, most=schedule.records_per_user, seed=job.seed)
+    elif y.ndim > 1:
+        raise ValueError("each entry of the job is a user, and its phases draw records: write sampling.unit: user")
     return Parts(
         initial=model.initial(),
         schedule=schedule,

@@ -59,6 +59,21 @@ class Poisson:
 
 
 @dataclass(frozen=True)
+class PoissonUsers(Poisson):
+    """Every user enters with probability ``rate``, independently; of each at most ``most`` records are averaged.
+
+    ``records`` counts users here, planted ones included, and batches hold users.
+    """
+
+    most: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most < 1:
+            raise ValueError(f"records_per_user must be at least 1, got {self.most}")
+
+
+@dataclass(frozen=True)
 class TruncatedPoisson:
     """Poisson sampling at ``rate``; where more than ``max_batch`` records enter, a uniformly random subset is kept."""
 
@@ -200,7 +215,12 @@ def covariance(sampler: Sampler) -> float:
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
-    """The sampler of a spec's ``sampling`` block over ``records`` records; raises ``ValueError`` on any other block."""
+    """The sampler of a spec's ``sampling`` block over ``records`` records, or users where it draws those; raises
+    ``ValueError`` on any other block."""
+    if sampling.get("unit") == "user":
+        if sampling.get("scheme") != "poisson":
+            raise ValueError(f"users are drawn by scheme poisson alone, got {sampling.get('scheme')!r}")
+        return PoissonUsers(records, float(sampling["rate"]), int(sampling["records_per_user"]))
     match sampling.get("scheme"):
         case "poisson":
             return Poisson(records, float(sampling["rate"]))

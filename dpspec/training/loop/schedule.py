@@ -10,7 +10,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec.training.gradients.clipping import Clip, Flat, clipper_of
-from dpspec.training.loop.samplers import Sampler, sampler_of
+from dpspec.training.loop.samplers import PoissonUsers, Sampler, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,17 @@ class Schedule:
     def total(self) -> int:
         """The number of steps."""
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def records_per_user(self) -> int | None:
+        """Of a user who is drawn, how many records are averaged at most, in all phases; None where records are drawn.
+
+        Raises ``ValueError`` where phases differ in it.
+        """
+        said = {phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None for phase in self.phases}
+        if len(said) != 1:
+            raise ValueError("all phases must draw users with equally many records each, or all must draw records")
+        return said.pop()
 
     @property
     def noise(self) -> str:

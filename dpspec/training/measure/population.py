@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpspec.training.gradients import users
 from dpspec.training.gradients.clipping import Clip
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import Sampler, covariance
@@ -14,10 +15,15 @@ from dpspec.training.loop.samplers import Sampler, covariance
 
 @dataclass(frozen=True)
 class Population:
-    """The clipped gradients of all real records at one model: their ``sum`` (P,), and the sum of squared norms."""
+    """The clipped gradients of all real records at one model: their ``sum`` (P,), and the sum of squared norms.
+
+    Of users, what each adds on average over the choice of their records, and the mean of its squared norm; ``within``
+    is at least the sum of the variances that this choice leaves, 0 where there is none.
+    """
 
     sum: Tensor
     squares: float
+    within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
         """The expected clipped sum of a batch, (P,): inclusion probability times ``sum`` and that of ``planted``."""
@@ -27,11 +33,12 @@ class Population:
         """The expected squared distance of a batch's clipped sum from its mean, planted records left out.
 
         With q the inclusion and c the covariance of two records' inclusions (0 for Poisson batches):
-        (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2, where planted records count in c with g = 0.
+        (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2, where planted records count in c with g = 0. Of users, whose
+        gradients G are random, q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
         """
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
-            return q * (1.0 - q) * self.squares
+            return q * (1.0 - q) * self.squares + q * q * self.within
         length = float(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
         return (q * (1.0 - q) - c) * self.squares + c * length**2
 
@@ -42,6 +49,7 @@ class Drawn:
 
     sum: Tensor
     squares: float = 0.0
+    within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
         """The sum itself, (P,); of ``planted`` records, whose draws are not known, what they add on average."""
@@ -52,8 +60,13 @@ class Drawn:
         return 0.0
 
 
-def population(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> Population:
-    """Clip the gradients of all records ``x`` (n, ...), ``y`` (n,) at ``state`` (P,), in chunks."""
+def population(
+    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
+) -> Population:
+    """Clip the gradients of all records ``x`` (n, ...), ``y`` (n,) at ``state`` (P,), in chunks; of users ``x``
+    (n, k, ...), ``y`` (n, k) the mean gradients of all choices of ``records_per_user`` of their records."""
+    if records_per_user is not None:
+        return _of_users(model, state, x, y, clip, records_per_user)
     clipped = model.clipped_sum(state, x, y, clip)
     return Population(clipped.sum, float(clipped.norms.square().sum()))
 
@@ -62,3 +75,19 @@ def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor
     """Clip the gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
     at = indices.to(x.device)
     return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
+
+
+def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, most: int) -> Population:
+    """Exact: users with equally many records have equally many choices, and all of them are made."""
+    total, squares, within = torch.zeros_like(state), 0.0, 0.0
+    counts = (y >= 0).sum(1)
+    for count in torch.unique(counts).tolist():
+        at = counts == count
+        choices = users.every_choice(count, most)
+        weights = choices.expand(int(at.sum()), *choices.shape)
+        clipped = users.clipped_sum(model, state, x[at, :count], y[at, :count], weights, clip)
+        total += clipped.sum / len(choices)
+        square = float(clipped.norms.square().sum()) / len(choices)
+        squares += square
+        within += square if len(choices) > 1 else 0.0
+    return Population(total, squares, within)

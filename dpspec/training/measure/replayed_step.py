@@ -51,7 +51,7 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     before = flat_model.flatten(job.model).detach().cpu().double()
     step = replace(
         job,
-        phases=(_everybody(Phase.of(job.phases[0])),),
+        phases=(_everybody(Phase.of(job.phases[0]), job),),
         options=_plain(job.options),
         device="cpu",
         records=job.public_records,
@@ -83,10 +83,12 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     )
 
 
-def _everybody(phase: Phase) -> Phase:
-    """One step without noise that draws every record."""
+def _everybody(phase: Phase, job: TrainingJob) -> Phase:
+    """One step without noise that draws every record, or every user with all records."""
     poisson = phase.sampling.scheme == "poisson"
     drawn: Mapping[str, str | float] = {"scheme": "poisson", "rate": 1.0} if poisson else {"scheme": "full"}
+    if phase.sampling.of_users:
+        drawn = {**drawn, "unit": "user", "records_per_user": job.y.shape[1]}
     return phase.replace(steps=1, noise_multiplier=0.0, sampling=drawn)
 
 

@@ -24,6 +24,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
+from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec.training.measure.population import Drawn, Population, drawn, population
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
@@ -174,7 +175,8 @@ class Residuals(Observer):
                 raise ValueError(f"which records step {step} drew was not told before its model was released")
             known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
         elif self.populations is None:
-            known = population(self.model, previous, self.x, self.y, phase.clip)
+            most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
+            known = population(self.model, previous, self.x, self.y, phase.clip, most)
         else:
             known = self.populations.of(self, previous, phase.clip)
         residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm

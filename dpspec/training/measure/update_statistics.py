@@ -113,7 +113,8 @@ class ResidualLog:
         squares = known.squares + (float(planted.norms.square().sum()) if self._turned else 0.0)
         without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
         self.along.append((drift, length, error))
-        self.variances.append((sigma**2, sigma**2 + rate * without * squares / clip**2))
+        sampled = rate * without * squares + rate**2 * known.within
+        self.variances.append((sigma**2, sigma**2 + sampled / clip**2))
         self.rows.append(spaced(free, self._width))
 
     def _add_squares(self, residual: Array, error: float, sigma: float) -> None:

@@ -21,7 +21,7 @@ def of_phase(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterato
     drawn = [(log.records, log.batches[number]) for log in logs if log.batches[number].steps]
     if not drawn:
         return
-    where = f"phase {number + 1}"
+    where = f"users of phase {number + 1}" if phase.sampling.of_users else f"phase {number + 1}"
     match phase.sampling.scheme:
         case "poisson":
             yield from _poisson(drawn, phase.rate(), where)

@@ -1,0 +1,332 @@
+"""Users are drawn: each is one clipped contribution, of so many records, and a user's coins touch nobody else's.
+
+Oracles: gradients by autograd, record by record and clipped in float64; all choices written out; the laws of how many
+users are drawn, and of which of their records, by the binomial law and chi-square.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable, TrainingJob
+from dpspec.training.gradients import flat_model, users
+from dpspec.training.gradients.clipping import PerLayer, Truncated
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.native import NativeTrainer, parts_of, run_batched
+from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
+from dpspec.training.measure.population import population
+from dpspec.training.measure.replayed_step import replayed_step
+from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import RunLogs
+
+BLOCK = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
+
+#: How many records each of the users has.
+COUNTS = (1, 4, 2, 3, 4, 1, 2, 4, 3, 1)
+
+
+@pytest.fixture
+def of_users(make_job: Callable[..., TrainingJob]) -> Callable[..., TrainingJob]:
+    """A job of ten users; ``sampling`` replaces options of the block."""
+
+    def make(sampling: dict[str, Any] | None = None, **changes: Any) -> TrainingJob:
+        made = make_job(**{"sampling": FrozenMap({**BLOCK, **(sampling or {})}), **changes})
+        x, y = laid_out(made.x, made.y)
+        return replace(made, x=x, y=y, expected_batch_size=3.0)
+
+    return make
+
+
+def laid_out(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    rows = np.zeros((len(COUNTS), 4, *x.shape[1:]), dtype=np.float32)
+    labels = np.full((len(COUNTS), 4), -1)
+    place = 0
+    for user, count in enumerate(COUNTS):
+        rows[user, :count], labels[user, :count] = x[place : place + count], y[place : place + count]
+        place += count
+    return rows, labels
+
+
+def gradients(job: TrainingJob, user: int) -> Tensor:
+    """(n, P) float64 of one user's records, by autograd, one after the other."""
+    model, rows = job.model, []
+    for x, y in zip(job.x[user], job.y[user], strict=True):
+        if y >= 0:
+            model.zero_grad()
+            torch.nn.functional.cross_entropy(model(torch.tensor(x)[None]), torch.tensor([y])).backward()
+            rows.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())
+    return torch.stack(rows)
+
+
+def clipped(vector: Tensor, clip_norm: float) -> Tensor:
+    return vector * min(1.0, clip_norm / float(vector.norm()))
+
+
+def choices(job: TrainingJob, user: int, most: int, clip_norm: float) -> list[Tensor]:
+    """The contribution of a user by each choice of records."""
+    rows = gradients(job, user)
+    sets = itertools.combinations(range(len(rows)), min(most, len(rows)))
+    return [clipped(rows[list(chosen)].mean(0), clip_norm) for chosen in sets]
+
+
+@pytest.mark.parametrize("clip_norm", [0.3, 100.0])
+def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, clip_norm: float) -> None:
+    job = of_users({"records_per_user": 4}, clip_norm=clip_norm)
+    parts = parts_of(job)
+    found = parts.contributions(parts.initial, torch.arange(10), clip_norm)
+    wanted = [choices(job, user, 4, clip_norm)[0] for user in range(10)]
+    torch.testing.assert_close(found.sum.double(), torch.stack(wanted).sum(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.norms, torch.stack(wanted).norm(dim=1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_of_more_records_so_many_are_averaged(of_users: Any, most: int) -> None:
+    job = of_users({"records_per_user": most}, clip_norm=0.3)
+    parts = parts_of(job)
+    every = choices(job, 1, most, 0.3)
+    seen = set()
+    for _ in range(60):
+        found = parts.contributions(parts.initial, torch.tensor([1]), 0.3).sum.double()
+        near = [float((found - one).norm()) for one in every]
+        assert min(near) < 1e-5
+        seen.add(int(np.argmin(near)))
+    assert len(seen) == len(every)  # that one of six is never seen has probability 6 (5/6)^60, one in 10,000
+
+
+@pytest.mark.parametrize(("count", "most"), [(4, 1), (4, 2), (5, 3), (3, 2)])
+def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, most: int) -> None:
+    """chi-square at 1e-4 of 6000 pairs of users, of each one's choices and of both together."""
+    there = torch.arange(5).expand(6000, 2, 5) < count
+    weights = users.one_choice(there.reshape(-1, 5), most, torch.Generator().manual_seed(count))[:, 0]
+    sets = [tuple(row.nonzero().flatten().tolist()) for row in weights]
+    ways = sorted(itertools.combinations(range(count), most))
+    alone, both = Counter(sets), Counter(zip(sets[::2], sets[1::2], strict=True))
+    assert stats.chisquare([alone[way] for way in ways]).pvalue > 1e-4
+    assert stats.chisquare([both[pair] for pair in itertools.product(ways, ways)]).pvalue > 1e-4
+    assert sum(alone[way] for way in ways) == 12000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6), st.integers(0, 2**20))
+def test_weights_are_of_so_many_records_that_are_there(counts: list[int], most: int, seed: int) -> None:
+    there = torch.arange(5) < torch.tensor(counts)[:, None]
+    weights = users.one_choice(there, most, torch.Generator().manual_seed(seed))[:, 0]
+    assert not bool(weights[~there].any())
+    for count, row in zip(counts, weights, strict=True):
+        size = min(most, count)
+        assert sorted(row[row > 0].tolist()) == pytest.approx([1.0 / size] * size)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
+def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
+    user: int, most: int, clip_norm: float, broken: bool, seed: int
+) -> None:
+    """On explicit neighbours: the sum with a user, whose records are extreme, and without; nobody else's part moves."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(25, 6)).astype(np.float32)
+    job = replace(
+        _plain_job(), phases=(_phase(clip_norm, most),), **dict(zip("xy", laid_out(x, x[:, 0] > 0), strict=True))
+    )
+    job.x[user] *= 1e4
+    if broken:
+        job.x[user, 0] = np.inf
+    kept = [other for other in range(10) if other != user]
+    without = replace(job, x=job.x[kept], y=job.y[kept])
+    clips = [clip_norm, PerLayer(clip_norm), Truncated(clip_norm, 0.1 * clip_norm)]
+    for clip in clips:
+        # The user stands last in the batch, so that all others throw the same coins as without.
+        here, there = parts_of(job), parts_of(without)
+        full = here.contributions(here.initial, torch.tensor([*kept, user]), clip)
+        less = there.contributions(there.initial, torch.arange(9), clip)
+        apart = float((full.sum.double() - less.sum.double()).norm())
+        assert apart <= clip_norm * (1.0 + 1e-5) + 1e-5
+        assert bool((full.norms <= clip_norm * (1 + 1e-9)).all())
+        assert torch.equal(full.norms[:9], less.norms)
+
+
+def _phase(clip_norm: float, most: int) -> FrozenMap:
+    block = FrozenMap({**BLOCK, "records_per_user": most})
+    return FrozenMap({"steps": 1, "noise_multiplier": 1.0, "clip_norm": clip_norm, "sampling": block})
+
+
+def _plain_job() -> TrainingJob:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    return TrainingJob(
+        x=np.zeros((1, 1, 6)),
+        y=np.zeros((1, 1), dtype=np.int64),
+        model=model,
+        phases=(),
+        options=FrozenMap({"learning_rate": 0.5, "reduction": "sum"}),
+        expected_batch_size=1.0,
+        device="cpu",
+        seed=3,
+    )
+
+
+def test_a_record_that_is_not_finite_takes_its_choices_with_it(of_users: Any) -> None:
+    job = of_users({"records_per_user": 1}, clip_norm=0.3)
+    job.x[1, 2] = np.nan
+    parts = parts_of(job)
+    norms = [float(parts.contributions(parts.initial, torch.tensor([1]), 0.3).norms[0]) for _ in range(60)]
+    assert all(np.isfinite(norms))
+    assert 0 < norms.count(0.0) < 60  # one in four is expected
+
+
+def test_users_are_drawn_by_their_own_coins() -> None:
+    """The number of users per batch is Binomial(users, rate): chi-square at 1e-4 over 3000 batches."""
+    sampler, source = sampler_of(BLOCK, 10), torch.Generator().manual_seed(1)
+    assert sampler == PoissonUsers(10, 0.3, 2)
+    sizes = Counter(len(sampler.draw(source)) for _ in range(3000))
+    law = stats.binom(10, 0.3)
+    cells = [*range(7)]
+    seen = [*(sizes[n] for n in cells), sum(count for n, count in sizes.items() if n > 6)]
+    assert stats.chisquare(seen, [*(3000 * law.pmf(n) for n in cells), 3000 * law.sf(6)]).pvalue > 1e-4
+    # The same coins as records of that number, so that nothing else is tested of one than of the other.
+    plain, again = Poisson(10, 0.3), torch.Generator().manual_seed(1)
+    drawn = sampler.draw(torch.Generator().manual_seed(1)).tolist()
+    assert plain.draw(again).tolist() == drawn
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) -> None:
+    job = of_users(clip_norm=0.2)
+    model = FlatModel(job.model)
+    x, y = torch.tensor(job.x), torch.tensor(job.y)
+    known = population(model, model.initial(), x, y, 0.2, most)
+    each = [torch.stack(choices(job, user, most, 0.2)) for user in range(10)]
+    mean = torch.stack([one.mean(0) for one in each])
+    squares = [float(one.square().sum(1).mean()) for one in each]
+    torch.testing.assert_close(known.sum.double(), mean.sum(0), rtol=1e-5, atol=1e-6)
+    assert known.squares == pytest.approx(sum(squares), rel=1e-5)
+    # Of a batch: q E|G|^2 - q^2 |E G|^2 for each; what is stated is no less, and no more where nothing is chosen.
+    q, sampler = 0.3, PoissonUsers(10, 0.3, most)
+    exact = sum(q * square - q * q * float(m.square().sum()) for square, m in zip(squares, mean, strict=True))
+    assert known.spread(sampler) >= exact * (1 - 1e-5)
+    if most == 4:
+        assert known.spread(sampler) == pytest.approx(exact, rel=1e-5)
+    torch.testing.assert_close(known.mean(sampler), q * known.sum)
+
+
+def test_a_run_of_users_is_its_steps(of_users: Any) -> None:
+    """With everybody drawn, all records and no noise: full-batch descent on mean gradients, clipped user by user."""
+    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, clip_norm=0.3, steps=3)
+    own = replace(job, model=_copied(job))
+    for _ in range(3):
+        total = sum(choices(own, user, 4, 0.3)[0] for user in range(10))
+        flat_model.load(own.model, (flat_model.flatten(own.model).double() - 0.5 / 3.0 * total).float())
+    NativeTrainer().train(job)
+    torch.testing.assert_close(flat_model.flatten(job.model), flat_model.flatten(own.model), rtol=1e-4, atol=1e-5)
+
+
+def _copied(job: TrainingJob) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(job.model)
+
+
+class _Stopped(Observer):
+    """Stops a run after some steps."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def released(self, step: int, state: Tensor) -> None:
+        self.seen = step
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Any) -> None:
+        pass
+
+
+def test_a_killed_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) -> None:
+    whole = of_users(steps=12)
+    NativeTrainer().train(whole)
+    where = Resumable(folder=tmp_path / "state", steps=1)
+    watch = _Stopped()
+    killed = of_users(steps=12)
+    killed = replace(killed, resumable=where, observers=(watch,), cancelled=lambda: watch.seen >= 5)
+    with pytest.raises(Cancelled):
+        NativeTrainer().train(killed)
+    seen: list[int] = []
+    resumed = replace(of_users(steps=12), resumable=where, observers=(_Stopped(),))
+    resumed = replace(resumed, progress=lambda step, total: seen.append(step))
+    NativeTrainer().train(resumed)
+    assert seen[0] == 6
+    assert torch.equal(flat_model.flatten(resumed.model), flat_model.flatten(whole.model))
+
+
+def test_runs_of_users_are_trained_in_turn(of_users: Any) -> None:
+    jobs = [of_users(seed=1), of_users(seed=2)]
+    NativeTrainer().train_many(jobs)
+    alone = of_users(seed=2)
+    NativeTrainer().train(alone)
+    assert torch.equal(flat_model.flatten(jobs[1].model), flat_model.flatten(alone.model))
+    with pytest.raises(ValueError, match="in turn"):
+        run_batched(jobs)
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ({**BLOCK, "scheme": "fixed", "batch_size": 2}, "scheme poisson alone"),
+        ({**BLOCK, "records_per_user": 0}, "records_per_user must be at least 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(block: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        sampler_of(block, 10)
+
+
+def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:
+    with pytest.raises(ValueError, match="its phases draw records"):
+        parts_of(replace(of_users(), phases=make_job().phases))
+    with pytest.raises(ValueError, match="users must be"):
+        parts_of(make_job(sampling=FrozenMap(BLOCK)))
+    job = of_users()
+    with pytest.raises(ValueError, match="all phases must draw users"):
+        parts_of(replace(job, phases=(*job.phases, *make_job().phases)))
+    empty = of_users()
+    empty.y[3] = -1
+    with pytest.raises(ValueError, match="every user needs a record"):
+        parts_of(empty)
+
+
+def test_logs_count_users(of_users: Any) -> None:
+    logs = RunLogs(of_users(steps=6))
+    NativeTrainer().train(replace(of_users(steps=6), observers=logs.observers))
+    assert len(logs.sampling.inclusions) == 10
+    assert logs.sampling.sizes == logs.norms.counts
+
+
+def test_watchers_expect_what_users_add(of_users: Any) -> None:
+    """Without noise what is left of a step with everybody is nothing, where no record is chosen."""
+    job = of_users({"rate": 1.0, "records_per_user": 4}, noise_multiplier=0.0, steps=3)
+    watcher = Residuals(job)
+    NativeTrainer().train(replace(job, observers=(watcher,)))
+    assert float(watcher.squares.sqrt().max()) < 1e-4
+
+
+def test_one_step_on_users_adds_up(of_users: Any) -> None:
+    found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
+    assert found is not None
+    assert found.records == 10
+    assert found.random <= found.rounding
+    assert found.apart < 1e-4
