@@ -85,12 +85,12 @@ class RecordsAudit(dps.Audit):
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
-        trained = 1.0 + 1.0 / runs if many else 2.0
+        trained = 1.0 + 1.0 / runs if many else 2.0 + attack.trains
         gradients = trained * facts.records + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
         return dps.Plan(
             chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),
-            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps),
+            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps * (1 + attack.trains)),
             memory_bytes=kit.training_bytes(facts),
             power=power(spec, facts.records),
             checks=foresee(spec, facts),
