@@ -4,8 +4,8 @@
 
 Of T steps with noise sigma the final model has the sum. Let canary j add I_jt u_jt, |u_jt| = 1, in step t, I_jt being
 whether it was drawn. Noise has the variance T sigma^2 along every direction, whatever the u_jt are, so that all there
-is to see of a canary is the length of sum_t I_jt u_jt: T where the direction stays and the canary is always drawn, sqrt(T)
-where they are orthogonal. By the triangle inequality no choice of directions is longer than one that stays.
+is to see of a canary is the length of sum_t I_jt u_jt: T where the direction stays and the canary is always drawn,
+sqrt(T) where they are orthogonal. By the triangle inequality no choice of directions is longer than one that stays.
 
 Here a canary has a space of its own, so that others are not in the way: that is more than fresh directions of many
 canaries have in a model. It is scored by the exact log-likelihood ratio of all that is seen of it, and by that of an
