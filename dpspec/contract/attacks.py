@@ -88,6 +88,8 @@ class Score:
     learns: whether it learns from half of the canaries: it is told their coins, and they are not guessed.
     gradients: whether it takes gradients of all canaries at once, and the model's movement for a sum of such: refused
         with optimizers whose updates cannot be undone, and where the gradients do not fit into memory.
+    models: how many models it trains for itself, as the job declares, to score one run: what a plan takes them to cost.
+        Refused with many runs if it is not 0, as all of these plant the same record.
     trial_revision, revision_only: as for :class:`~dpspec.contract.Mechanism`.
     """
 
@@ -96,6 +98,7 @@ class Score:
     score: str
     learns: bool = False
     gradients: bool = False
+    models: int = 0
     trial_revision: int = 1
     revision_only: bool = False
 

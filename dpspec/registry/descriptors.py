@@ -225,6 +225,8 @@ def _score(s: Score) -> Iterator[str]:
     yield from _reference(s.score, "score")
     yield from _flag(s, "learns")
     yield from _flag(s, "gradients")
+    if isinstance(s.models, bool) or not isinstance(s.models, int) or s.models < 0:
+        yield f"models must be a whole number of at least 0, got {s.models!r}"
 
 
 def _flag(provider: Any, field: str) -> Iterator[str]:

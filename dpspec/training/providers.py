@@ -186,6 +186,9 @@ CANARIES = (
     ),
 )
 
+#: How many models the score ``shadow`` trains, an even number.
+SHADOWS = 32
+
 SCORES = (
     Score(
         kind="loss-difference",
@@ -208,5 +211,11 @@ SCORES = (
         summary="How likely the weights are if training came straight from the first model and it was planted",
         score="dpspec.training.measure.final_scores:path",
         gradients=True,
+    ),
+    Score(
+        kind="shadow",
+        summary="How small the loss of a planted record is, against models trained alike with coins of their own",
+        score="dpspec.training.measure.final_scores:shadow",
+        models=SHADOWS,
     ),
 )

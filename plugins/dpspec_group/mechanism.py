@@ -85,7 +85,7 @@ class RecordsAudit(dps.Audit):
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
-        trained = 1.0 + 1.0 / runs if many else 2.0
+        trained = 1.0 + 1.0 / runs if many else 2.0 + attack.trains
         records = float(facts.records)
         if attack.others_drawn:  # each batch is differentiated once more, and nobody else
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
@@ -94,7 +94,7 @@ class RecordsAudit(dps.Audit):
         steps = runs * spec.steps
         return dps.Plan(
             chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),
-            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps),
+            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps * (1 + attack.trains)),
             memory_bytes=kit.training_bytes(facts),
             power=power(spec, facts.records),
             checks=foresee(spec, facts),

@@ -166,6 +166,11 @@ class Attack(kit.Options):
         return self.by_final_model and self.scoring is not None and self.scoring.gradients
 
     @property
+    def trains(self) -> int:
+        """How many models the score trains for itself, for each run."""
+        return self.scoring.models if self.by_final_model and self.scoring is not None else 0
+
+    @property
     def by_final_model(self) -> bool:
         """Whether planted records are scored by the final model."""
         return self.space == "input" and not self.white_box

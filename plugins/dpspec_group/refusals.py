@@ -247,6 +247,13 @@ def _options(
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
+    if attack.trains and attack.method == "many-run":
+        yield kit.unsupported(
+            f"{attack.score} trains {attack.trains} models for each run to learn how records differ, and many runs "
+            "plant the same record, whose scores are compared with each other",
+            ("audit", "score"),
+            "with many-run write score: loss or loss-difference",
+        )
 
 
 def _many_runs(runs: int, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:

@@ -135,6 +135,8 @@ def _needs(provider: Canary | Score) -> Iterator[str]:
             yield "It learns from half of the canaries, whose coins it is told; those are not guessed."
         if provider.gradients:
             yield "It needs an optimizer whose updates can be undone, and room for the gradients of all canaries."
+        if provider.models:
+            yield f"It trains {provider.models} models of its own for each run, and is for one run, not many."
         return
     if provider.space == "gradient":
         yield "Space gradient: it needs a backend that plants gradients (capability gradient-canaries)."

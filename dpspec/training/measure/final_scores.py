@@ -6,11 +6,15 @@ the more likely the record was planted. Tests rest on the coins alone: a score t
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpspec.contract.attacks import Observed
+from dpspec.stats.attacks.scores import shadow_z
+from dpspec.training.providers import SHADOWS
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -69,3 +73,43 @@ def path(observed: Observed) -> Array:
     scored = PathScores(observed.job, observed.canaries, observed.copies, observed.planted)
     found: Array = scored(torch.tensor(observed.first), torch.tensor(observed.last)).cpu().numpy()
     return found
+
+
+def shadow(observed: Observed) -> Array:
+    """How far the log-odds by the last model lie above those of models that the adversary trained, in their deviations.
+
+    It trains ``SHADOWS`` of them as the job declares, from the first model, with coins of its own for all canaries: two
+    by two, what one has planted the other has not, so that each canary is in half of them. So it knows what a record's
+    log-odds are for other reasons, midway between planted and not (after Carlini et al. 2022, with one deviation for
+    all). The seeds are the same for every run and have nothing to do with a run's own; the loop is the native one.
+    """
+    scores: Array = shadow_z(observed.after, shadow_log_odds(observed, SHADOWS)[0], common_std=True)
+    return scores
+
+
+def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
+    """The canaries' log-odds by so many trained models, 0 where one gives no number, and the coins: (models, m) each.
+
+    ``models`` is even.
+    """
+    import torch
+
+    from dpspec.training.canaries import plant
+    from dpspec.training.gradients import flat_model
+    from dpspec.training.loop.native import NativeTrainer
+    from dpspec.training.measure.observers import margins
+    from dpspec.training.seeds import derive
+
+    job, first = observed.job, torch.tensor(observed.first)
+    half = np.random.default_rng(derive(0, "shadow coins")).integers(0, 2, (models // 2, len(observed.copies)))
+    coins = np.concatenate([half, 1 - half])
+    rows = np.zeros(coins.shape)
+    for place, tossed in enumerate(coins):
+        model = copy.deepcopy(job.model)
+        flat_model.load(model, first)
+        planted = plant(job.x, job.y, observed.canaries, observed.copies, tossed)
+        NativeTrainer().train(
+            replace(job, x=planted.x, y=planted.y, model=model, seed=derive(place, "shadow run"), observers=())
+        )
+        rows[place] = margins(model, flat_model.flatten(model), observed.canaries, device=job.device)
+    return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), coins
