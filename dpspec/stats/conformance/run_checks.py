@@ -72,9 +72,10 @@ def of_runs(
 
 def _all(phases: Sequence[Phase], runs: Sequence[RunEvidence], privacy: Privacy) -> Iterator[Check]:
     yield from _counted(phases, runs)
+    dependent = all(phase.get("sampling", {}).get("scheme") == "shuffled" for phase in phases if not phase.noiseless)
     for found in (
         noise_checks.noise_scale([run.noise for run in runs if run.noise is not None]),
-        noise_checks.residuals([run.measured for run in runs if run.measured is not None]),
+        noise_checks.residuals([run.measured for run in runs if run.measured is not None], dependent=dependent),
         canary_contributions.checks([run.signal for run in runs if run.signal is not None]),
     ):
         yield from (replace(check, privacy=privacy) for check in found)
