@@ -199,15 +199,16 @@ def covariance(sampler: Sampler) -> float:
     return 0.0
 
 
-def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The mean and the variance of the number of steps, of those ``looked`` at (steps,) bool, that draw one record.
+def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Two vectors that add up to the mean and to the variance of the number of steps that draw one record, of those
+    ``looked`` at (steps,) bool.
 
     In shuffled batches it is drawn once an epoch at most, in a batch of b of N records with the chance b / N: of an
     epoch of which batches with P of all records are looked at, P and P (1 - P).
     """
     if not isinstance(sampler, Shuffled):
         rates = np.full(int(looked.sum()), sampler.inclusion)
-        return float(rates.sum()), float((rates * (1.0 - rates)).sum())
+        return rates, rates * (1.0 - rates)
     batches = -(-sampler.records // sampler.batch_size)
     shares = np.full(batches, sampler.batch_size / sampler.records)
     shares[-1] = 1.0 - shares[:-1].sum()
@@ -215,7 +216,7 @@ def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[float,
     seen = np.zeros(epochs * batches)
     seen[: len(looked)] = looked
     of_epoch = (seen.reshape(epochs, batches) * shares).sum(axis=1).clip(0.0, 1.0)
-    return float(of_epoch.sum()), float((of_epoch * (1.0 - of_epoch)).sum())
+    return of_epoch, of_epoch * (1.0 - of_epoch)
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:

@@ -217,16 +217,15 @@ def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins:
             some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
             moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
     looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
-    at, draws, inclusion = 0, 0.0, 0.0
-    for phase in schedule.phases:
-        mean, variance = drawn_shares(phase.sampler, measured[at : at + phase.steps].numpy())
-        at, draws, inclusion = at + phase.steps, draws + mean, inclusion + variance
+    ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
+    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
+    means, variances = zip(*(drawn_shares(phase.sampler, part) for phase, part in parts), strict=True)
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
-        draws=along * draws,
+        draws=along * float(np.concatenate(means).sum()),
         moments=tuple(moments),
         outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
-        inclusion=along**2 * inclusion,
+        inclusion=along**2 * float(np.concatenate(variances).sum()),
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.borne).sum()),
         luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),

@@ -6,9 +6,8 @@ with the sizes right that is to say that each is drawn once. Given all earlier e
 of its size, so that what it has in common with one of their batches is hypergeometric (``joint.closest``). Batches of
 one epoch have nothing in common, and are not compared.
 
-What is not looked at: whether an order follows from those before in another way, as the reverse of one does (its
-batches are then those of before, and seen), or a shift by half a batch (its batches have halves of them, and are seen
-where a half is too much).
+What is not seen: an order that follows from those before in a way that leaves its batches no more alike than chance does,
+and one that returns after more than four epochs.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class EpochLog:
         self._place[members] = self._step
         self._step += 1
         if self._step == self._batches:
-            self._earlier.append(self._place)
+            self._earlier.append(self._with_sizes(self._place))
             self._begin()
 
     def sums(self) -> TogetherSums:
@@ -89,10 +88,14 @@ class EpochLog:
     def _begin(self) -> None:
         self._place, self._step = np.full(self._records, -1, dtype=np.int64), 0
 
-    def _compare(self, members: Array, earlier: Array, back: int) -> None:
+    def _with_sizes(self, place: Array) -> tuple[Array, Array]:
+        """An epoch's batch of each record, -1 for none, and how many records each batch held."""
+        return place, np.bincount(place + 1, minlength=self._batches + 1)[1:]
+
+    def _compare(self, members: Array, earlier: tuple[Array, Array], back: int) -> None:
         """With each batch of an epoch so many before: the most in common, and for each size of the earlier ones."""
-        held = np.bincount(earlier + 1, minlength=self._batches + 1)[1:]
-        common = np.bincount(earlier[members] + 1, minlength=self._batches + 1)[1:]
+        place, held = earlier
+        common = np.bincount(place[members] + 1, minlength=self._batches + 1)[1:]
         there = (held > 0) & (held < self._records)
         self.pairs += int(there.sum())
         for size in np.unique(held[there]).tolist():
@@ -112,7 +115,7 @@ class EpochLog:
         """All of it, as arrays."""
         return {
             "place": self._place.copy(),
-            "earlier": np.array(self._earlier, dtype=np.int64).reshape(-1, self._records),
+            "earlier": np.array([place for place, _ in self._earlier], dtype=np.int64).reshape(-1, self._records),
             "counts": np.array([self._step, self.early, self.pairs], dtype=np.int64),
             "closest": np.array(astuple(self.closest) if self.closest else (), dtype=np.int64),
         }
@@ -120,7 +123,8 @@ class EpochLog:
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from there; an empty memory begins anew."""
         self._begin()
-        self._earlier: deque[Array] = deque(state.get("earlier", ()), maxlen=_REMEMBERED)
+        kept = (self._with_sizes(place) for place in state.get("earlier", ()))
+        self._earlier: deque[tuple[Array, Array]] = deque(kept, maxlen=_REMEMBERED)
         self.early, self.pairs, self.closest = 0, 0, None
         if state:
             found = [int(n) for n in state["closest"]]
