@@ -6,8 +6,8 @@ with the sizes right that is to say that each is drawn once. Given all earlier e
 of its size, so that what it has in common with one of their batches is hypergeometric (``joint.closest``). Batches of
 one epoch have nothing in common, and are not compared.
 
-What is not seen: an order that follows from those before in a way that leaves its batches no more alike than chance does,
-and one that returns after more than four epochs.
+What is not seen: an order that follows from those before in a way that leaves its batches no more alike than chance
+does, and one that returns after more than four epochs.
 """
 
 from __future__ import annotations
