@@ -85,6 +85,7 @@ class Score:
     """A way to score planted records by a final model, for ``audit.score`` to name; the higher, the likelier planted.
 
     score: names a function ``(observed) -> scores`` (m,), real numbers (:class:`Observed`).
+    schema: the score's own keys, which a spec writes in ``audit.scoring``; without any there is no such block.
     learns: whether it learns from half of the canaries: it is told their coins, and they are not guessed.
     gradients: whether it takes gradients of all canaries at once, and the model's movement for a sum of such: refused
         with optimizers whose updates cannot be undone, and where the gradients do not fit into memory.
@@ -96,6 +97,7 @@ class Score:
     kind: str
     summary: str
     score: str
+    schema: Schema = field(default_factory=_nothing)
     learns: bool = False
     gradients: bool = False
     models: int = 0
@@ -164,6 +166,7 @@ class Observed:
         without noise. many: whether scores of many runs are compared, on a grid of 1/64 from -12 to 12.
     planted: how many records are planted on average.
     job: the run as declared, on the real records alone: its seed, its observers and its trained model are not there.
+    options: the score's own keys.
     """
 
     canaries: Records
@@ -178,6 +181,7 @@ class Observed:
     many: bool
     planted: int
     job: TrainingJob
+    options: FrozenMap = FrozenMap()  # noqa: RUF009 - it is frozen
 
 
 class Attacker(Protocol):

@@ -36,7 +36,7 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
     "full": SchemeOptions(says="every record, every step"),
     "shuffled": SchemeOptions(
         says="every epoch takes all records in a new random order, batch_size at a time, its last batch being what is "
-        "left; without amplification, and for adjacency zero-out alone",
+        "left; bounded without amplification, for adjacency zero-out alone",
         takes=("batch_size",),
     ),
 }

@@ -125,16 +125,19 @@ def _audit(provider: Mechanism, catalog: Catalog) -> Plain:
         planted = {**planted, "properties": {**planted["properties"], **_own_keys(canaries), "kind": kind}}
         schema = {**schema, "properties": {**schema["properties"], "canary": planted}}
     if scores:
-        score = _offered(schema["properties"]["score"], scores)
-        schema = {**schema, "properties": {**schema["properties"], "score": score}}
+        chosen = {"score": _offered(schema["properties"]["score"], scores)}
+        if own := _own_keys(scores):
+            chosen["scoring"] = blocks.scoring({"type": "object", "properties": own, "additionalProperties": False})
+        schema = {**schema, "properties": {**schema["properties"], **chosen}}
     return schema
 
 
-def _own_keys(canaries: dict[str, Json]) -> Plain:
-    """The keys of all kinds; of one that kinds describe otherwise, nothing but that it exists is demanded."""
+def _own_keys(providers: dict[str, Json]) -> Plain:
+    """The keys of all kinds of canaries, or of all scores; of one that they describe otherwise, nothing but that it
+    exists is demanded."""
     found: Plain = {}
-    for canary in canaries.values():
-        for key, schema in thaw(canary.schema).get("properties", {}).items():
+    for provider in providers.values():
+        for key, schema in thaw(provider.schema).get("properties", {}).items():
             same = found.get(key, schema) == schema
             found[key] = schema if same else {"description": schema.get("description", "")}
     return found

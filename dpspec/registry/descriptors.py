@@ -91,6 +91,7 @@ CORE_KEYS: dict[str, frozenset[str]] = {
     "model": frozenset({"kind", "initial"}),
     "training": frozenset({"backend"}),
     "canary": frozenset({"space", "kind", "count", "spread", "every"}),
+    "score": frozenset(),
 }
 
 
@@ -223,6 +224,7 @@ def _canary(c: Canary) -> Iterator[str]:
 
 def _score(s: Score) -> Iterator[str]:
     yield from _reference(s.score, "score")
+    yield from _fragment(s.schema, "schema", "score")
     yield from _flag(s, "learns")
     yield from _flag(s, "gradients")
     if isinstance(s.models, bool) or not isinstance(s.models, int) or s.models < 0:
@@ -239,7 +241,7 @@ def fragments(provider: Any) -> dict[str, Any]:
     if isinstance(provider, Mechanism):
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
-    return {} if isinstance(provider, Reporter | Executor | Score) else {"schema": provider.schema}
+    return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
 
 
 def all_flaws(provider: Any) -> list[Flaw]:

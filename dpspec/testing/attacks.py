@@ -97,9 +97,10 @@ class CanarySuite(ProviderSuite):
 
 
 class ScoreSuite(ProviderSuite):
-    """Subclass it and set ``kind``."""
+    """Subclass it and set ``kind``; ``options`` are keys of its own."""
 
     family: ClassVar[str] = "score"
+    options: ClassVar[Mapping[str, Json]] = {}
     count: ClassVar[int] = 40
 
     @classmethod
@@ -149,6 +150,7 @@ class ScoreSuite(ProviderSuite):
             many=False,
             planted=cls.count // 2,
             job=job,
+            options=filled(cls.provider().schema, cls.options),
         )
 
     def test_it_gives_a_number_for_every_canary(self) -> None:

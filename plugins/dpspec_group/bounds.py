@@ -8,6 +8,7 @@ them. The bound grows as n falls: it says nothing of smaller data sets. Truncate
 the smaller data set has at most as many records as are declared, so for the declared data and its neighbours; in larger
 ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
 those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
+Where records come or go no theorem covers shuffled batches: what bounds them is infinite, and its method says why.
 
 *Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
@@ -49,6 +50,10 @@ PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for 
 _USUAL_DELTA = 1e-5
 
 
+#: The source of what no theorem says.
+_UNKNOWN = "nothing is known"
+
+
 def group_sizes(spec: dps.Spec) -> list[int]:
     """Every group size that the threat model or a claim names, in order."""
     return sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
@@ -66,17 +71,20 @@ class Curves:
 
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
-    """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile."""
+    """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile;
+    from 0 to infinity where no theorem says anything."""
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
-    sizes = group_sizes(spec)
+    sizes, nothing = group_sizes(spec), theory.uncovered(phases, adjacencies(spec))
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
         deltas = sorted({*kit.claimed_deltas(spec, size, default=None), *CURVE_DELTAS, *PROFILE_DELTAS})
         by_direction: dict[str, dict[float, Interval]] = {
-            direction: dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
+            direction: dict.fromkeys(deltas, _anything(nothing))
+            if nothing
+            else dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
             for direction in directions
         }
         if len(by_direction) == 2:
@@ -92,14 +100,16 @@ def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
     records: how many the declared data holds.
     """
+    nothing = theory.uncovered(spec.phases, adjacencies(spec))
     for size, by_direction in curves.intervals.items():
         claimed = kit.claimed_deltas(spec, size, default=None)
         for direction, curve in by_direction.items():
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
                     for adjacency in adjacencies(spec):
-                        for scope in scopes(spec, size, records, direction):
-                            yield _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
+                        for scope in _anywhere(direction) if nothing else scopes(spec, size, records, direction):
+                            finding = _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
+                            yield replace(finding, source=_UNKNOWN) if nothing else finding
 
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
@@ -121,10 +131,11 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
     """What is proved of the mu, rates and advantages that claims name, in each scope that it holds in: upper bounds,
-    and lower ones where the worst case is attained. Nothing where a phase has no noise."""
+    and lower ones where the worst case is attained. Nothing where a phase has no noise, and infinite where no theorem
+    says anything."""
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in spec.phases):
         return
-    least = attaining_records(spec)
+    least, nothing = attaining_records(spec), theory.uncovered(spec.phases, adjacencies(spec))
     asked: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
         about = (claim.group_size, claim.direction, claim.adjacency)
@@ -132,7 +143,9 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
     for quantity, size, direction, adjacency, fpr in sorted(asked):
         method = ""
         at: dict[str, dps.Json] = {"group_size": size}
-        if quantity == "mu":
+        if nothing:
+            interval, at = _anything(nothing), at if quantity in ("mu", "advantage") else {"fpr": fpr, **at}
+        elif quantity == "mu":
             interval = theory.mu_interval(spec.phases, size, records, curves.intervals[size][direction])
             method = _given_away(spec, size, interval.upper, curves, direction)
         elif quantity == "advantage":
@@ -145,14 +158,14 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
                 interval,
                 at=at,
                 scope=replace(scope, adjacency=adjacency),
-                source=theory.MU_SOURCE if quantity == "mu" else theory.source_of(spec.phases),
+                source=_UNKNOWN if nothing else theory.MU_SOURCE if quantity == "mu" else theory.source_of(spec.phases),
                 assumptions=kit.ASSUMPTIONS,
                 method=method,
             )
-            for scope in scopes(spec, size, records, direction)
+            for scope in (_anywhere(direction) if nothing else scopes(spec, size, records, direction))
         ]
         yield from uppers
-        if least is not None:
+        if least is not None and not nothing:
             upper = replace(uppers[0], scope=attained_scope(spec.phases, size, records, uppers[0].scope))
             lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
             if lower is not None:
@@ -160,9 +173,9 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
-    """What dominates the whole run, for the claim's groups; None where a phase has no noise."""
+    """What dominates the whole run, for the claim's groups; None where a phase has no noise, or no theorem says it."""
     phases, size = spec.phases, claim.group_size
-    if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
+    if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
     return dps.audit.Dominating(
         phases=tuple(theory.composed(phase, size, records) for phase in phases),
@@ -260,6 +273,16 @@ def _fewest(phases: Sequence[dps.Phase], size: int, records: int) -> int:
     if theory.shuffles(phases):
         return records
     return max(records - size, 0) if any(phase.sampling.scheme == "fixed" for phase in phases) else 0
+
+
+def _anywhere(direction: str) -> list[dps.Scope]:
+    """All data sets: where no theorem says anything, infinity holds."""
+    return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
+
+
+def _anything(why: str) -> Interval:
+    """What is known of a quantity of which no theorem says anything."""
+    return Interval(0.0, math.inf).by(why)
 
 
 def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interval, scope: dps.Scope) -> dps.Finding:

@@ -137,7 +137,7 @@ def one_run_outcomes(
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
     present = records + max(attack.share, canaries) * sum(attack.sizes)  # planted ones fill truncated batches as well
-    said = f"{method}, {of_curve[0]} guesses{theory.noise_ruled_out(spec.phases, size, present, mu)}"
+    said = f"{method}, {of_curve[0]} guesses{_ruled_out(spec, size, present, mu)}"
     yield _mu(mu, size, evidence.scope, said, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
@@ -172,10 +172,17 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     said = (
         f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
         f"{guesses.low + guesses.high} guesses{told if mu > 0.0 else ''}"
-        f"{theory.noise_ruled_out(spec.phases, size, records + sum(attack.sizes), mu)}"
+        f"{_ruled_out(spec, size, records + sum(attack.sizes), mu)}"
     )
     rests = (kit.COINS, _RUNS)
     yield _mu(mu, size, attack.scope(spec, records), said, order_statistics.SOURCE, rests, spec.audit.confidence)
+
+
+def _ruled_out(spec: dps.Spec, size: int, records: int, mu: float) -> str:
+    """The noise that is ruled out, in words; nothing where no theorem says what noise does."""
+    if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        return ""
+    return theory.noise_ruled_out(spec.phases, size, records, mu)
 
 
 def _mu(

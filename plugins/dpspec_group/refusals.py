@@ -44,7 +44,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """Members that are put to nothing are covered where batches are Poisson, full or shuffled, and nothing is attacked;
-    shuffled ones for those alone."""
+    shuffled ones for those alone. Whose records come or go may be attacked, whatever covers them."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
     if spec.audit is None and schemes <= {"poisson", "full"} and _named(spec) <= {"add-remove", "zero-out"}:
         return
@@ -114,11 +114,17 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from kit.other_scheme(
             spec,
             i,
-            (*_SCHEMES, "shuffled") if _zeroed(spec) else _SCHEMES,
+            (*_SCHEMES, "shuffled") if _zeroed(spec) or spec.audit is not None else _SCHEMES,
             f"no theorem here covers {{batches}}{why}",
             "train with poisson or fixed sampling; the bound for one does not hold for the other. Of shuffled batches "
-            "adjacency: zero-out, without audit, has a bound that is not amplified",
+            "adjacency: zero-out, without audit, has a bound that is not amplified; with an audit block they are "
+            "attacked, so that claims can be refuted and none is proved",
         )
+        if sampling.scheme == "shuffled" and (sampling.batch_size or 0) > facts.records:
+            yield kit.bad_value(
+                f"batch_size {sampling.batch_size} is more than the {facts.records} records",
+                dps.in_phase(spec, i, "sampling", "batch_size"),
+            )
         if (
             sampling.scheme == "fixed"
             and sampling.batch_size is not None

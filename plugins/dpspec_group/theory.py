@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson, round_up
 from dpspec.contract import Phase
@@ -118,6 +118,17 @@ def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
 def shuffles(phases: Sequence[Phase]) -> bool:
     """Whether some phase has shuffled batches, of which nothing is known from below."""
     return any(phase.sampling.scheme == "shuffled" for phase in phases)
+
+
+def uncovered(phases: Sequence[Phase], adjacencies: Collection[str]) -> str:
+    """Why nothing bounds these phases between such neighbours, in words; empty where something does.
+
+    One record more moves all that come after it in the order of an epoch: every batch can change by two records, and
+    their number by one. The Gaussian release for each epoch is of neighbours that share their orders.
+    """
+    if shuffles(phases) and "add-remove" in adjacencies:
+        return "no theorem covers shuffled batches of records that come or go: all of an epoch's batches change"
+    return ""
 
 
 def ask(

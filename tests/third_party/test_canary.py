@@ -41,7 +41,11 @@ audit:
   method: one-run
   canary: {space: input, kind: upside-down, share: 0.8, count: 60}
   score: around
+  scoring: {points: 16}
+  seed: 3
 """
+
+SCORED = "score: around\n  scoring: {points: 16}"
 
 Execute = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -74,6 +78,8 @@ def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None
     assert "audit.canary.share" in said
     schema = execute("schema").stdout
     assert '"upside-down"' in schema
+    assert "audit.scoring.points" in execute("explain", "around").stdout
+    assert "How many neighbours." in schema
     assert "How far: 1 is all the way." in schema
     checked = execute("plugins", "--check", "dpspec-canary")
     assert checked.returncode == 0, checked.stdout
@@ -90,6 +96,7 @@ def test_an_audit_with_it_refutes_and_is_verified(execute: Execute) -> None:
     (rests,) = [a for a in evidence["assumptions"] if a["name"] == "attack-code"]
     assert rests["status"] == "reported"
     assert "canary 'upside-down' of dpspec-canary and score 'around' of dpspec-canary" in rests["text"]
+    assert audit["document"]["audit"]["scoring"] == {"points": 16}
     made = audit["trials"][0]["recorded"]["by"]
     assert {part: made[part]["version"] for part in ("canary", "score")} == {"canary": "0.1.0", "score": "0.1.0"}
     assert len(made["canary"]["code"]) == 64
@@ -108,6 +115,8 @@ def test_an_audit_with_it_refutes_and_is_verified(execute: Execute) -> None:
         ("audit.canary.kind=orthogonal", 3, "'orthogonal' is not a kind of input canary"),
         ("audit.canary.share=2", 3, "share must be at most 1, got 2"),
         ("audit.canary.shaer=1", 3, "unknown key 'shaer' in audit.canary; did you mean 'share'?"),
+        ("audit.scoring.points=0", 3, "points must be at least 1, got 0"),
+        ("audit.scoring.pionts=1", 3, "unknown key 'pionts' in audit.scoring; did you mean 'points'?"),
     ],
 )
 def test_wrong_choices_are_located(execute: Execute, change: str, code: int, says: str) -> None:
@@ -165,7 +174,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         assert not catalog.broken
         changes = {
             "canary: {space: input, kind: upside-down, share: 0.8,": f"canary: {{space: {space}, kind: odd,",
-            "score: around": "score: odd" if space == "input" else "seed: 0",
+            SCORED: "score: odd" if space == "input" else "runs: 1",
         }
         text = SPEC
         for old, new in changes.items():
@@ -259,6 +268,30 @@ def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str, says: s
     assert says in str(told.value)
 
 
+def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block(odd) -> None:
+    """What is left out is filled in, and is part of a trial; scores without keys leave trials' inputs as they were."""
+    context = odd(KEEPING)
+    assert "scoring" not in context.inputs["audit"]
+    place = Path(context.directory) / "refused.yaml"
+    text = (place.parent / "odd.yaml").read_text(encoding="utf-8")
+    place.write_text(text.replace("score: odd", "score: odd\n  scoring: {points: 3}"), encoding="utf-8")
+    (told,) = load_specs([place], context._catalog).diagnostics
+    assert (told.code, told.path) == ("unknown-key", ("audit", "scoring"))
+    catalog = context._catalog
+    points = {"type": "integer", "default": 8, "description": "How many."}
+    schema = {"type": "object", "properties": {"points": points}, "additionalProperties": False}
+    offered = catalog.scores["odd"]
+    keyed = replace(offered, provider=replace(offered.provider, schema=schema))
+    changed = replace(catalog, scores={**catalog.scores, "odd": keyed})
+    for where, asked in ((place, 3), (place.parent / "odd.yaml", 8)):
+        prepared = prepare(load_specs([where], changed).specs[0], changed)
+        inputs = prepared.audit.trial_inputs(prepared.spec)
+        assert inputs["audit"]["scoring"] == {"points": asked}
+        context = RunContext(prepared, changed, inputs, device="cpu")
+        list(context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0]))
+        assert sys.modules["odd_attack"].SEEN[-1].options == {"points": asked}
+
+
 KEEPING = f"""\
 SEEN = []
 def make(asked):
@@ -288,7 +321,7 @@ def test_keys_follow_the_plugin_and_seeds_do_not(odd) -> None:
     """What was installed made the trials; canaries of dpspec's own leave keys as they were."""
     context = odd(KEEPING)
     assert set(context.prepared.revisions) == {"mechanism", "data", "backend", "model", "canary", "score"}
-    own = SPEC.replace("kind: upside-down, share: 0.8,", "kind: noise,").replace("around", "loss")
+    own = SPEC.replace("kind: upside-down, share: 0.8,", "kind: noise,").replace(SCORED, "score: loss")
     place = Path(context.directory) / "own.yaml"
     place.write_text(own, encoding="utf-8")
     catalog = context._catalog

@@ -122,8 +122,9 @@ def _attack(family: str, chooser: str, offered: Offered) -> str:
     lines = [f"{family} {provider.kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
     lines += [_folded(text) for text in _needs(provider)]
     lines.append(_folded(f"Chosen by {chooser}: {provider.kind}"))
-    for key, schema in getattr(provider, "schema", {}).get("properties", {}).items():
-        lines.append(f"\n{_folded(f'audit.canary.{key}')}\n{_folded(schema['description'], indent=8)}")
+    block = "audit.canary" if isinstance(provider, Canary) else "audit.scoring"
+    for key, schema in provider.schema.get("properties", {}).items():
+        lines.append(f"\n{_folded(f'{block}.{key}')}\n{_folded(schema['description'], indent=8)}")
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ def plan(
     """Say how many trials specs need, what they cost and what they could show; nothing is trained, or little."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
-    from dpspec.engine.results.decimals import duration
+    from dpspec.engine.running.estimates import foreseen
     from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.page_layout import Page
@@ -54,7 +54,7 @@ def plan(
             _describe(page, spec, its_plan)
     if len(plans) > 1:
         trials = count(sum(p.trials for p in plans), "trial")
-        page.heading(f"Together: {trials}, about {duration(sum(p.seconds for p in plans))}")
+        page.heading(f"Together: {trials}, {foreseen(sum(p.seconds for p in plans))}")
     if measure and any(p.chunks for p in plans):
         from dpspec.engine.running.forecast import forecast
         from dpspec.engine.running.run_options import RunOptions
@@ -85,6 +85,7 @@ def _predict(page: Page, forecast: Forecast, price: float | None) -> None:
 
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
     from dpspec.engine.results import decimals
+    from dpspec.engine.running.estimates import foreseen
     from dpspec.reporters.view import sentences, words
 
     page.heading(spec.name)
@@ -94,7 +95,7 @@ def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:
     else:
         page.line(
             f"{claims}; {words.count(its_plan.trials, 'trial')} in {words.count(len(its_plan.chunks), 'chunk')}, "
-            f"about {decimals.duration(its_plan.seconds)}, {decimals.size(its_plan.memory_bytes)} of memory",
+            f"{foreseen(its_plan.seconds)} of one core, {decimals.size(its_plan.memory_bytes)} of memory",
             indent=2,
             hang=2,
         )

@@ -296,11 +296,11 @@ class _Bar:
 
 def planned(event: TrialsPlanned) -> str:
     """What is about to be trained, in one line."""
-    from dpspec.engine.results.decimals import duration
+    from dpspec.engine.running.estimates import foreseen
 
     missing = event.total - event.stored
     stored = f", {event.stored} stored" if event.stored else ""
-    about = f" (about {duration(event.seconds)} for all of them)" if event.seconds > 0 else ""
+    about = f" ({foreseen(event.seconds)} for all of them)" if event.seconds > 0 else ""
     return f"{event.audit}: {missing} of {event.total} trials to train{stored}{about}"
 
 

@@ -42,7 +42,7 @@ class PartView:
 
     best: the strongest and tightest finding within the claim, None without one.
     rank: 2 where that is a proof, 1 where it is weaker, 0 without one.
-    unbounded: whether a proof is in scope, but only of an infinite value.
+    unbounded: whether a proof is in scope, but only of an infinite value; unbounded_by: what says so.
     beyond: a certified bound on the other side that lies beyond the claim.
     relied_on: the rejection of the bound that alone would have proved the part.
     """
@@ -59,7 +59,8 @@ class PartView:
         self.part = part
         in_scope = [weighed for weighed in proving_findings(part, scope, findings) if not is_early(weighed.finding)]
         finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
-        self.unbounded = any(math.isinf(weighed.value) and weighed.strength == "proof" for weighed in in_scope)
+        infinite = [w.finding.method for w in in_scope if math.isinf(w.value) and w.strength == "proof"]
+        self.unbounded, self.unbounded_by = bool(infinite), next(iter(infinite), "")
         self._proving = [weighed for weighed in finite if rejection_of(weighed.finding, rejected) is None]
         vacuous = -math.inf if part.side == "at-most" else math.inf
         self._opposing = [
@@ -201,7 +202,7 @@ class ClaimEvaluator:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
-        short = short or scope_shortfall(view.part, scope, self.findings)
+        short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         reason = reasons.undecided(
             view.part,
             view.provable,

@@ -88,7 +88,7 @@ def undecided(
     """An open claim: what could have been proved, and what refuted.
 
     unbounded: whether a proof is in scope that bounds nothing, since its value is infinite.
-    beside: in what a proof falls short of the scope.
+    beside: in what a proof falls short of the scope, or why it is infinite.
     """
     if part is None:
         return "Undecided: this claim kind has no numeric bound to compare with."
@@ -96,10 +96,11 @@ def undecided(
     if provable is not None:
         proof = f"the {least} value that could be proved is {_proving(part, provable)[1]}"
     elif unbounded:
-        proof = f"the proved {_proving(part, 0.0)[0]} bound is infinite"
+        proof = f"no finite {_proving(part, 0.0)[0]} bound is proved"
     else:
         proof = f"no proved {_proving(part, 0.0)[0]} bound is in scope"
-        proof += f" ({beside})" if beside else ""
+    if provable is None and beside:
+        proof += f" ({beside})"
     if refutable is not None:
         attack = f"the {largest} that could have been refuted is {_opposing(part, refutable)[1]}"
     else:

@@ -85,6 +85,11 @@ def options_of(spec: Spec) -> FrozenMap:
     return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
 
 
+def scoring_of(spec: Spec) -> FrozenMap:
+    """The keys of ``audit.scoring``, which are the score's own."""
+    return FrozenMap((spec.audit.options.get("scoring") if spec.audit is not None else None) or {})
+
+
 def _block(spec: Spec) -> Mapping[str, Any]:
     return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}
 
@@ -160,6 +165,7 @@ class ChosenAttack:
 
         _, offered = self._offers["score"]
         foreign = is_foreign(offered)
+        observed = replace(observed, options=scoring_of(self._spec))
         found = made(offered, offered.provider.score, "score()", _read_only(observed) if foreign else observed)
         if not foreign:
             return cast(Array, found)

@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
-from dpspec.contract.attacks import Canary
+from dpspec.contract.attacks import Canary, Score
 
 #: A schema as plain dicts, safe to pick apart and put together; never changed in place.
 Plain = dict[str, Any]
@@ -111,14 +111,21 @@ def threat_model_block(provider: Mechanism | None) -> Plain:
     return _shared("threat_model", provider.schemas.threat_model if provider else None)
 
 
-def audit_block(provider: Mechanism | None, canary: Canary | None = None) -> Plain:
-    """The whole audit block, with the keys of the kind of canary that it chooses."""
+def audit_block(provider: Mechanism | None, canary: Canary | None = None, score: Score | None = None) -> Plain:
+    """The whole audit block, with the keys of the kind of canary that it chooses, and those of the score."""
     schema = _shared("audit", provider.schemas.audit if provider else None)
+    if score is not None and score.schema.get("properties"):
+        schema = {**schema, "properties": {**schema["properties"], "scoring": {**scoring(score.schema), "default": {}}}}
     if canary is None:
         return schema
     planted = schema["properties"]["canary"]
     whole = {**combine(planted, canary.schema), "description": planted["description"]}
     return {**schema, "properties": {**schema["properties"], "canary": whole}}
+
+
+def scoring(keys: Mapping[str, Json]) -> Plain:
+    """The block of a score's own keys, from the schema of these."""
+    return {**thaw(keys), "description": "The keys of the score's own: how it scores."}
 
 
 def claim_block(kind: str, provider: Mechanism | None) -> Plain:

@@ -135,12 +135,13 @@ class _Checker:
         return block
 
     def _audit(self, mechanism: Mechanism | None, threat_model: dict[str, Json] | None) -> None:
-        """The audit block, with the keys of the kind of canary that it plants."""
+        """The audit block, with the keys of the kind of canary that it plants, and of the score."""
         wrong: list[Diagnostic] = []
         if mechanism is not None:
             block = self.document["audit"]
             self.canary, self.score, wrong = installed.attack_of(block, mechanism, threat_model, self.catalog)
-        self._block("audit", blocks.audit_block(mechanism, self.canary), open=mechanism is None or bool(wrong))
+        schema = blocks.audit_block(mechanism, self.canary, self.score)
+        self._block("audit", schema, open=mechanism is None or bool(wrong))
         self.found += wrong
 
     def _provider(self, name: str) -> Any:

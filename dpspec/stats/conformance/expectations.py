@@ -44,7 +44,7 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width, looked
 from dpspec.stats.conformance.noise_size import StepNoise
-from dpspec.stats.conformance.sampling import BatchSize, foreseen, references
+from dpspec.stats.conformance.sampling import BatchSize, epochs, foreseen, references
 from dpspec.stats.truncated_binomial import TruncatedSize
 
 
@@ -98,6 +98,7 @@ def as_declared(run: Run) -> RunEvidence:
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
+    tested = sum(part.seen for part in phase_parts if part.noisy and not part.shuffled) if gaussian else 0
     width = min(run.parameters, kept_width(total))
     evidence = RunEvidence()
     if "iterates" in run.capabilities:
@@ -106,7 +107,7 @@ def as_declared(run: Run) -> RunEvidence:
         evidence = replace(
             evidence,
             noise=_outside(run, phase_parts, noisy_seen),
-            measured=_measured(run, phase_parts, noisy_seen, width) if noisy_seen else None,
+            measured=_measured(run, phase_parts, (noisy_seen, tested), width) if noisy_seen else None,
             signal=_signal(run, phase_parts) if _compared(run, phases) else None,
         )
     if "noise-log" in run.capabilities and noisy == total:
@@ -115,8 +116,8 @@ def as_declared(run: Run) -> RunEvidence:
         looks = foreseen(run.records, [phase.steps for phase in phases])
         sums = (_batches(run.records, part, total) for part in phase_parts)
         batches = tuple(
-            replace(one, together=_together(run.records, round(one.total / one.steps), *look))
-            for one, look in zip(sums, looks, strict=True)
+            one if part.shuffled else replace(one, together=_together(run.records, round(one.total / one.steps), *look))
+            for part, one, look in zip(phase_parts, sums, looks, strict=True)
         )
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
     if "norm-log" in run.capabilities:
@@ -132,8 +133,8 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, and up
-    to which size where there is a cap."""
+    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
+    which size where there is a cap, and the size of batches that are cut from an order."""
 
     steps: int
     seen: int
@@ -141,6 +142,7 @@ class _Part:
     rate: float
     varies: bool
     cap: int | None = None
+    shuffled: int | None = None
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: int) -> _Part:
@@ -151,6 +153,7 @@ class _Part:
             rate=phase.rate(records),
             varies=phase.sampling.rate is not None,
             cap=phase.sampling.max_batch,
+            shuffled=phase.sampling.batch_size if phase.sampling.scheme == "shuffled" else None,
         )
 
     @property
@@ -189,8 +192,20 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
 
 
-def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
-    sums = [(part.seen, part.sigma, part.rate * (1.0 - part.rate) * run.records) for part in parts if part.noisy]
+def _measured(run: Run, parts: Sequence[_Part], steps: tuple[int, int], width: int) -> ResidualSums:
+    """steps: how many with noise are seen, and how many of them are no parts of an order."""
+    seen, noisy = steps
+    everywhere = Everywhere(
+        quietest={"": PartSum(float(run.parameters), run.parameters)},
+        coordinates=LeastCoordinate(least=float(seen), count=run.parameters),
+    )
+    if not noisy:
+        return ResidualSums(steps=0, seen=seen, everywhere=everywhere)
+    sums = [
+        (part.seen, part.sigma, part.rate * (1.0 - part.rate) * run.records)
+        for part in parts
+        if part.noisy and not part.shuffled
+    ]
     least = sum(n * s * s for n, s, _ in sums)
     variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
     sigma = math.sqrt(least / noisy)
@@ -198,11 +213,8 @@ def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> Resid
     of_step, row = variance / noisy, (0.0,) * min(width, FIRST_COORDINATES)
     return ResidualSums(
         steps=noisy,
-        seen=noisy,
-        everywhere=Everywhere(
-            quietest={"": PartSum(float(run.parameters), run.parameters)},
-            coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
-        ),
+        seen=seen,
+        everywhere=everywhere,
         directions=Directions(
             rounding=0.0,
             least=least,
@@ -252,6 +264,8 @@ def _noise_log(run: Run, total: int, width: int) -> NoiseSums:
 
 def _batches(records: int, part: _Part, total: int) -> BatchSums:
     length, rate = part.steps, part.rate
+    if part.shuffled:
+        return _of_epochs(records, part.shuffled, length)
     law: BatchSize | TruncatedSize = BatchSize(records, rate)
     size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
     if part.cap is not None and 0.0 < rate < 1.0:
@@ -272,6 +286,25 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,
+    )
+
+
+def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
+    """Batches of orders that have nothing to do with each other."""
+    total, squares = epochs.sizes_of(records, size, steps)
+    full, rest = divmod(total, records)
+    pairs = epochs.pairs_of(records, size, steps)
+    lag, common = epochs.batches_of_epoch(records, size), max(2 * size - records, round(size * size / records))
+    closest = Closest(lag, common, size, size) if pairs else None
+    return BatchSums(
+        steps=steps,
+        total=total,
+        squares=squares,
+        spread=records * full * full + rest * (2 * full + 1),
+        above=0.0,
+        most=full + (rest > 0),
+        together=TogetherSums(looked=0, references=1, most=0, least=0, pairs=pairs, closest=closest),
+        early=0,
     )
 
 

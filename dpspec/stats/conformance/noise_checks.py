@@ -32,6 +32,7 @@ _LAYERS, _LAYERS_EACH, _PARAMETERS = "in each layer", "in each layer at each ste
 _UPDATE, _UPDATE_EACH = "relative to rate * sum of clipped gradients", "at each step"
 _LAGS, _TWO, _TRIALS = "at every lag", "every two steps", "first steps of different trials"
 _ROUNDING = "the rounding of the parameters hides what a step adds"
+_DEPENDENT = "what a shuffled batch holds follows from the epoch's others, so that residuals are no martingale"
 
 #: Rows that are compared with all earlier ones at once.
 _BLOCK = 256
@@ -66,11 +67,15 @@ def _by_step(each: Sequence[StepSums], longest: int = 0, *, both: bool) -> Itera
         yield abstaining("noise-scale", test, observed, _PATTERNS, _ROUNDING)
 
 
-def residuals(runs: Sequence[ResidualSums]) -> Iterator[Check]:
-    """What is left of the updates: noise everywhere, no drift, nothing twice."""
+def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Iterator[Check]:
+    """What is left of the updates: noise everywhere, no drift, nothing twice.
+
+    dependent: whether no step is tested for drift and for what comes twice, since batches depend on each other.
+    """
     if not runs:
         return
     hidden = any(run.hidden for run in runs)
+    why = _ROUNDING if hidden else _DEPENDENT
     yield from _everywhere([(run.everywhere, run.steps_seen) for run in runs if run.everywhere is not None], hidden)
     tested = [(run.directions, run.steps) for run in runs if run.directions is not None]
     freedman = "residuals along the expected update"
@@ -79,26 +84,26 @@ def residuals(runs: Sequence[ResidualSums]) -> Iterator[Check]:
         single = [_at_a_step(directions.step, steps) for directions, steps in tested if directions.step is not None]
         if single:
             yield worst("update", single, "measured", _UPDATE_EACH)
-    elif hidden:
-        yield abstaining("update", freedman, "measured", _UPDATE, _ROUNDING)
-        yield abstaining("update", f"{freedman} at each step", "measured", _UPDATE_EACH, _ROUNDING)
+    elif hidden or dependent:
+        yield abstaining("update", freedman, "measured", _UPDATE, why)
+        yield abstaining("update", f"{freedman} at each step", "measured", _UPDATE_EACH, why)
     several = [(directions, steps) for directions, steps in tested if directions.lag.lag]
     if several:
         lags = [_worst_lag(directions, steps) for directions, steps in several]
         yield worst("fresh-noise", lags, "measured", _LAGS)
         pairs = [_worst_pair(directions.pair, steps) for directions, steps in several]
         yield worst("fresh-noise", pairs, "measured", _TWO)
-    elif any(run.hidden + run.steps > 1 for run in runs if run.hidden):
+    elif dependent or any(run.hidden + run.steps > 1 for run in runs if run.hidden):
         test = "residuals of steps at the worst lag"
-        yield abstaining("fresh-noise", test, "measured", _LAGS, _ROUNDING)
-        yield abstaining("fresh-noise", "residuals of two steps", "measured", _TWO, _ROUNDING)
+        yield abstaining("fresh-noise", test, "measured", _LAGS, why)
+        yield abstaining("fresh-noise", "residuals of two steps", "measured", _TWO, why)
     if len(tested) > 1:
         firsts = [directions.first for directions, _ in tested]
         alike = [_two_runs(firsts[i], firsts[j]) for i, j in _suspects([first.row for first in firsts], unit=True)]
         among = len(firsts) * (len(firsts) - 1) // 2
         yield worst("fresh-noise", alike, "measured", _TRIALS, among)
-    elif len(runs) > 1 and hidden:
-        yield abstaining("fresh-noise", "residuals of two runs", "measured", _TRIALS, _ROUNDING)
+    elif len(runs) > 1 and (hidden or dependent):
+        yield abstaining("fresh-noise", "residuals of two runs", "measured", _TRIALS, why)
 
 
 def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterator[Check]:

@@ -207,7 +207,7 @@ def naming_layers(model: nn.Module) -> Iterator[None]:
             why = str(error).partition("\n")[0]
             raise ModelError(
                 f"the model has no per-example gradients: {at_work()} does what torch.func.vmap cannot do for each "
-                f"record by itself: {why}"
+                f"record by itself; write it in operations on tensors, without .item() and branches on values: {why}"
             ) from error
 
 

@@ -2,7 +2,7 @@
 
 What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`,
 :func:`covariance`). Shuffled batches are the exception: they are what many loaders do, no accountant here knows what
-their order amplifies, and they remember it.
+their order amplifies, and they remember it (:func:`drawn_shares`).
 """
 
 from __future__ import annotations
@@ -212,6 +212,26 @@ def covariance(sampler: Sampler) -> float:
     if isinstance(sampler, TruncatedPoisson):
         return min(0.0, _kept(n, sampler.rate, sampler.max_batch, 2) - q * q)
     return 0.0
+
+
+def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Two vectors that add up to the mean and to the variance of the number of steps that draw one record, of those
+    ``looked`` at (steps,) bool.
+
+    In shuffled batches it is drawn once an epoch at most, in a batch of b of N records with the chance b / N: of an
+    epoch of which batches with P of all records are looked at, P and P (1 - P).
+    """
+    if not isinstance(sampler, Shuffled):
+        rates = np.full(int(looked.sum()), sampler.inclusion)
+        return rates, rates * (1.0 - rates)
+    batches = -(-sampler.records // sampler.batch_size)
+    shares = np.full(batches, sampler.batch_size / sampler.records)
+    shares[-1] = 1.0 - shares[:-1].sum()
+    epochs = -(-len(looked) // batches)
+    seen = np.zeros(epochs * batches)
+    seen[: len(looked)] = looked
+    of_epoch = (seen.reshape(epochs, batches) * shares).sum(axis=1).clip(0.0, 1.0)
+    return of_epoch, of_epoch * (1.0 - of_epoch)
 
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:

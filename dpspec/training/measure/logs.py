@@ -41,6 +41,7 @@ class SamplingLog(Observer):
         how many that batch held.
     again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
     together: what batches have in common with all that are remembered; None where no phases are given.
+    epochs: by phase, of batches that are cut from an order, what is seen of their epochs.
     """
 
     inclusions: Tensor
@@ -52,6 +53,7 @@ class SamplingLog(Observer):
     overlaps: Tensor
     again: list[dict[int, tuple[int, int, int]]]
     together: sampling.RememberedBatches | None
+    epochs: dict[int, sampling.EpochLog]
     _before: Tensor
 
     def __init__(
@@ -61,10 +63,11 @@ class SamplingLog(Observer):
         lags: Sequence[int] = (),
         rates: Sequence[float] = (),
         means: Sequence[float] = (),
+        orders: Sequence[int] = (),
     ) -> None:
         """``records``: real and planted ones together. ``phases``: the steps of each, ``rates`` their rates of
-        inclusion, ``means`` how often a record is drawn in them on average, at most; ``lags``: which batches to
-        compare."""
+        inclusion, ``means`` how often a record is drawn in them on average, at most, ``orders`` the size of batches
+        that are cut from an order, 0 for all others; ``lags``: which batches to compare."""
         self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records
@@ -72,6 +75,7 @@ class SamplingLog(Observer):
         self._ends = list(accumulate(phases))
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
         self.together = sampling.RememberedBatches(records, phases) if phases and records else None
+        self.epochs = {phase: sampling.EpochLog(records, size) for phase, size in enumerate(orders) if size}
         self.restore({})
 
     def sampled(self, step: int, indices: Tensor) -> None:
@@ -82,6 +86,8 @@ class SamplingLog(Observer):
         once = torch.unique(drawn)
         self.repeats += len(drawn) - len(once)
         self._overlap(once)
+        if (epochs := self.epochs.get(len(self.spreads))) is not None:
+            epochs.add(once.numpy())
         if self.together is not None:
             self.together.add(once.numpy())
         if len(self.sizes) in self._ends:
@@ -119,6 +125,7 @@ class SamplingLog(Observer):
         together = {} if self.together is None else self.together.state()
         return {
             **{f"together.{name}": kept for name, kept in together.items()},
+            **{f"epochs{p}.{name}": kept for p, log in self.epochs.items() for name, kept in log.state().items()},
             "inclusions": self.inclusions.numpy().copy(),
             "sizes": np.array(self.sizes, dtype=np.int64),
             "repeats": np.array(self.repeats),
@@ -151,6 +158,8 @@ class SamplingLog(Observer):
             self.again[phase][lag] = (common, chances, tried)
         if self.together is not None:
             self.together.restore(part(state, "together"))
+        for phase, log in self.epochs.items():
+            log.restore(part(state, f"epochs{phase}"))
         self._earlier.clear()
         if "lengths" in state:
             self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))

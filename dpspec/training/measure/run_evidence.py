@@ -33,7 +33,7 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
 from dpspec.stats.truncated_binomial import TruncatedSize
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.loop.samplers import Sampler, TruncatedPoisson, independent
+from dpspec.training.loop.samplers import Sampler, Shuffled, TruncatedPoisson, drawn_shares, independent
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.luck import luck_of_steps
@@ -60,7 +60,8 @@ class RunLogs:
         steps = [phase.steps for phase in self.schedule.phases]
         rates = [phase.sampler.inclusion for phase in self.schedule.phases]
         means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means)
+        orders = [_cut(phase.sampler) for phase in self.schedule.phases]
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -216,13 +217,15 @@ def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins:
             some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
             moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
     looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
-    rates = np.array([phase.sampler.inclusion for phase in looked])
+    ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
+    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
+    means, variances = zip(*(drawn_shares(phase.sampler, part) for phase, part in parts), strict=True)
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
-        draws=along * float(rates.sum()),
+        draws=along * float(np.concatenate(means).sum()),
         moments=tuple(moments),
         outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
-        inclusion=along**2 * float((rates * (1.0 - rates)).sum()),
+        inclusion=along**2 * float(np.concatenate(variances).sum()),
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.borne).sum()),
         luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),
@@ -247,8 +250,21 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             sizes=None if law is None else step_tests.summary(sizes, law),
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
-            together=None if log.together is None else log.together.sums(index),
+            **_compared(log, index),
         )
+
+
+def _compared(log: SamplingLog, phase: int) -> dict[str, Any]:
+    """What batches have in common, and what epochs do."""
+    epochs = log.epochs.get(phase)
+    if epochs is not None:
+        return {"together": epochs.sums(), "early": epochs.early}
+    return {"together": None if log.together is None else log.together.sums(phase)}
+
+
+def _cut(sampler: Sampler) -> int:
+    """The size of batches that are cut from an order; 0 for all others."""
+    return sampler.batch_size if isinstance(sampler, Shuffled) else 0
 
 
 def _most(sampler: Sampler) -> float:

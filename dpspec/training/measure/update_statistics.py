@@ -42,7 +42,7 @@ from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
-from dpspec.training.loop.samplers import exclusive
+from dpspec.training.loop.samplers import Shuffled, exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Drawn, Population
@@ -57,7 +57,8 @@ _TURNED = 1e-3
 
 
 class ResidualLog:
-    """Collects residuals step by step; steps that declare no Gaussian noise are left out.
+    """Collects residuals step by step; steps that declare no Gaussian noise are left out, and those of shuffled batches
+    out of all but the squares.
 
     coordinates: (P,) float64, per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise.
     layers: (layers, 2) float64, the same per layer, with the length of its part of the residual for its size: the sum
@@ -104,6 +105,8 @@ class ResidualLog:
         residual, error = undone.noisy / clip - expected, undone.rounding / clip
         if undone.expected / clip <= BEARABLE * sqrt(self._model.size) * sigma:
             self._add_squares(residual.double().cpu().numpy(), error, sigma)
+        if isinstance(phase.sampler, Shuffled):
+            return  # what is left of one step follows from the batches before it: no martingale
         if not undone.expected / clip <= sigma:
             self.hidden += 1
             return

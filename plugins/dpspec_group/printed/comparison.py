@@ -26,9 +26,16 @@ def size_series(spec: dps.Spec, records: int, findings: Sequence[dps.Finding]) -
     delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
     direction = "both" if any(f.scope.direction == "both" for f in findings) else findings[0].scope.direction
     at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == direction}
-    sides = ("remove", "add") if direction == "both" else (direction,)
-    one = at.get(1) or max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
+    one = at.get(1) or _of_one(spec, records, delta, direction)
     return comparison(spec, records, sorted(at.items()), one, delta)
+
+
+def _of_one(spec: dps.Spec, records: int, delta: float, direction: str) -> float:
+    """The bound of one record, where no claim and no threat model names it."""
+    if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        return math.inf
+    sides = ("remove", "add") if direction == "both" else (direction,)
+    return max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
 
 
 def comparison(

@@ -45,7 +45,12 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency"),
         (["threat_model.group_size=[1, 101]"], "group-too-large", "threat_model.group_size"),
         (["mechanism.sampling={scheme: fixed, batch_size: 97}"], "bad-value", "mechanism.sampling.batch_size"),
-        (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "unsupported", "mechanism.sampling.scheme"),
+        (["mechanism.sampling={scheme: shuffled, batch_size: 101}"], "bad-value", "mechanism.sampling.batch_size"),
+        (
+            ["mechanism.sampling={scheme: shuffled, batch_size: 10}", "audit=null"],
+            "unsupported",
+            "mechanism.sampling.scheme",
+        ),
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier"),
         (["mechanism.noise_multiplier=1e-320"], "bad-value", "mechanism.noise_multiplier"),

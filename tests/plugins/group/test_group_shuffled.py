@@ -1,4 +1,5 @@
-"""Shuffled batches: a Gaussian release for each epoch, for members that are put to nothing; refused for all others."""
+"""Shuffled batches: a Gaussian release for each epoch, for members that are put to nothing; of all others no bound, so
+that they are refused, or attacked."""
 
 from __future__ import annotations
 
@@ -66,13 +67,75 @@ def test_epochs_compose_and_nothing_refutes(tmp_path: Path) -> None:
     assert not [finding for finding in audit.findings if finding.bound == "lower"]
 
 
-def test_who_comes_or_goes_and_attacks_are_refused(tmp_path: Path) -> None:
+def test_who_comes_or_goes_is_refused_and_so_is_an_attack_on_who_stays(tmp_path: Path) -> None:
     assert messages(tmp_path, SPEC) == []
     assert any("shuffled batches" in m for m in messages(tmp_path, SPEC.replace("adjacency: zero-out, ", "")))
     one = SPEC.replace("epsilon: 0.1, delta: 1e-5,", "epsilon: 0.1, delta: 1e-5, adjacency: add-remove,")
     assert any("shuffled batches" in m for m in messages(tmp_path, one))
     attacked = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 40}}\n"
-    assert any("shuffled batches" in m for m in messages(tmp_path, SPEC + attacked))
+    assert any("zero-out" in m for m in messages(tmp_path, SPEC + attacked))
+
+
+ATTACKED = """\
+dpspec: 1
+name: attacked
+mechanism:
+  kind: group
+  noise_multiplier: 0.3
+  clip_norm: 1.0
+  sampling: {scheme: shuffled, batch_size: 30}
+  steps: 23
+data: {kind: synthetic, pattern: blobs, records: 100, features: 20, classes: 2}
+model: {kind: mlp, hidden: [16]}
+training: {backend: native, learning_rate: 0.5}
+threat_model: {group_size: [1, 2]}
+claims:
+  - {id: low, kind: approx-dp, epsilon: 0.1, delta: 1e-5, expect: refuted}
+  - {id: high, kind: approx-dp, epsilon: 400, delta: 1e-5, expect: open}
+  - {id: two, kind: approx-dp, epsilon: 400, delta: 1e-5, group_size: 2, over: this, expect: open}
+  - {id: mu, kind: gdp, mu: 100, expect: open}
+  - {id: rate, kind: membership, tpr: 1, fpr: 0.1, expect: open}
+  - {id: advantage, kind: membership, advantage: 1, expect: open}
+audit:
+  method: one-run
+  canary: {space: gradient, kind: orthogonal, count: 80}
+  seed: 3
+"""
+
+
+def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
+    """However much is claimed nothing is proved, and the reason says why; the run is held against its declaration."""
+    assert messages(tmp_path, ATTACKED) == []
+    (audit,) = dpspec.run(written(tmp_path, ATTACKED)).audits
+    verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
+    assert all(verdict.expected for verdict in verdicts.values()), verdicts
+    for name in ("high", "two", "mu", "rate", "advantage"):
+        assert "no theorem covers shuffled batches of records that come or go" in verdicts[name].reason
+        assert verdicts[name].upper is None
+    bounds = [finding for finding in audit.findings if finding.bound == "upper"]
+    assert bounds
+    assert all(math.isinf(finding.value) for finding in bounds)
+    assert not [f for f in audit.findings if f.bound == "lower" and f.scope.pipeline == "declared"]
+    assert not [f for f in audit.findings if "rules out noise" in f.method]
+    assert audit.conformance.status == "conforms-within"
+    notes = {check.note for check in audit.checks if check.assumption == "sampling"}
+    assert {"batch size, phase 1", "once an epoch, phase 1", "batches of different epochs, phase 1"} <= notes
+    left_out = [check for check in audit.checks if "follows from the epoch's others" in check.note]
+    assert {check.assumption for check in left_out} == {"update", "fresh-noise"}
+
+
+def test_too_large_batches_are_refused(tmp_path: Path) -> None:
+    (message,) = messages(tmp_path, ATTACKED.replace("batch_size: 30", "batch_size: 101"))
+    assert message == "batch_size 101 is more than the 100 records"
+
+
+def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
+    """Where nothing leaks to speak of, nothing is refuted: whatever batches coins are drawn into."""
+    quiet = ATTACKED.replace("multiplier: 0.3", "multiplier: 300").replace("expect: refuted", "expect: open")
+    for seed in (1, 2, 3):
+        (audit,) = dpspec.run(written(tmp_path, quiet.replace("seed: 3", f"seed: {seed}"))).audits
+        assert [v.verdict for v in audit.verdicts] == ["open"] * 6
+        assert audit.conformance.status == "conforms-within"
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])

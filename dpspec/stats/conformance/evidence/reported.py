@@ -89,7 +89,8 @@ class BatchSums(Record):
     total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
     numbers of inclusions; above: that of the squares by which these exceed their mean (``sampling.excess``);
     most: the largest number. None, all three, of a phase that was cut short. sizes: what single steps drew, under
-    Poisson sampling. together: of trials of earlier versions None.
+    Poisson sampling. together: of trials of earlier versions None. early: of shuffled batches, how often a record was
+    drawn again before its epoch ended.
     """
 
     steps: Count
@@ -102,6 +103,7 @@ class BatchSums(Record):
     again: tuple[CommonAtStep, ...] = ()
     overlaps: tuple[Common, ...] = ()
     together: TogetherSums | None = None
+    early: Count | None = None
 
     def problem(self) -> str | None:
         """Whole sizes have these sums."""
@@ -111,6 +113,8 @@ class BatchSums(Record):
             return f"sizes.steps must be {self.steps}, got {self.sizes.steps}"
         if self.together is not None and self.together.looked > self.steps:
             return f"together.looked must be at most {self.steps}, got {self.together.looked}"
+        if self.early is not None and self.early > self.total:
+            return f"early must be at most {self.total}, got {self.early}"
         return None
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Check, Phase
 from dpspec.stats.conformance import step_tests
-from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums
+from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums, TogetherSums
 from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
+from dpspec.stats.conformance.sampling.epochs import sizes_of
 from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import overlap, overlap_at_a_step
 from dpspec.stats.conformance.sampling.records import most_inclusions, record_excess, record_spread
@@ -22,13 +23,16 @@ def of_phase(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterato
     if not drawn:
         return
     where = f"users of phase {number + 1}" if phase.sampling.of_users else f"phase {number + 1}"
-    match phase.sampling.scheme:
+    drawn_by: str = phase.sampling.scheme  # one that is not named here is none of these
+    match drawn_by:
         case "poisson":
             yield from _poisson(drawn, phase.rate(), where)
         case "truncated-poisson":
             yield from _truncated_poisson(drawn, phase.rate(), int(phase["sampling"]["max_batch"]), where)
         case "fixed" | "full":
             yield from _exact_sizes(drawn, phase.sampling.batch_size, where)
+        case "shuffled":
+            yield from _shuffled(drawn, int(phase["sampling"]["batch_size"]), where)
         case scheme:
             yield abstaining("sampling", "batch sizes", "reported", where, f"no test is made of {scheme} batches")
 
@@ -111,6 +115,23 @@ def _exact_sizes(drawn: Sequence[tuple[int, BatchSums]], batch_size: int | None,
         yield from _overlaps([batch for _, batch in drawn], rates, where)
 
 
+def _shuffled(drawn: Sequence[tuple[int, BatchSums]], batch_size: int, where: str) -> Iterator[Check]:
+    """Batches of an epoch's order: their sizes, each record once an epoch, and every order a new one."""
+    expected = [sizes_of(records, batch_size, batch.steps) for records, batch in drawn]
+    right = all((batch.total, batch.squares) == sums for (_, batch), sums in zip(drawn, expected, strict=True))
+    first = drawn[0][1]
+    declared, realised = expected[0][0] / first.steps, first.total / first.steps
+    yield exact("sampling", "batch sizes", "reported", right, declared, realised, f"batch size, {where}", None)
+    early, note = [batch.early for _, batch in drawn if batch.early is not None], f"once an epoch, {where}"
+    test = "records drawn again before their epoch ended"
+    if early:
+        yield exact("sampling", test, "reported", not any(early), 0, sum(early), note, None)
+    else:
+        yield abstaining("sampling", test, "reported", note, _UNTOLD)
+    told = [(records, batch.together) for records, batch in drawn if batch.together is not None]
+    yield _closest(told, f"batches of different epochs, {where}", "no epoch came after another one")
+
+
 #: Why a run does not tell how often its records were drawn.
 _UNTOLD = "no trial tells of it: it was cut short, or is of an earlier version"
 
@@ -154,16 +175,19 @@ def _together(drawn: Sequence[tuple[int, BatchSums]], where: str) -> Iterator[Ch
         yield worst("sampling", found, "reported", note)
     else:
         yield abstaining("sampling", "likeness to earlier batches", "reported", note, reason)
-    note = f"any two batches, {where}"
+    yield _closest(told, f"any two batches, {where}", reason)
+
+
+def _closest(told: Sequence[tuple[int, TogetherSums]], note: str, reason: str) -> Check:
+    """The two batches that are most alike, or least."""
     pairs = [
         closest(one.common, one.size, one.before, records, sums.pairs, one.lag)
         for records, sums in told
         if (one := sums.closest) is not None
     ]
     if pairs:
-        yield worst("sampling", pairs, "reported", note)
-    else:
-        yield abstaining("sampling", "records in common of two batches", "reported", note, reason)
+        return worst("sampling", pairs, "reported", note)
+    return abstaining("sampling", "records in common of two batches", "reported", note, reason)
 
 
 def _overlaps(batches: Sequence[BatchSums], rates: Sequence[float], where: str) -> Iterator[Check]:

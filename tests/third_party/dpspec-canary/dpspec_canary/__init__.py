@@ -17,8 +17,10 @@ def dpspec_attacks():
         schema={"type": "object", "properties": {"share": share}, "additionalProperties": False},
         reads_data=True,
     )
+    points = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 8, "description": "How many neighbours."}
     yield Score(
         kind="around",
-        summary="By how much the loss fell around a planted record, on average over eight neighbours",
+        summary="By how much the loss fell around a planted record, on average over some neighbours",
         score="dpspec_canary.attack:around",
+        schema={"type": "object", "properties": {"points": points}, "additionalProperties": False},
     )

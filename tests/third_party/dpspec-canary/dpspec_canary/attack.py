@@ -13,11 +13,11 @@ def upside_down(asked):
 
 
 def around(observed):
-    """Mean of how the loss fell at eight points around each record, in units of the noise, which many runs need."""
-    x, rng = observed.canaries.x, np.random.default_rng(0)
+    """Mean of how the loss fell at some points around each record, in units of the noise, which many runs need."""
+    x, rng, points = observed.canaries.x, np.random.default_rng(0), observed.options["points"]
     fell = np.zeros(len(x))
-    for _ in range(8):
+    for _ in range(points):
         near = x + 0.05 * rng.standard_normal(x.shape).astype(np.float32)
         before, after = observed.ask(Records(near, observed.canaries.y))
-        fell += (np.logaddexp(0.0, -before) - np.logaddexp(0.0, -after)) / 8
+        fell += (np.logaddexp(0.0, -before) - np.logaddexp(0.0, -after)) / points
     return np.arcsinh(fell / observed.unit)
