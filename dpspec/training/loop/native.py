@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as tensors  # plugins import it from here
+from dpspec.training.fetching import send
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
@@ -105,8 +106,8 @@ class _Runs:
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
-        where = pad_sequence(drawn, batch_first=True).to(states.device)
-        inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
+        where = send(pad_sequence(drawn, batch_first=True), states.device)
+        inside = send(torch.arange(where.shape[1]) < torch.tensor(reals)[:, None], states.device)
 
         def added(chunk: int) -> tuple[Tensor, Tensor]:
             sums = torch.zeros_like(states)
