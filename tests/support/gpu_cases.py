@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -95,7 +97,13 @@ audit: {method: many-run, runs: 2, repeats: 8, clusters: 1, members: 2, seed: 1}
 _RERO = """\
 dpspec: 1
 name: rero
-mechanism: {kind: rero, noise_multiplier: 0.7, clip_norm: 0.1, sampling: {scheme: poisson, rate: 0.3}, steps: STEPS}
+mechanism:
+  kind: rero
+  noise_multiplier: 0.7
+  clip_norm: 0.1
+  sampling: {scheme: poisson, rate: 0.3}
+  steps: STEPS
+  baselines: []
 data: {kind: DATA}
 model: {kind: linear}
 training: {backend: native, learning_rate: 0.5}
@@ -105,6 +113,20 @@ audit: {method: many-run, runs: 12, seed: 1}
 """
 
 _RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 12}}
+
+
+def trials(store: Path) -> dict[str, object]:
+    """What a store holds of trials: their evidence, and digests of their arrays."""
+    found: dict[str, object] = {}
+    for file in store.rglob("*"):
+        name = file.relative_to(store).as_posix()
+        if file.suffix == ".npy":
+            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        elif file.suffix == ".json":
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if "evidence" in record:
+                found[name] = record["evidence"]
+    return found
 
 
 def _changed(text: str, changes: Mapping[str, object]) -> str:

@@ -173,6 +173,7 @@ class NoiseLog(Observer):
         """``steps``: how many are expected; it decides how many coordinates are kept of each."""
         self.later = Later()
         self._width = kept_width(steps)
+        self._previous: Tensor | None = None
         self.restore({})
 
     @property
@@ -183,7 +184,8 @@ class NoiseLog(Observer):
     def noised(self, step: int, noise: Tensor) -> None:
         """Add one step's noise (parameters,) to the moments."""
         self.count = len(noise)
-        before, self._previous = self._previous, noise.clone()
+        before = self._previous
+        self._previous = noise.clone()
         product = None if before is None else torch.dot(noise.double(), before.to(noise).double())
         length = torch.linalg.vector_norm(noise, dtype=torch.float64)
         self.later.add(self._keep, length, product, spaced(noise, self._width))
@@ -225,7 +227,8 @@ class NormLog(Observer):
 
     def __init__(self) -> None:
         self.later = Later()
-        self.restore({})
+        self.largest = []
+        self.counts: list[int] = []
 
     def clipped(self, step: int, norms: Tensor) -> None:
         """Keep the largest of ``norms`` (b,)."""

@@ -123,7 +123,7 @@ class ResidualLog:
         self.later.add(self._keep_along, product, length, spaced(free, self._width), sampled, *hides, sigma)
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
-        """The sums over all parameters, of a step whose rounding can be borne; ``error``, ``hidden``: see ``Undone``."""
+        """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
         if float(hidden) <= BEARABLE * sqrt(self._model.size) * sigma:
             self._add_squares(residual.astype(np.float64), float(error), sigma)
 

@@ -40,6 +40,10 @@ class Machine:
             raise RuntimeError("CUDA error: invalid device ordinal")
         return self.cards[index]
 
+    def place(self, device: object = None) -> torch.device:
+        """Such a card as a device with its index."""
+        return torch.device(self.card(device).name)
+
     def faces(self) -> dict[str, Any]:
         """What ``torch.cuda`` is replaced with, by name."""
 
@@ -89,7 +93,7 @@ class Machine:
         named = isinstance(device, str | torch.device) or type(device) is int
         if not named or (type(device) is not int and not on_a_card(device)):
             return _TO(tensor, *args, **kwargs)
-        place = torch.device(self.card(device).name)
+        place = self.place(device)
         if isinstance(tensor, GpuTensor) and tensor.device == place:
             dtype = kwargs.get("dtype", args[1] if len(args) > 1 and isinstance(args[1], torch.dtype) else None)
             return _TO(tensor, tensor.dtype if dtype is None else dtype, copy=kwargs.get("copy", False))
@@ -153,7 +157,7 @@ def pretend_gpu(cards: int = 1, memory: int = 2**40) -> Iterator[Machine]:
         stack.enter_context(mock.patch.object(torch, "tensor", machine.made(_TENSOR)))
         stack.enter_context(mock.patch.object(torch, "as_tensor", machine.made(_AS_TENSOR)))
         stack.enter_context(mock.patch.object(Tensor, "to", lambda self, *a, **k: machine.to(self, *a, **k)))
-        stack.enter_context(mock.patch.object(Tensor, "cuda", lambda self, d=None: machine.to(self, f"cuda:{machine.card(d).index}")))
+        stack.enter_context(mock.patch.object(Tensor, "cuda", lambda self, d=None: machine.to(self, machine.place(d))))
         stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", machine.backward))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*CUDA is not available.*")
