@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
-from dpspec.training.fetching import send
+from dpspec.training.gradients.fetching import send
 from dpspec.training.providers import MOST_FEATURES
 from dpspec.training.seeds import generator
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.run_checks import joined
-from dpspec.training.fetching import send
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors

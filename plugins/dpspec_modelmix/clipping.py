@@ -15,9 +15,9 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.training.device import full_precision
-from dpspec.training.fetching import send
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory, Random
 from dpspec.training.loop.native import tensors

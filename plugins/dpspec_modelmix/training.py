@@ -21,7 +21,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.fetching import Later, Settled
+from dpspec.training.gradients.fetching import Later, Settled
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop import native

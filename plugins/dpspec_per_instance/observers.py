@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.training.fetching import Later, Number, Settled, at_hand
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.fetching import Later, Number, Settled, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.optimizers import Invertible, update_of

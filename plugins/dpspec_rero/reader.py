@@ -26,9 +26,9 @@ from torch.func import functional_call, grad, vmap
 
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.training.device import full_precision
-from dpspec.training.fetching import send
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase

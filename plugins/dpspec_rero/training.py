@@ -17,8 +17,8 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.fetching import send
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.native import parts_of, tensors, train_many, train_with
 from dpspec_rero.options import adds_laplace, trained_phases

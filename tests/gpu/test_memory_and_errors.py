@@ -14,6 +14,8 @@ from support.pretend_gpu import Machine, pretend_gpu
 import dpspec
 from dpspec.contract.providers import Resumable, TrainingJob
 from dpspec.errors import UsageError
+from dpspec.executors import Demand, processes
+from dpspec.executors.processes import Processes
 from dpspec.training.device import devices
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import FlatModel
@@ -181,10 +183,16 @@ def test_a_driver_that_fails_is_not_hidden(tmp_path: Path, monkeypatch: pytest.M
     assert not list((tmp_path / "store").rglob("*.npy"))
 
 
-def test_all_gpus_of_a_machine_are_named() -> None:
+def test_all_gpus_of_a_machine_are_used() -> None:
+    """A process each, where work is worth it; one where one is named."""
     with pretend_gpu(cards=3):
         assert devices("auto") == devices("cuda") == ("cuda:0", "cuda:1", "cuda:2")
         assert devices("cuda:1") == ("cuda:1",)
         assert devices("cpu") == ("cpu",)
+        pool = processes.open_pool(Demand(tasks=9, seconds=1e6))
+        assert isinstance(pool, Processes)
+        assert pool.size == 3
+        pool.close()
+        assert processes.open_pool(Demand(tasks=9, seconds=1e6, device="cuda:1")).size == 1
     with pretend_gpu():
         assert devices("auto") == ("cuda",)

@@ -13,7 +13,7 @@ from torch import nn
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    with pretend_gpu(cards=2, memory=2**30) as machine:
+    with pretend_gpu(cards=2, memory=2**20) as machine:
         yield machine
 
 
@@ -30,15 +30,11 @@ def machine() -> Iterator[Machine]:
         (lambda a, b: torch.randn(3, generator=torch.Generator(), device="cuda"), "device type for generator"),
         (lambda a, b: torch.randn(3, generator=torch.Generator("cuda")), "device type for generator"),
         (lambda a, b: torch.zeros(1, device="cuda:2"), "invalid device ordinal"),
-        (lambda a, b: torch.zeros(2**30, device="cuda"), "out of memory"),
-        (lambda a, b: torch.autograd.grad((a.requires_grad_() * 2.0).square().sum() * b.sum().exp(), a), None),
+        (lambda a, b: torch.zeros(2**19, device="cuda"), "out of memory"),
     ],
 )
-def test_refused_as_by_cuda(machine: Machine, work: Callable[..., object], words: str | None) -> None:
+def test_refused_as_by_cuda(machine: Machine, work: Callable[..., object], words: str) -> None:
     a, b = torch.randn(3, 4, device="cuda"), torch.zeros(3, 4)
-    if words is None:  # a number of the CPU among products is none of the mixtures
-        work(a, b)
-        return
     with pytest.raises(RuntimeError, match=words):
         work(a, b)
 
@@ -120,7 +116,7 @@ def test_counted(machine: Machine, work: Callable[[torch.Tensor], object], waits
     assert (more.waits.total(), more.copies.total()) == (waits, copies)
 
 
-def test_coarse_products_are_counted(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coarse_products_are_counted(machine: Machine) -> None:
     a = torch.ones(2, 2, device="cuda")
     before = torch.backends.cuda.matmul.fp32_precision
     try:
@@ -143,7 +139,7 @@ def test_memory_is_held_as_long_as_a_view_lives(machine: Machine) -> None:
     del view
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 4000)
     torch.cuda.empty_cache()
-    assert torch.cuda.mem_get_info() == (2**30, 2**30)
+    assert torch.cuda.mem_get_info() == (2**20, 2**20)
 
 
 def test_nothing_is_left_behind() -> None:

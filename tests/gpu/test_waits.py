@@ -14,7 +14,7 @@ from support.pretend_gpu import Account, pretend_gpu
 from dpspec.contract import Observer, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.fetching import Later, fetch
+from dpspec.training.gradients.fetching import Later, fetch
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.observers import ProjectionObserver, RecordScores
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
-from dpspec.training.fetching import send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 

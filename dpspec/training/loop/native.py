@@ -17,10 +17,10 @@ from torch.nn.utils.rnn import pad_sequence
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as tensors  # plugins import it from here
-from dpspec.training.fetching import send
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import checkpoint_of

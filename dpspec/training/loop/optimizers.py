@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
-from dpspec.training.fetching import Number, at_hand
+from dpspec.training.gradients.fetching import Number, at_hand
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.dpsgd import Update
 from dpspec.training.loop.learning_rates import Rates, rates_of

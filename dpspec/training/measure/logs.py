@@ -24,8 +24,8 @@ from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
-from dpspec.training.fetching import Array, Later, Settled
 from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.fetching import Array, Later, Settled
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.schedule import Schedule

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from dpspec.contract.attacks import Directions, Records
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.device import tensors
-from dpspec.training.fetching import Array, Settled
 from dpspec.training.gradients.clipping import clipper, squares_of
+from dpspec.training.gradients.fetching import Array, Settled
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpspec.training.fetching import Number, at_hand
 from dpspec.training.gradients.clipping import Clip
+from dpspec.training.gradients.fetching import Number, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import Sampler, covariance
 

@@ -18,9 +18,9 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
-from dpspec.training.fetching import Array, Later, Settled, at_hand
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
+from dpspec.training.gradients.fetching import Array, Later, Settled, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors

@@ -37,9 +37,9 @@ from dpspec.stats.conformance.evidence.measured import (
 )
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_width
 from dpspec.training.device import tensors
-from dpspec.training.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import dpspec.contract as dps
-from dpspec.training.fetching import Later
 from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.fetching import Later
 from dpspec.training.loop.native import train_many
 from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def send(tensor: Tensor, device: str | torch.device) -> Tensor:
-    """The tensor on a device. From a CPU to a GPU nobody waits: what is sent is copied aside before this returns."""
+    """The tensor on a device. From a CPU to a GPU nobody waits: memory that is not pinned is copied aside at once."""
     return tensor.to(device, non_blocking=tensor.device.type == "cpu")
 
 
