@@ -147,3 +147,16 @@ def test_nothing_is_left_behind() -> None:
     with pretend_gpu():
         assert torch.cuda.is_available()
     assert (torch.cuda.is_available(), torch.Generator, torch.Tensor.to, torch.tensor) == before
+
+
+def test_the_rest_of_the_process_goes_on() -> None:
+    """torch keeps a device that was told of once: what asks for all devices still works, in a machine and after it."""
+    with pretend_gpu(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        inside = torch.rand(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        assert torch.equal(torch.rand(3), inside)
+    x = torch.ones(3, requires_grad=True)
+    (x * 2.0).sum().backward()
+    assert x.grad is not None

@@ -179,7 +179,7 @@ def _register() -> tuple[object, ...]:
 
     class Hooks(torch._C._acc.PrivateUse1Hooks):  # type: ignore[misc]
         def is_available(self) -> bool:
-            return True
+            return bool(MACHINES)
 
         def is_built(self) -> bool:
             return True
@@ -195,8 +195,12 @@ def _register() -> tuple[object, ...]:
     module = types.ModuleType(f"torch.{SLOT}")
     module.__dict__.update(
         is_initialized=lambda: True,
-        device_count=lambda: 1,
+        is_available=lambda: bool(MACHINES),
+        device_count=lambda: len(MACHINES[0].cards) if MACHINES else 0,
         current_device=lambda: 0,
+        # Whoever draws without a generator draws from the CPU's, which is kept and put back in any case.
+        get_rng_state=lambda device=None: torch.empty(0, dtype=torch.uint8),
+        set_rng_state=lambda state, device=None: None,
         _lazy_init=lambda: None,
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda seed: None,
