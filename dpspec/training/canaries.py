@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
+from dpspec.training.gradients.fetching import send
 from dpspec.training.providers import MOST_FEATURES
 from dpspec.training.seeds import generator
 
@@ -39,7 +40,7 @@ class HeldDirections:
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Where the directions ``indices`` (b,) are not zero: coordinates int64 and values float32, (b, block) each."""
-        wanted = indices.to(self._values.device)
+        wanted = send(indices, self._values.device)
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ class DenseDirections:
 
     def directions(self, indices: Tensor) -> Tensor:
         """The directions ``indices`` (b,) as rows (b, parameters)."""
-        return self._rows[indices.to(self._rows.device)]
+        return self._rows[send(indices, self._rows.device)]
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """All coordinates, and the values there, (b, parameters) each."""
@@ -186,7 +187,7 @@ class CanaryGroups:
 
         A training loop that knows this method clips and sums canaries in O(b block), never holding (b, parameters).
         """
-        members = indices.to(self._owner.device)
+        members = send(indices, self._owner.device)
         coordinates, values = self._directions.supports(self._owner[members])
         if self._signs is not None:
             # Balanced signs times the direction are orthogonal to it. Over an odd block one entry is zero, and the

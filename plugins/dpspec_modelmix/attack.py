@@ -27,6 +27,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.run_checks import joined
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
@@ -98,7 +99,7 @@ class PlantedCanaries:
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Where those gradients are not zero: coordinates and values, (b, width) each."""
-        members = indices.to(self._coordinates.device)
+        members = send(indices, self._coordinates.device)
         return self._coordinates[members], self._values[members]
 
 
@@ -173,11 +174,11 @@ class Reader(dps.Observer):
     def _unit(self, phase: ScheduledPhase) -> Tensor:
         """The scale of the noise in every canary's coordinates, (m, width) or one number."""
         if phase.noise == "laplace":
-            return self.scores.new_tensor(phase.deviation / math.sqrt(2.0))
+            return self.scores.new_full((), phase.deviation / math.sqrt(2.0))
         if isinstance(self._clipping, TwoParts):
             within = self._clipping.basis.double().square().sum(1)[self._owned.coordinates]
             return (phase.deviation**2 + self._clipping.rule.deviation**2 * within).sqrt()
-        return self.scores.new_tensor(phase.deviation)
+        return self.scores.new_full((), phase.deviation)
 
     def _shift(self, phase: ScheduledPhase) -> Tensor:
         """What a drawn canary adds to each of its coordinates, signs left out, (m, width) or one number."""
@@ -188,7 +189,9 @@ class Reader(dps.Observer):
                 rows, _ = self._clipping(self._everyone.gradients(chunk), phase.clip)
                 shifts.append(rows.gather(1, self._owned.coordinates[chunk]))
             return torch.cat(shifts).double() * self._owned.signs
-        return self.scores.new_tensor(clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width)))
+        return self.scores.new_full(
+            (), clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
+        )
 
     def state(self) -> Memory:
         """Scores, both models and the step: all that later steps need."""

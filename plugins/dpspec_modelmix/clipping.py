@@ -17,6 +17,7 @@ import dpspec.contract as dps
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory, Random
 from dpspec.training.loop.native import tensors
@@ -166,11 +167,11 @@ class WrittenOut:
 
     def _rows(self, state: Tensor, indices: Tensor) -> Iterator[Tensor]:
         real = int(torch.searchsorted(indices, len(self._x)))
-        chosen = indices[:real].to(self._x.device)
+        chosen = send(indices[:real], self._x.device)
         for named in self._model.gradients(state, self._x[chosen], self._y[chosen]):
             yield self._model.layout.flatten(named, leading=1)
         if self._canaries is not None and real < len(indices):
-            for chunk in torch.split((indices[real:] - len(self._x)).to(state.device), CANARY_CHUNK):
+            for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)
 
     def state(self) -> Memory:

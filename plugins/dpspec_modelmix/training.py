@@ -21,6 +21,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.training.gradients.fetching import Later, Settled
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop import native
@@ -109,6 +110,8 @@ class MixingUpdate:
     gaps: per step (least gap / tau, share of coordinates enforced, mean gap^2 / tau^2); nan where tau is 0.
     """
 
+    gaps: Settled[list[tuple[float, float, float]]] = Settled()
+
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
         self._seed = seed
@@ -116,7 +119,10 @@ class MixingUpdate:
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        self.gaps: list[tuple[float, float, float]] = []
+        # As places: to look something up by a mask a GPU has to be waited for.
+        self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
+        self.later = Later()
+        self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         """The next model (P,), as a new tensor like ``state``."""
@@ -127,15 +133,18 @@ class MixingUpdate:
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
         descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
-        self.gaps.append(self._measured(ends))
+        self._measure(ends)
         return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
 
-    def _measured(self, ends: Ends) -> tuple[float, float, float]:
-        gap = ends.gap if self._rules.mixed is None else ends.gap[self._rules.mixed]
+    def _measure(self, ends: Ends) -> None:
+        gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
         tau = self._rules.threshold(self._step)
         unit = tau if tau > 0.0 else float("nan")
-        share = float(ends.enforced.double().mean()) * ends.enforced.numel() / gap.numel()
-        return float(gap.min()) / unit, share, float(gap.square().mean()) / unit**2
+        sizes = ends.enforced.numel(), gap.numel()
+        self.later.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
+
+    def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
+        self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
     def state(self) -> Memory:
         """The step, the kept model, where the generator stands, and the gaps so far."""
@@ -148,6 +157,7 @@ class MixingUpdate:
 
     def restore(self, state: Memory) -> None:
         """Remember what :meth:`state` gave, or begin anew."""
+        self.later.forget()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
         self._kept = None if kept is None else kept.to(self._device)

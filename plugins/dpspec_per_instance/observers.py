@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.fetching import Later, Number, Settled, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.optimizers import Invertible, update_of
@@ -45,14 +46,18 @@ class NormObserver(Observer):
     ratios: (observed, m) float32 in [0, 1]. right: (observed, m) int8. A model that has diverged saturates.
     """
 
+    ratios: Settled[Array] = Settled()
+    right: Settled[Array] = Settled()
+
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
         """``x`` (m, ...), ``y`` (m,): the audited records, on the job's device. ``steps`` count from 1."""
         self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
         self._place = {step: place for place, step in enumerate(steps)}
-        self.ratios: Array = np.zeros((len(steps), len(x)), dtype=np.float32)
-        self.right: Array = np.zeros((len(steps), len(x)), dtype=np.int8)
+        self.later = Later()
+        self.ratios = np.zeros((len(steps), len(x)), dtype=np.float32)
+        self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
     def released(self, step: int, state: Tensor) -> None:
         """Measure the model before the next step, if that one is observed."""
@@ -61,8 +66,10 @@ class NormObserver(Observer):
             return
         norms = self._model.norms(state, self._x, self._y) * ((1.0 + SLACK) / self._clips[step])
         ratios = torch.nan_to_num(norms, nan=1.0, posinf=1.0).clamp_(max=1.0)
-        self.ratios[place] = ratios.cpu().numpy()
-        self.right[place] = self._right(state).cpu().numpy()
+        self.later.add(self._keep, place, ratios, self._right(state))
+
+    def _keep(self, place: int, ratios: Array, right: Array) -> None:
+        self.ratios[place], self.right[place] = ratios, right
 
     def _right(self, state: Tensor) -> Tensor:
         pieces = zip(torch.split(self._x, _ROWS), torch.split(self._y, _ROWS), strict=True)
@@ -75,6 +82,7 @@ class NormObserver(Observer):
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on measuring; an empty memory begins anew."""
+        self.later.forget()
         self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
 
@@ -147,6 +155,8 @@ class RecordAttack(Observer):
     steps: how many were seen. previous: the model before the next one, (P,).
     """
 
+    score: Settled[float] = Settled()
+
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
         """``looks``: how many steps are scored, spread evenly; all where it is None."""
         schedule = Schedule.of(job.phases, len(job.x))
@@ -162,6 +172,7 @@ class RecordAttack(Observer):
         target.join(self)
         self.steps = -1
         self.previous: Tensor | None = None
+        self.later = Later()
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
@@ -172,11 +183,15 @@ class RecordAttack(Observer):
             if step in self._scored:
                 phase = self._phases[step - 1]
                 score = step_score(self._target.view(self, previous, phase.clip_norm), noisy, phase)
-                self.score += score if abs(score) < 1e300 else 0.0  # a model that has diverged says nothing
+                self.later.add(self._keep, score)
         self.previous, self.steps = state.clone(), step
 
+    def _keep(self, score: Array | float) -> None:
+        added = float(score)
+        self.score += added if abs(added) < 1e300 else 0.0  # a model that has diverged says nothing
 
-def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> float:
+
+def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> Number:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
     gradient = view.gradient.double()
     square = gradient.square().sum()
@@ -184,4 +199,4 @@ def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> float:
     variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
     moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
     shift = (moved * square - 0.5 * square**2) / variance
-    return float(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))
+    return at_hand(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))

@@ -18,7 +18,7 @@ Runs are read as they train, all of them together where they train together.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import clipper
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
@@ -71,6 +72,7 @@ class Reader:
         self._stacked = StackedModel(first.model, x, y)
         self._width = max(1, memory.chunk_size(3 * 4 * self._layout.size, x.device) // len(rows))
         self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
+        self._most: dict[bool, int | None] = {}
         self._states: dict[int, Tensor] = {}
         self._batches: dict[int, Tensor] = {}
         self._start = self._previous = torch.zeros(0)
@@ -134,9 +136,12 @@ class Reader:
             spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
             times += phase.steps * q
         rest = (start - end) / scale - known
-        for left, chunk in self._candidate_chunks():
-            total = 0.5 * times * (self._clipped(start, chunk, clip) + self._clipped(end, chunk, clip))
-            self._add(left, _shift(total, rest) / spread)
+
+        def loss(places: Tensor) -> Tensor:
+            total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
+            return _shift(total, rest) / spread
+
+        self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
         assert isinstance(self._update, Invertible)
@@ -149,15 +154,18 @@ class Reader:
         clip, q = phase.clip_norm, phase.sampler.inclusion
         rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
         sigma = max(phase.noise_multiplier, _LEAST_NOISE)
-        for left, chunk in self._candidate_chunks():
-            loss = self._losses(before, chunk, rest, clip, sigma)
+
+        def drawn_or_not(places: Tensor) -> Tensor:
+            loss = self._losses(before, places, rest, clip, sigma)
             if q < 1.0:
                 loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
-            self._add(left, loss)
+            return loss
+
+        self._score(drawn_or_not)
         if phase.noise_multiplier > 0.0:
-            targets = torch.stack([rows[-1:] for rows in self._rows]).to(self._x.device)
+            targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
             own = self._clipped(before, targets, clip)[:, 0] / clip
-            there = torch.tensor(present, device=own.device)[:, None]
+            there = send(torch.tensor(present), own.device)[:, None]
             noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
 
@@ -171,15 +179,21 @@ class Reader:
         factors = squares.clamp(min=1.0).rsqrt()
         return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
 
-    def _add(self, left: int, values: Tensor) -> None:
-        """Add log-likelihoods; what a diverged model makes of them counts as nothing."""
-        self.scores[:, left : left + values.shape[1]] += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    def _score(self, loss: Callable[[Tensor], Tensor]) -> None:
+        """Add ``loss`` (R, c) of all candidates (R, c); what a diverged model makes of them counts as nothing."""
+        candidates = send(self._candidates, self._x.device)
 
-    def _candidate_chunks(self) -> list[tuple[int, Tensor]]:
-        """The candidates (R, c) in pieces, each with the place of its first."""
-        width = self._width if self._laplace or not self._iterates else self._chunk
-        pieces = torch.split(self._candidates.to(self._x.device), width, dim=1)
-        return [(i * width, piece) for i, piece in enumerate(pieces)]
+        def found(width: int) -> Tensor:
+            return torch.cat([loss(places) for places in torch.split(candidates, width, dim=1)], dim=1)
+
+        values = self._halving(found, written=self._laplace or not self._iterates)
+        self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
+        """``work`` on so many records of each run at a time as fit; ``written``: their gradients are written out."""
+        size = self._width if written else self._chunk
+        found, self._most[written] = memory.halving(work, size, self._most.get(written))
+        return found
 
     def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
         """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
@@ -189,19 +203,20 @@ class Reader:
         for run, run_places in enumerate(places):
             padded[run, : len(run_places)] = run_places
             inside[run, : len(run_places)] = True
-        padded, inside = padded.to(states.device), inside.to(states.device)
-        total, clipping = torch.zeros_like(states), clipper(clip)
-        width = self._width if self._laplace else self._chunk
-        for left in range(0, longest, width):
-            chunk = slice(None), slice(left, left + width)
-            if self._laplace:
-                weights = inside[chunk].to(states.dtype)
-                total += torch.einsum("rcp,rc->rp", self._clipped(states, padded[chunk], clip), weights)
-            else:
-                self._stacked.add_clipped(
-                    total, states, self._x[padded[chunk]], self._y[padded[chunk]], inside[chunk], clipping
-                )
-        return total
+        padded, inside = send(padded, states.device), send(inside, states.device)
+        clipping = clipper(clip)
+
+        def added(width: int) -> Tensor:
+            total = torch.zeros_like(states)
+            for some, there in zip(torch.split(padded, width, dim=1), torch.split(inside, width, dim=1), strict=True):
+                if self._laplace:
+                    weights = there.to(states.dtype)
+                    total += torch.einsum("rcp,rc->rp", self._clipped(states, some, clip), weights)
+                else:
+                    self._stacked.add_clipped(total, states, self._x[some], self._y[some], there, clipping)
+            return total
+
+        return self._halving(added, written=self._laplace)
 
     def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
         """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""

@@ -18,6 +18,7 @@ from torch import Tensor
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.native import parts_of, tensors, train_many, train_with
 from dpspec_rero.options import adds_laplace, trained_phases
@@ -64,7 +65,7 @@ class AbsoluteSum:
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,) at ``state`` (P,); the norms are l1 norms after clipping."""
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
-        for chunk in torch.split(indices.to(state.device), self._chunk):
+        for chunk in torch.split(send(indices, state.device), self._chunk):
             rows = self._model.rows(state, self._x[chunk], self._y[chunk])
             clipped = scale_rows(rows, clipper(clip).clip_norm, ord=1)
             total += clipped.sum(0)

@@ -184,10 +184,14 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     squares = torch.stack([each[name].squares() for name in names])
     factors, norms = how.scale(squares, names)
     kept = squares.isfinite().all(0)
-    if not bool(kept.all()):
+    whole = bool(kept.all())
+    if not whole:
         factors, each = factors[:, kept], {name: gradient.only(kept) for name, gradient in each.items()}
     if isfinite(how.coordinate_bound):
-        norms[kept] = _add_truncated(totals, each, factors, how.coordinate_bound)
+        added = _add_truncated(totals, each, factors, how.coordinate_bound)
+        if whole:
+            return added
+        norms[kept] = added
         return norms
     for name, weights in zip(names, factors, strict=True):
         each[name].add(totals[name], weights)

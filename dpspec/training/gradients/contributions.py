@@ -13,6 +13,7 @@ from torch import Tensor
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 
@@ -38,7 +39,7 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
         factors = clip_factors(lengths, clip_norm).to(state)
         clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
-        where, what = coordinates.to(state.device).reshape(-1), clipped.reshape(-1)
+        where, what = send(coordinates, state.device).reshape(-1), clipped.reshape(-1)
         if state.is_cuda:  # of the two, this one sums in the same order each time there, the other one on a CPU
             total.index_put_((where,), what, accumulate=True)
         else:
@@ -72,7 +73,7 @@ class RecordsAndCanaries:
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,), ascending and on the CPU, so that canaries stand at the end."""
         real = int(torch.searchsorted(indices, len(self._x)))
-        records = self._real(state, indices[:real].to(self._model.device), clip_norm)
+        records = self._real(state, send(indices[:real], self._model.device), clip_norm)
         if self._canaries is None or real == len(indices):
             return records
         planted = self._planted(self._canaries, state, indices[real:] - len(self._x), clip_norm)
@@ -93,7 +94,7 @@ class RecordsAndCanaries:
             return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
         total, layout = torch.zeros_like(state), self._model.layout
         pieces, norms = layout.unflatten(total), [no_norms(state.device)]
-        for some in torch.split(indices.to(state.device), self._chunk):
+        for some in torch.split(send(indices, state.device), self._chunk):
             rows = canaries.gradients(some).to(state)
             if rows.shape != (len(some), self._model.size):
                 raise ValueError(

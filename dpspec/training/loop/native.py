@@ -21,6 +21,7 @@ from dpspec.training.device import tensors as tensors  # plugins import it from 
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import checkpoint_of
@@ -107,8 +108,8 @@ class _Runs:
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
-        where = pad_sequence(drawn, batch_first=True).to(states.device)
-        inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
+        where = send(pad_sequence(drawn, batch_first=True), states.device)
+        inside = send(torch.arange(where.shape[1]) < torch.tensor(reals)[:, None], states.device)
 
         def added(chunk: int) -> tuple[Tensor, Tensor]:
             sums = torch.zeros_like(states)

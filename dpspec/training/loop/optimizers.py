@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
+from dpspec.training.gradients.fetching import Number, at_hand
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.dpsgd import Update
 from dpspec.training.loop.learning_rates import Rates, rates_of
@@ -38,8 +39,8 @@ class Undone(NamedTuple):
     """
 
     noisy: Tensor
-    rounding: float
-    expected: float = 0.0
+    rounding: Number
+    expected: Number = 0.0
 
 
 @runtime_checkable
@@ -101,17 +102,17 @@ class Sgd(Optimizer):
         gradient, error = self._undirected(update / scale, _rounding(after, update) / scale)
         if self._decay:
             gradient = gradient - self._decay * before
-            error += 4.0 * _eps(before) * decayed
+            error = error + 4.0 * _eps(before) * decayed
         return Undone(gradient, error, expected)
 
-    def _remembered(self) -> float:
+    def _remembered(self) -> Number:
         """What the memory of earlier steps adds to the bound on rounding."""
         return 0.0
 
     def _direction(self, gradient: Tensor) -> Tensor:
         return gradient
 
-    def _undirected(self, direction: Tensor, error: float) -> tuple[Tensor, float]:
+    def _undirected(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
         """The gradient behind a direction, and a bound on its error from a bound on the direction's."""
         return direction, error
 
@@ -134,11 +135,11 @@ class Momentum(Sgd):
         self._momentum = momentum
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
-        self._error = 0.0
+        self._error: Number = 0.0
 
     def state(self) -> Memory:
         """The step, the decaying sum and, where updates are undone, the bound on its error."""
-        return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(self._error)}
+        return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
 
     def restore(self, state: Memory) -> None:
         """Remember what :meth:`state` gave, or nothing."""
@@ -150,13 +151,13 @@ class Momentum(Sgd):
         self._buffer = self._momentum * _kept(self._buffer, gradient) + gradient
         return gradient + self._momentum * self._buffer if self._nesterov else self._buffer
 
-    def _remembered(self) -> float:
+    def _remembered(self) -> Number:
         length = _length(self._buffer) if self._buffer is not None else 0.0
         return self._momentum * (self._error + (3.0 * _eps(self._buffer) * length if self._buffer is not None else 0.0))
 
-    def _undirected(self, direction: Tensor, error: float) -> tuple[Tensor, float]:
+    def _undirected(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
         mu, before, known = self._momentum, _kept(self._buffer, direction), self._error
-        error += 3.0 * mu * _eps(before) * _length(before)
+        error = error + 3.0 * mu * _eps(before) * _length(before)
         if self._nesterov:
             gradient = (direction - mu**2 * before) / (1.0 + mu)
             self._buffer, self._error = mu * before + gradient, (mu * known + error) / (1.0 + mu)
@@ -225,13 +226,13 @@ def _kept(memory: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if memory is None else memory.to(like)
 
 
-def _rounding(state: Tensor, update: Tensor) -> float:
+def _rounding(state: Tensor, update: Tensor) -> Number:
     """A bound on the l2 norm of the rounding errors in ``update``: half a unit of ``state``, and a few of its own."""
     return 0.5 * _eps(state) * (_length(state) + 6.0 * _length(update))
 
 
-def _length(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _length(vector: Tensor) -> Number:
+    return at_hand(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
 def _eps(vector: Tensor) -> float:

@@ -25,6 +25,7 @@ from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.fetching import Array, Later, Settled
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.schedule import Schedule
@@ -173,14 +174,16 @@ class NoiseLog(Observer):
     rows: per step, the noise of some evenly spaced coordinates, the same ones at each step.
     """
 
+    squares: Settled[list[float]] = Settled()
+    products: Settled[list[float]] = Settled()
+    rows: Settled[list[Array]] = Settled()
+
     def __init__(self, steps: int = 1) -> None:
         """``steps``: how many are expected; it decides how many coordinates are kept of each."""
-        self.count = 0
-        self.squares: list[float] = []
-        self.products: list[float] = []
-        self.rows: list[np.ndarray[tuple[int], np.dtype[np.float32]]] = []
+        self.later = Later()
         self._width = kept_width(steps)
         self._previous: Tensor | None = None
+        self.restore({})
 
     @property
     def sum_of_squares(self) -> float:
@@ -190,11 +193,17 @@ class NoiseLog(Observer):
     def noised(self, step: int, noise: Tensor) -> None:
         """Add one step's noise (parameters,) to the moments."""
         self.count = len(noise)
-        self.squares.append(float(torch.linalg.vector_norm(noise, dtype=torch.float64)) ** 2)
-        if self._previous is not None:
-            self.products.append(float(torch.dot(noise.double(), self._previous.to(noise).double())))
+        before = self._previous
         self._previous = noise.clone()
-        self.rows.append(spaced(noise, self._width))
+        product = None if before is None else torch.dot(noise.double(), before.to(noise).double())
+        length = torch.linalg.vector_norm(noise, dtype=torch.float64)
+        self.later.add(self._keep, length, product, spaced(noise, self._width))
+
+    def _keep(self, length: Array, product: Array | None, row: Array) -> None:
+        self.squares.append(float(length) ** 2)
+        if product is not None:
+            self.products.append(float(product))
+        self.rows.append(row)
 
     def state(self) -> Memory:
         """All moments, the kept coordinates, and the last step's noise."""
@@ -209,6 +218,7 @@ class NoiseLog(Observer):
 
     def restore(self, state: Memory) -> None:
         """Go on; an empty memory begins anew."""
+        self.later.forget()
         self.count = int(state.get("count", 0))
         self.squares = [float(v) for v in state.get("squares", ())]
         self.products = [float(v) for v in state.get("products", ())]
@@ -222,14 +232,20 @@ class NormLog(Observer):
     largest: the largest norm of each step, 0 if it is empty. counts: how many contributions there were.
     """
 
+    largest: Settled[list[float]] = Settled()
+
     def __init__(self) -> None:
-        self.largest: list[float] = []
+        self.later = Later()
+        self.largest = []
         self.counts: list[int] = []
 
     def clipped(self, step: int, norms: Tensor) -> None:
         """Keep the largest of ``norms`` (b,)."""
-        self.largest.append(float(norms.max()) if len(norms) else 0.0)
+        self.later.add(self._keep, norms.max() if len(norms) else 0.0)
         self.counts.append(len(norms))
+
+    def _keep(self, largest: Array | float) -> None:
+        self.largest.append(float(largest))
 
     def state(self) -> Memory:
         """Both lists."""
@@ -237,15 +253,15 @@ class NormLog(Observer):
 
     def restore(self, state: Memory) -> None:
         """Go on; an empty memory begins anew."""
+        self.later.forget()
         self.largest = [float(v) for v in state.get("largest", ())]
         self.counts = [int(n) for n in state.get("counts", ())]
 
 
-def spaced(vector: Tensor, width: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """At most ``width`` evenly spaced entries of a vector, in float32 on the CPU."""
+def spaced(vector: Tensor, width: int) -> Tensor:
+    """At most ``width`` evenly spaced entries of a vector, in float32, as a tensor of its own."""
     stride = max(1, ceil(len(vector) / width))
-    kept: np.ndarray[tuple[int], np.dtype[np.float32]] = vector[::stride].to("cpu", torch.float32).numpy().copy()
-    return kept
+    return vector[::stride].to(torch.float32, copy=True)
 
 
 #: An update smaller than this, relative to the largest parameter, may be lost in float32; with few parameters any.
@@ -259,16 +275,22 @@ class StateLog(Observer):
         model that diverged, none.
     """
 
+    still: Settled[int] = Settled()
+
     def __init__(self) -> None:
+        self.later = Later()
         self.steps = self.still = 0
         self._last: Tensor | None = None
 
     def released(self, step: int, state: Tensor) -> None:
         """Count a state (P,); that of step 0 is the initial model."""
         self.steps += step > 0
-        again = self._last is not None and torch.equal(state, self._last)
-        self.still += again and bool(torch.isfinite(state).all())
+        if self._last is not None:
+            self.later.add(self._count, _unchanged(self._last, state))
         self._last = state.clone()
+
+    def _count(self, again: Array) -> None:
+        self.still += int(again)
 
     def states(self, job: TrainingJob) -> States | None:
         """What the released states were; ``job`` has been trained. None where nothing was released."""
@@ -291,8 +313,16 @@ class StateLog(Observer):
 
     def restore(self, state: Memory) -> None:
         """Go on counting; an empty memory begins anew."""
+        self.later.forget()
         self.steps, self.still = int(state.get("steps", 0)), int(state.get("still", 0))
         self._last = tensor(state, "last")
+
+
+def _unchanged(before: Tensor, state: Tensor) -> Tensor:
+    """Whether a model is the one before and finite, (); on a CPU the first entry that differs is enough."""
+    if state.device.type == "cpu" and not torch.equal(state, before):
+        return torch.tensor(False)
+    return ((state == before.to(state)) & state.isfinite()).all()
 
 
 def _bits(state: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from dpspec.contract.attacks import Directions, Records
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
+from dpspec.training.gradients.fetching import Array, Settled
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase
@@ -41,6 +42,7 @@ class ProjectionObserver(Residuals):
     """
 
     directions: Directions
+    projections: Settled[Tensor] = Settled()
     kept = (*Residuals.kept, "projections")
 
     def __init__(
@@ -59,7 +61,10 @@ class ProjectionObserver(Residuals):
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """Keep the projections."""
-        self.projections[step - 1] = self.directions.project(residual)
+        self.later.add(self._keep_projections, step, self.directions.project(residual))
+
+    def _keep_projections(self, step: int, along: Array) -> None:
+        self.projections[step - 1] = torch.from_numpy(along)
 
     def noise_scale(self) -> NoiseScale:
         """The noise measured where no canary speaks; steps that declare no noise are left out."""
@@ -103,7 +108,8 @@ class RecordScores(Residuals):
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """Add one step's log-likelihood ratios; a model that has diverged adds none."""
-        if not bool(residual.isfinite().all()):
+        finite = residual.isfinite().all()
+        if finite.device.type == "cpu" and not bool(finite):
             return
         rows = torch.cat(list(self._clipped(previous, *self._canaries, phase)))
         gram = (rows @ rows.T).double()
@@ -117,12 +123,14 @@ class RecordScores(Residuals):
         covariance += (gram * variance) @ gram
         diagonal = covariance.diagonal()
         diagonal += _JITTER * diagonal.mean() + 1e-12
-        signal = torch.linalg.solve(covariance, gram)  # column i: covariance^-1 (gradients) g_i
+        # Column i: covariance^-1 (gradients) g_i. Where there is no solution the step says nothing.
+        signal, failed = torch.linalg.solve_ex(covariance, gram)
         surprise = signal.T @ ((rows @ residual).double() - gram @ mean)
         strength = (gram * signal).sum(0)
         # Each canary's own part in the covariance is taken back (Sherman-Morrison), and its own expected share.
         alone = (1.0 - variance * strength).clamp_min(1e-9)
-        self.scores += self._log_ratio((surprise + strength * mean) / alone, strength / alone, q)
+        ratio = self._log_ratio((surprise + strength * mean) / alone, strength / alone, q)
+        self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
 
     def _log_ratio(self, shift: Tensor, strength: Tensor, q: float) -> Tensor:
         """ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q), (m,)."""

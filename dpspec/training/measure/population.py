@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpspec.training.gradients import users
 from dpspec.training.gradients.clipping import Clip
+from dpspec.training.gradients.fetching import Number, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import Sampler, covariance
 
@@ -22,14 +23,14 @@ class Population:
     """
 
     sum: Tensor
-    squares: float
+    squares: Number
     within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
         """The expected clipped sum of a batch, (P,): inclusion probability times ``sum`` and that of ``planted``."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
-    def spread(self, sampler: Sampler) -> float:
+    def spread(self, sampler: Sampler) -> Number:
         """The expected squared distance of a batch's clipped sum from its mean, planted records left out.
 
         With q the inclusion and c the covariance of two records' inclusions (0 for Poisson batches):
@@ -39,7 +40,7 @@ class Population:
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
             return q * (1.0 - q) * self.squares + q * q * self.within
-        length = float(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
+        length = at_hand(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
         return (q * (1.0 - q) - c) * self.squares + c * length**2
 
 
@@ -68,7 +69,7 @@ def population(
     if records_per_user is not None:
         return _of_users(model, state, x, y, clip, records_per_user)
     clipped = model.clipped_sum(state, x, y, clip)
-    return Population(clipped.sum, float(clipped.norms.square().sum()))
+    return Population(clipped.sum, at_hand(clipped.norms.square().sum()))
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:

@@ -20,6 +20,7 @@ from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
+from dpspec.training.gradients.fetching import Array, Later, Settled, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
@@ -98,6 +99,11 @@ class Residuals(Observer):
     #: Who is asked what the real records add, where the watchers of many runs ask together.
     populations: AskedTogether | None = None
 
+    squares: Settled[Tensor] = Settled()
+    spread: Settled[Tensor] = Settled()
+    rounding: Settled[Tensor] = Settled()
+    expected: Settled[Tensor] = Settled()
+
     #: The tensors that a checkpoint keeps, by attribute.
     kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
 
@@ -130,6 +136,7 @@ class Residuals(Observer):
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
+        self.later = Later()
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)
         self.rounding = torch.zeros(total, dtype=torch.float64)
@@ -180,13 +187,21 @@ class Residuals(Observer):
         else:
             known = self.populations.of(self, previous, phase.clip)
         residual = (undone.noisy - known.mean(phase.sampler)) / phase.clip_norm
-        self.squares[step - 1] = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
-        self.spread[step - 1] = known.spread(phase.sampler) / phase.clip_norm**2
-        self.rounding[step - 1] = undone.rounding / phase.clip_norm
-        self.expected[step - 1] = undone.expected / phase.clip_norm
+        square = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
+        spread = known.spread(phase.sampler) / phase.clip_norm**2
+        rounding, expected = undone.rounding / phase.clip_norm, undone.expected / phase.clip_norm
+        self.later.add(self._keep, step, square, spread, rounding, expected)
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
             self.log.add(step, previous, undone, known)
+
+    def _keep(
+        self, step: int, square: Array, spread: Array | float, rounding: Array | float, expected: Array | float
+    ) -> None:
+        self.squares[step - 1] = float(square)
+        self.spread[step - 1] = float(spread)
+        self.rounding[step - 1] = float(rounding)
+        self.expected[step - 1] = float(expected)
 
     def noise_scale(self) -> NoiseScale:
         """The noise measured in all directions; steps that declare no noise are left out."""
@@ -229,6 +244,7 @@ class Residuals(Observer):
 
     def restore(self, state: Memory) -> None:
         """Go on after the step that was seen last; an empty memory begins anew."""
+        self.later.forget()
         self._update.restore(part(state, "update"))
         if self.log is not None:
             self.log.restore(part(state, "log"))
@@ -288,7 +304,7 @@ class Populations:
             return sums, squares
 
         (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
-        return [Population(total, float(square)) for total, square in zip(sums, squares, strict=True)]
+        return [Population(total, at_hand(square)) for total, square in zip(sums, squares, strict=True)]
 
 
 def _is_a_step_behind(other: Residuals, watcher: Residuals) -> bool:

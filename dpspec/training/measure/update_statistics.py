@@ -39,6 +39,7 @@ from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, kept_widt
 from dpspec.training.device import tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
+from dpspec.training.gradients.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
@@ -73,6 +74,14 @@ class ResidualLog:
     Which steps are left out is decided before each of them, by the models until then.
     """
 
+    coordinates: Settled[Array] = Settled()
+    layers: Settled[Array] = Settled()
+    seen: Settled[int] = Settled()
+    along: Settled[list[tuple[float, float, float]]] = Settled()
+    variances: Settled[list[tuple[float, float]]] = Settled()
+    rows: Settled[list[Array]] = Settled()
+    hidden: Settled[int] = Settled()
+
     def __init__(
         self, job: TrainingJob, model: FlatModel, real: int, directions: attacks.Directions | None = None
     ) -> None:
@@ -90,6 +99,7 @@ class ResidualLog:
         self._turned = not flat or len(x) > 0 or not _along(self._free, job.canaries)
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
+        self.later = Later()
         self.restore({})
 
     def add(self, step: int, previous: Tensor, undone: Undone, known: Population | Drawn) -> None:
@@ -102,23 +112,42 @@ class ResidualLog:
         planted = self._contribution(number, previous)
         rate = phase.sampler.inclusion
         expected = known.mean(phase.sampler, planted.sum) / clip
-        residual, error = undone.noisy / clip - expected, undone.rounding / clip
-        if undone.expected / clip <= BEARABLE * sqrt(self._model.size) * sigma:
-            self._add_squares(residual.double().cpu().numpy(), error, sigma)
+        residual = undone.noisy / clip - expected
+        hides = undone.rounding / clip, undone.expected / clip
+        self.later.add(self._keep_squares, residual, *hides, sigma)
         if isinstance(phase.sampler, Shuffled):
             return  # what is left of one step follows from the batches before it: no martingale
-        if not undone.expected / clip <= sigma:
+        free, update = self._free(residual), self._free(expected)
+        length = torch.linalg.vector_norm(update, dtype=torch.float64)
+        product = torch.dot(free.double(), update.double())
+        squares = known.squares + (at_hand(planted.norms.square().sum()) if self._turned else 0.0)
+        without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
+        sampled = (rate * without * squares + rate**2 * known.within) / clip**2
+        self.later.add(self._keep_along, product, length, spaced(free, self._width), sampled, *hides, sigma)
+
+    def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
+        """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
+        if float(hidden) <= BEARABLE * sqrt(self._model.size) * sigma:
+            self._add_squares(residual.astype(np.float64), float(error), sigma)
+
+    def _keep_along(
+        self,
+        product: Array,
+        length: Array,
+        row: Array,
+        sampled: Array | float,
+        error: Array | float,
+        hidden: Array | float,
+        sigma: float,
+    ) -> None:
+        """What a step says of directions; ``product``: of the residual with the update of this ``length``."""
+        if not float(hidden) <= sigma:
             self.hidden += 1
             return
-        free, update = self._free(residual), self._free(expected)
-        length = float(torch.linalg.vector_norm(update, dtype=torch.float64))
-        drift = float(torch.dot(free.double(), update.double())) / length if length > 0.0 else 0.0
-        squares = known.squares + (float(planted.norms.square().sum()) if self._turned else 0.0)
-        without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
-        self.along.append((drift, length, error))
-        sampled = rate * without * squares + rate**2 * known.within
-        self.variances.append((sigma**2, sigma**2 + sampled / clip**2))
-        self.rows.append(spaced(free, self._width))
+        drift = float(product) / float(length) if length > 0.0 else 0.0
+        self.along.append((drift, float(length), float(error)))
+        self.variances.append((sigma**2, sigma**2 + float(sampled)))
+        self.rows.append(row)
 
     def _add_squares(self, residual: Array, error: float, sigma: float) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
@@ -167,15 +196,16 @@ class ResidualLog:
 
     def restore(self, state: Memory) -> None:
         """Go on; an empty memory begins anew."""
+        self.later.forget()
         layout = self._model.layout
         self._parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
         self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
-        self.coordinates: Array = np.array(state.get("coordinates", np.zeros(self._model.size)))
-        self.layers: Array = np.array(state.get("layers", np.tile([0.0, np.inf], (len(self._parts), 1))))
+        self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
+        self.layers = np.array(state.get("layers", np.tile([0.0, np.inf], (len(self._parts), 1))))
         self.seen, self.hidden = (int(v) for v in state.get("counts", (0, 0)))
         self.along = [(float(a), float(b), float(c)) for a, b, c in state.get("along", ())]
         self.variances = [(float(a), float(b)) for a, b in state.get("variances", ())]
-        self.rows: list[Array] = list(state.get("rows", ()))
+        self.rows = list(state.get("rows", ()))
 
 
 class _Free:

@@ -15,6 +15,7 @@ import torch
 
 import dpspec.contract as dps
 from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.fetching import Later
 from dpspec.training.loop.native import train_many
 from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog
@@ -59,11 +60,14 @@ class NetworkEngine:
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
             some = which[start : start + _TOGETHER]
-            jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, tally) for side in some]
+            later = Later()
+            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, later)
+            jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise,)) for side in some]
             jobs[0] = replace(jobs[0], progress=self._progress(start, len(some), len(which)))
             logs = [StateLog() for _ in jobs]
             jobs = [replace(job, observers=(*job.observers, log)) for job, log in zip(jobs, logs, strict=True)]
             train_many(self.context.trainer, jobs)
+            later.settle()
             tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
             yield from (_parameters(job.model) for job in jobs)
 
@@ -93,13 +97,12 @@ class NetworkEngine:
         return np.asarray(x.reshape(len(x), *self.context.facts.shape), dtype=np.float32)
 
     def _job(
-        self, x: Array, y: Array, seed: int, multiplier: float, tally: NoiseTally | None = None
+        self, x: Array, y: Array, seed: int, multiplier: float, observers: tuple[dps.Observer, ...] = ()
     ) -> dps.TrainingJob:
         m = self.private
         require_declared_count(m, x)
         sampling = {"scheme": "full"} if m.kind == "dp-gd" else {"scheme": "fixed", "batch_size": 1}
         phase = {"steps": m.steps, "noise_multiplier": multiplier, "clip_norm": m.lipschitz, "sampling": sampling}
-        observers = () if tally is None else (_NoiseLog(tally, multiplier * m.lipschitz),)
         return dps.TrainingJob(
             x=x,
             y=y,
@@ -115,14 +118,17 @@ class NetworkEngine:
 
 
 class _NoiseLog(dps.Observer):
-    """Counts the noise that a backend tells of, in units of its declared deviation."""
+    """Counts the noise that a backend tells of, in units of its declared deviation; all of it once it is settled."""
 
-    def __init__(self, tally: NoiseTally, deviation: float) -> None:
-        self._tally, self._deviation = tally, deviation
+    def __init__(self, tally: NoiseTally, deviation: float, later: Later) -> None:
+        self._tally, self._deviation, self._later = tally, deviation, later
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
         """One step's noise."""
-        self._tally.add(noise.double().cpu().numpy() / self._deviation)
+        self._later.add(self._count, noise.clone())
+
+    def _count(self, noise: Array) -> None:
+        self._tally.add(noise.astype(np.float64) / self._deviation)
 
 
 def _parameters(model: torch.nn.Module) -> Array:

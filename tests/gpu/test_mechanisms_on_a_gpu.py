@@ -1,0 +1,39 @@
+"""Every mechanism's small audit on a pretended GPU: no tensors of two devices meet; numbers are those of the CPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.gpu_cases import NAMES, trials, write_case
+from support.pretend_gpu import pretend_gpu
+
+import dpspec
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """To the last bit: the CPU computes both. What differs on a GPU is how it rounds, not what is computed."""
+    if name == "opacus" and find_spec("opacus") is None:
+        pytest.skip("opacus is not installed")
+    monkeypatch.setenv("DPSPEC_KEPT_BOUNDS", str(tmp_path / "bounds"))  # they have nothing to do with devices
+    spec = write_case(name, tmp_path, steps=2)
+    dpspec.run(spec, store=tmp_path / "cpu", device="cpu")
+    with pretend_gpu() as machine:
+        (audit,) = dpspec.run(spec, store=tmp_path / "gpu", device="cuda").audits
+    assert audit.conformance.status == "conforms-within"
+    assert machine.account.launches > 0
+    assert machine.account.coarse == {}, "products of less than float32"
+    expected = trials(tmp_path / "cpu")
+    assert expected
+    assert trials(tmp_path / "gpu") == expected
+
+
+@pytest.mark.parametrize("name", ["group records", "preprocessing"])
+def test_the_second_gpu(tmp_path: Path, name: str) -> None:
+    """Nothing of a run on ``cuda:1`` touches the first one."""
+    with pretend_gpu(cards=2) as machine:
+        dpspec.run(write_case(name, tmp_path, steps=2), store=tmp_path / "store", device="cuda:1")
+    assert machine.cards[1].most_reserved > 0
+    assert machine.cards[0].most_reserved == 0

@@ -1,0 +1,212 @@
+"""The machine: what ``torch.cuda`` says within it, and how tensors get to its cards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import types
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+from unittest import mock
+
+import torch
+import torch._dynamo  # dispatch modes import it, which fails where functions of torch are replaced
+from torch import Tensor
+
+from support.pretend_gpu.account import Account
+from support.pretend_gpu.cards import Card
+from support.pretend_gpu.tensors import MACHINES, SLOT, CardGenerator, Factories, GpuTensor, on_a_card
+
+_GENERATOR, _TENSOR, _AS_TENSOR, _TO = torch.Generator, torch.tensor, torch.as_tensor, Tensor.to
+_ENGINE = torch.autograd.graph._engine_run_backward
+
+
+class Machine:
+    """``cards`` and their memory, the ``account`` of what was asked of them, and which one is ``current``."""
+
+    def __init__(self, cards: int, memory: int) -> None:
+        self.account = Account()
+        self.cards = [Card(index, memory) for index in range(cards)]
+        self.current = 0
+        self.pending: RuntimeError | None = None
+
+    def card(self, device: object = None) -> Card:
+        """The card of ``cuda``, ``cuda:1``, 1, or None for the current one."""
+        index = device if isinstance(device, int) or device is None else torch.device(device).index  # type: ignore[arg-type]
+        index = self.current if index is None else index
+        if not 0 <= index < len(self.cards):
+            raise RuntimeError("CUDA error: invalid device ordinal")
+        return self.cards[index]
+
+    def place(self, device: object = None) -> torch.device:
+        """Such a card as a device with its index."""
+        return torch.device(self.card(device).name)
+
+    def faces(self) -> dict[str, Any]:
+        """What ``torch.cuda`` is replaced with, by name."""
+
+        def use(device: object) -> None:
+            self.current = self.card(device).index
+
+        @contextlib.contextmanager
+        def used(device: object) -> Iterator[None]:
+            before = self.current
+            use(device)
+            try:
+                yield
+            finally:
+                self.current = before
+
+        def forget(device: object = None) -> None:
+            self.card(device).most_reserved = self.card(device).reserved
+
+        def empty() -> None:
+            for card in self.cards:
+                card.empty_cache()
+
+        quiet = dict.fromkeys(("_lazy_init", "init", "manual_seed", "manual_seed_all"), lambda *_: None)
+        return {
+            **quiet,
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "_is_in_bad_fork": lambda: False,
+            "device_count": lambda: len(self.cards),
+            "current_device": lambda: self.current,
+            "set_device": use,
+            "device": used,
+            "get_device_name": lambda device=None: f"Pretended GPU {self.card(device).index}",
+            "get_device_capability": lambda device=None: (9, 0),
+            "synchronize": lambda device=None: self.account.wait(),
+            "mem_get_info": lambda device=None: (self.card(device).free, self.card(device).capacity),
+            "memory_allocated": lambda device=None: self.card(device).allocated,
+            "memory_reserved": lambda device=None: self.card(device).reserved,
+            "max_memory_reserved": lambda device=None: self.card(device).most_reserved,
+            "reset_peak_memory_stats": forget,
+            "empty_cache": empty,
+        }
+
+    def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """``Tensor.to``: C++ would ask a driver which card "cuda" is, and does not know that it is there already."""
+        device = kwargs.get("device", args[0] if args else None)
+        named = isinstance(device, str | torch.device) or type(device) is int
+        if not named or (type(device) is not int and not on_a_card(device)):
+            return _TO(tensor, *args, **kwargs)
+        place = self.place(device)
+        if isinstance(tensor, GpuTensor) and tensor.device == place:
+            dtype = kwargs.get("dtype", args[1] if len(args) > 1 and isinstance(args[1], torch.dtype) else None)
+            return _TO(tensor, tensor.dtype if dtype is None else dtype, copy=kwargs.get("copy", False))
+        rest = {key: value for key, value in kwargs.items() if key != "device"}
+        return _TO(tensor, place, *(args[1:] if "device" not in kwargs else args), **rest)
+
+    def made(self, real: Any) -> Any:
+        """``torch.tensor`` or ``torch.as_tensor``, which go to their device below all modes: by way of the CPU."""
+
+        def make(data: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+            if device is None and isinstance(data, Tensor):
+                device = data.device
+            if isinstance(data, Tensor):
+                found = self.to(data.detach(), device, dtype=dtype or data.dtype, copy=real is _TENSOR)
+            else:
+                found = real(data, dtype=dtype)
+                found = found if device is None else self.to(found, device)
+            return found.requires_grad_() if requires_grad else found
+
+        return make
+
+    def backward(self, *args: Any, **kwargs: Any) -> Any:
+        """A backward pass, and then what it would have raised."""
+        try:
+            return _ENGINE(*args, **kwargs)
+        finally:
+            if self.pending is not None and torch._C._current_graph_task_id() < 0:
+                error, self.pending = self.pending, None
+                try:
+                    raise error
+                finally:
+                    del error  # its own traceback would keep the tensors of the pass
+
+
+def _generators(machine: Machine) -> type:
+    """``torch.Generator`` with cards."""
+
+    class Kind(type):
+        def __call__(cls, device: Any = "cpu") -> torch.Generator:
+            return CardGenerator(machine.card(device)) if on_a_card(device) else _GENERATOR(device=device)
+
+        def __instancecheck__(cls, thing: object) -> bool:
+            return isinstance(thing, _GENERATOR)
+
+    return Kind("Generator", (), {})
+
+
+@contextlib.contextmanager
+def pretend_gpu(cards: int = 1, memory: int = 2**40) -> Iterator[Machine]:
+    """Within it torch has so many GPUs of ``memory`` bytes each."""
+    if MACHINES:
+        raise RuntimeError("there is a pretended machine already")
+    _register()
+    machine = Machine(cards, memory)
+    MACHINES.append(machine)
+    with contextlib.ExitStack() as stack:
+        stack.callback(MACHINES.clear)
+        for name, face in machine.faces().items():
+            stack.enter_context(mock.patch.object(torch.cuda, name, face))
+        stack.enter_context(mock.patch.object(torch, "Generator", _generators(machine)))
+        stack.enter_context(mock.patch.object(torch, "tensor", machine.made(_TENSOR)))
+        stack.enter_context(mock.patch.object(torch, "as_tensor", machine.made(_AS_TENSOR)))
+        stack.enter_context(mock.patch.object(Tensor, "to", lambda self, *a, **k: machine.to(self, *a, **k)))
+        stack.enter_context(mock.patch.object(Tensor, "cuda", lambda self, d=None: machine.to(self, machine.place(d))))
+        stack.enter_context(mock.patch.object(torch.autograd, "_engine_run_backward", machine.backward))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=".*CUDA is not available.*")
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(Factories())
+        yield machine
+
+
+@cache
+def _register() -> tuple[object, ...]:
+    """Tell C++ of a device in the slot: without a guard of its own autograd knows no such thing.
+
+    Autograd starts a thread for each device that it knows with the first backward pass of the process. That pass is
+    made before, so that all later ones stay on the thread that asked for them.
+    """
+    one = torch.ones(1, requires_grad=True)
+    torch.autograd.grad(one * 2.0, one)
+    os.environ.setdefault("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0")
+
+    class Hooks(torch._C._acc.PrivateUse1Hooks):  # type: ignore[misc]
+        def is_available(self) -> bool:
+            return bool(MACHINES)
+
+        def is_built(self) -> bool:
+            return True
+
+        def has_primary_context(self, index: int) -> bool:
+            return True
+
+    class Guard(torch._C._acc.DeviceGuard):  # type: ignore[misc]
+        def type_(self) -> Any:
+            return torch._C._autograd.DeviceType.PrivateUse1
+
+    torch.utils.rename_privateuse1_backend(SLOT)
+    module = types.ModuleType(f"torch.{SLOT}")
+    module.__dict__.update(
+        is_initialized=lambda: True,
+        is_available=lambda: bool(MACHINES),
+        device_count=lambda: len(MACHINES[0].cards) if MACHINES else 0,
+        current_device=lambda: 0,
+        # Whoever draws without a generator draws from the CPU's, which is kept and put back in any case.
+        get_rng_state=lambda device=None: torch.empty(0, dtype=torch.uint8),
+        set_rng_state=lambda state, device=None: None,
+        _lazy_init=lambda: None,
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda seed: None,
+    )
+    torch._register_device_module(SLOT, module)
+    kept = Hooks(), Guard()
+    torch._C._acc.register_python_privateuseone_hook(kept[0])
+    torch._C._acc.register_python_privateuseone_device_guard(kept[1])
+    return kept
