@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -80,7 +80,7 @@ def test_whatever_is_drawn_is_one_element_of_finite_coordinates(rows, log_x, log
     x, y, low, high = ([row[i] for row in rows] for i in range(4))
     given_lines = [Line(text, x, y, marker=marker), Line("b", x, y, colour=9, dash=7, band=(low, high))]
     drawn = svg(Drawing(text, given_lines, text, "y", log_x=log_x, log_y=log_y, identity=identity), "n")
-    element = ElementTree.fromstring(drawn)
+    element = ET.fromstring(drawn)
     assert element.tag.endswith("svg")
     assert not re.search(r"\b(nan|inf)\b", re.sub(r"<title.*?</title>|<text.*?</text>", "", drawn))
 

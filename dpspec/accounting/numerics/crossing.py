@@ -29,7 +29,7 @@ def crossing(
 
     margin: monotone between them, up to rounding; infinite values are allowed. Ends where no double lies between,
     where the bracket is no wider than ``within``, or than 60 halvings would leave of it.
-    Returns both ends; where margin falls short at ``true``, or reaches 0 at ``false``, what is between is not looked at.
+    Returns both ends; where margin falls short at ``true``, or reaches 0 at ``false``, nothing between is looked at.
     """
     at_true, at_false = margin(true), margin(false)
     if at_true < 0.0 or at_false >= 0.0:

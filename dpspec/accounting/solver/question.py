@@ -32,7 +32,7 @@ _TILTS = (math.log(1e-9), math.log(1e9))
 #: So often is that range halved before the slope of what is looked for is followed.
 _HALVINGS = 6
 
-#: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and those near the best as good ones.
+#: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and near the best as good ones.
 _NEAR = 1e-10
 
 

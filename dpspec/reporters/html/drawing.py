@@ -50,15 +50,19 @@ _CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
     "D": ((0, -4.8), (4.8, 0), (0, 4.8), (-4.8, 0)),
     "^": ((0, -3.4), (3.4, 3), (-3.4, 3)),
     "v": ((0, 3.4), (3.4, -3), (-3.4, -3)),
-    "P": ((-1, -3.2), (1, -3.2), (1, -1), (3.2, -1), (3.2, 1), (1, 1), (1, 3.2), (-1, 3.2), (-1, 1), (-3.2, 1))
-    + ((-3.2, -1), (-1, -1)),
+    "P": (
+        *((-1, -3.2), (1, -3.2), (1, -1), (3.2, -1), (3.2, 1), (1, 1)),
+        *((1, 3.2), (-1, 3.2), (-1, 1), (-3.2, 1), (-3.2, -1), (-1, -1)),
+    ),
     "*": tuple(
         (r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5))
         for i in range(10)
         for r in (4.0 - 2.4 * (i % 2),)
     ),
-    "X": ((-3.2, -1.8), (-1.8, -3.2), (0, -1.4), (1.8, -3.2), (3.2, -1.8), (1.4, 0), (3.2, 1.8), (1.8, 3.2))
-    + ((0, 1.4), (-1.8, 3.2), (-3.2, 1.8), (-1.4, 0)),
+    "X": (
+        *((-3.2, -1.8), (-1.8, -3.2), (0, -1.4), (1.8, -3.2), (3.2, -1.8), (1.4, 0)),
+        *((3.2, 1.8), (1.8, 3.2), (0, 1.4), (-1.8, 3.2), (-3.2, 1.8), (-1.4, 0)),
+    ),
 }
 
 #: Radii of a round point, and of one that shows where a line has values.
@@ -205,7 +209,8 @@ def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
     yield "</g>"
     if drawing.y:
         middle = _n(0.5 * (_TOP + frame.bottom))
-        yield f'<g text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">{_text(0, 0, _label(drawing.y))}</g>'
+        yield f'<g text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">'
+        yield f"{_text(0, 0, _label(drawing.y))}</g>"
 
 
 def _identity(frame: _Frame, drawing: Drawing) -> Iterator[str]:

@@ -74,8 +74,8 @@ class Edited:
 def compared(page: str, result: Result) -> tuple[list[Edited], str]:
     """Every place where a page is not the one that its result makes here, and why it could not be compared.
 
-    Another version of dpspec words and draws a page in another way: then there is nothing to compare it with. The reason
-    is empty where all was compared.
+    Another version of dpspec words and draws a page in another way: then there is nothing to compare it with. The
+    reason is empty where all was compared.
     """
     named = _GENERATOR.findall(page)
     here = generator()
