@@ -4,10 +4,10 @@
 
 Every measurement runs in a process of its own, so that peak memory is its own; the sides take turns, and the least of
 three rounds counts. Times are CPU seconds without imports; machines are noisy, so read the ratios. dp-accounting gives
-an upper value only. It is asked twice: at its default grid of 1e-4, and at the coarsest grid (of those in a ratio of the
-fourth root of two) at which its value is no farther above our lower end than our interval is wide. That column is the fair
-one: equal accuracy, though theirs is one-sided and not certified. Nothing here is random. ``--alone`` leaves
-dp-accounting out, ``--quick`` measures only what is fast on both sides.
+an upper value only. It is asked twice: at its default grid of 1e-4, and at the coarsest grid (of those in a ratio of
+the fourth root of two) at which its value is no larger than our upper end. That column is the fair one: equal accuracy,
+though theirs is one-sided and not certified. Nothing here is random. ``--alone`` leaves dp-accounting out, ``--quick``
+measures only what is fast on both sides.
 """
 
 from __future__ import annotations

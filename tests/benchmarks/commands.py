@@ -125,17 +125,19 @@ def main() -> None:
             sides.append(Measured(checkout.resolve(), folder))
             prepare(sides[-1], options.audits)
         rows = [commands(side) for side in sides]
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for each in zip(*rows, strict=True):
                 for run in each:
                     run()
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
         for side in sides:
             side.least.pop("")
             side.dpspec(f"{options.audits} audits", "run", "many", "--report", "json=many.json", codes=(0, 1))
             side.least[f"{options.audits} audits, each"] = side.least[f"{options.audits} audits"] / options.audits
             page = f"{options.audits} audits as a page"
             side.dpspec(page, "report", "many.json", "--format", "html", "-o", "many.html")
-        print(f"{'':<34}" + "".join(f"{'s':>8}{'/ pass':>8}{'/ scipy':>8}" for _ in sides) + "   ratio" * (len(sides) > 1))
+        head = "".join(f"{'s':>8}{'/ pass':>8}{'/ scipy':>8}" for _ in sides)
+        print(f"{'':<34}{head}{'   ratio' if len(sides) > 1 else ''}")
         for row in sides[0].least:
             line = f"{row:<34}"
             for side in sides:
