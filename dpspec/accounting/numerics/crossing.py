@@ -1,4 +1,4 @@
-"""Where a monotone function of known values crosses zero: what ``bisect`` finds, in a fifth of its evaluations.
+"""Where a monotone function of known values crosses zero: what ``bisect`` finds, in a third of its evaluations.
 
 Secant steps through the ends of the bracket, the weight of an end that stays reduced (Anderson and Bjorck 1973), and
 halvings where three steps in turn did not halve it. Every end was evaluated, so that a condition that ``true`` promises

@@ -60,7 +60,8 @@ def encode(value: Any) -> Json:
     """Turn dataclasses, maps, tuples and numbers into plain JSON."""
     if value is None or isinstance(value, bool | int | str):  # most of what there is
         return value
-    if (names := _names_of(type(value))) is not None:
+    kind: Any = type(value)
+    if (names := _names_of(kind)) is not None:
         return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}

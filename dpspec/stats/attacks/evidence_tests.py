@@ -156,7 +156,8 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
     """Whether :func:`curve_p_value` is at most ``level``, which some tests know without it. Raises as that does."""
     if evidence.kind != "one-run-ladder":
         return curve_p_value(evidence, points) <= level
-    return guess_counts.rejects(*_statistics(evidence, _privacy(evidence).statistics), points, level)
+    canaries, guesses, correct = _statistics(evidence, _privacy(evidence).statistics)
+    return guess_counts.rejects(canaries, guesses, correct, points, level)
 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
