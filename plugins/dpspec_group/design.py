@@ -48,16 +48,7 @@ def design(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> Des
     Fewer guesses are there for a pipeline that leaks more than declared, all canaries for one that is broken.
     """
 
-    def cautious(rung: guess_counts.Rung) -> tuple[float, float]:
-        guesses, correct = sum(rung), law.correct(*rung, canaries)
-        unlucky = correct - math.sqrt(correct * max(0.0, 1.0 - correct / guesses))
-        # Where nothing can be expected, the design that is farthest from guessing blindly.
-        return (
-            one_run.epsilon_lower(canaries, guesses, max(0, math.floor(unlucky)), delta, confidence),
-            (correct - 0.5 * guesses) / math.sqrt(guesses),
-        )
-
-    rungs = guess_counts.around(*max(_sides(canaries), key=cautious), canaries)
+    rungs = guess_counts.around(*_best(law, canaries, delta, confidence), canaries)
     guesses = [sum(rung) for rung in rungs]
     correct = guess_counts.fitting(guesses, [law.correct(*rung, canaries) for rung in rungs])
     expected = guess_counts.epsilon_lower(canaries, guesses, correct, delta, confidence)
@@ -157,6 +148,22 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
             )
         )
     return tuple(powers)
+
+
+def _best(law: ScoreLaw, canaries: int, delta: float, confidence: float) -> guess_counts.Rung:
+    """The first of the pairs of guess counts that show the largest epsilon when luck is one deviation below par; where
+    nothing can be expected, the one that is farthest from guessing blindly."""
+    best, worth = (0, 0), (-1.0, 0.0)
+    for rung in _sides(canaries):
+        guesses, correct = sum(rung), law.correct(*rung, canaries)
+        unlucky = max(0, math.floor(correct - math.sqrt(correct * max(0.0, 1.0 - correct / guesses))))
+        if worth[0] > 0.0 and not one_run.rejects(canaries, guesses, unlucky, worth[0], delta, 1.0 - confidence):
+            continue  # it shows less
+        shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
+        found = (shown, (correct - 0.5 * guesses) / math.sqrt(guesses))
+        if found > worth:
+            best, worth = rung, found
+    return best
 
 
 def _sides(canaries: int) -> Iterator[guess_counts.Rung]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -63,9 +64,16 @@ class ScoreLaw:
 
     def correct(self, low: int, high: int, canaries: int) -> float:
         """How many guesses are right on average: ``low`` lowest scores guessed absent, ``high`` highest present."""
-        both = 0.5 * (self.absent + self.present)
-        right = _tail(both, self.absent, low / canaries) + _tail(both[::-1], self.present[::-1], high / canaries)
+        (lowest, absent), (highest, present) = self._tails
+        right = float(np.interp(low / canaries, lowest, absent)) + float(np.interp(high / canaries, highest, present))
         return min(float(low + high), 0.5 * canaries * right)
+
+    @cached_property
+    def _tails(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """From below, what the first cells hold of both laws together and of the absent one; from above, of both and of
+        the present one."""
+        both = 0.5 * (self.absent + self.present)
+        return (_sums(both), _sums(self.absent)), (_sums(both[::-1]), _sums(self.present[::-1]))
 
     def rates(self, threshold: float) -> tuple[float, float]:
         """The true-positive and the false-positive rate of "present" at scores of ``threshold`` and above."""
@@ -226,7 +234,6 @@ def _on_grid(places: Floats, masses: Floats) -> Floats:
     return cells
 
 
-def _tail(both: Floats, one: Floats, share: float) -> float:
-    """The mass of ``one`` over the first cells that hold ``share`` of ``both``, the last of them in part."""
-    held = np.cumsum(both)
-    return float(np.interp(share, np.concatenate([[0.0], held]), np.concatenate([[0.0], np.cumsum(one)])))
+def _sums(masses: Floats) -> Floats:
+    """The sums of the first 0, 1, ..., all masses."""
+    return np.concatenate([[0.0], np.cumsum(masses)])

@@ -60,6 +60,20 @@ def test_quick_commands_import_neither_torch_nor_scipy(process):
         assert not modules & set(HEAVY), command
 
 
+def test_theory_needs_neither_torch_nor_what_draws_or_fits(process):
+    """Bounds, a plan, a page and a verification of them: nothing is trained, and figures are dpspec's own."""
+    spec = str(ROOT / "specs" / "bounds-only.yaml")
+    commands = (
+        ("plan", str(ROOT / "specs" / "quickstart.yaml")),
+        ("run", spec, "--report", "html=page.html", "--report", "json=result.json"),
+        ("verify", "page.html"),
+        ("report", "result.json", "--format", "markdown"),
+    )
+    for command, modules in zip(commands, loaded_after(process, *commands), strict=True):
+        assert "scipy" in modules
+        assert not modules & {"torch", "sklearn", "matplotlib", "pandas", "PIL"}, command
+
+
 def test_help_imports_no_library_of_numbers_or_of_terminals(process):
     (modules,) = loaded_after(process, ("--help",))
     assert not modules & {*HEAVY, "numpy", "rich", "yaml", "jsonschema", "mpmath"}

@@ -125,14 +125,6 @@ def test_a_link_to_a_spec_is_replaced_and_the_spec_stays() -> None:
         assert main(["run", "a.yaml", "--report", "json=ordinary"]) == 0  # called as the audit is
 
 
-def test_figures_are_drawn_whatever_backend_the_environment_names(tmp_path: Path) -> None:
-    environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    command = [sys.executable, "-P", "-m", "dpspec", "run", "a.yaml", "--report", "html=y.html"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "<svg" in Path("y.html").read_text()
-
-
 def test_a_spec_whose_name_is_no_text_is_reported_in_every_format(capsys) -> None:
     name = os.fsdecode(b"b\xff.yaml")
     Path(name).write_text(SPEC)

@@ -234,8 +234,8 @@ def test_the_largest_numbers_end_no_page(ys, log_y):
     assert drawn.startswith("<svg")
 
 
-def test_no_label_is_laid_out_that_no_figure_has_room_for() -> None:
-    """Laying out 50,000 characters takes matplotlib seconds, and they come from what anybody wrote into a result."""
+def test_no_label_is_written_that_no_figure_has_room_for() -> None:
+    """They come from what anybody wrote into a result."""
     text = "1" * 50_000
     lines = (Line(text, (0.0, 1.0), (0.0, 1.0)), Line("b", (0.0, 1.0), (1.0, 0.0)))
     for names in ((), (text, "b")):

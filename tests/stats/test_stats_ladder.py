@@ -198,3 +198,22 @@ def test_counts_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         guess_counts.p_value(100, guesses, correct, ((1.0, 0.0),))
+
+
+@given(
+    guesses=st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True).map(sorted),
+    shares=st.lists(st.floats(0.5, 1.0), min_size=4, max_size=4),
+    epsilon=st.floats(0.0, 5.0),
+    delta=st.sampled_from([0.0, 1e-5, 1e-3]),
+    level=st.floats(1e-8, 0.5),
+)
+def test_a_rejection_is_that_of_the_whole_p_value(
+    guesses: list[int], shares: list[float], epsilon: float, delta: float, level: float
+) -> None:
+    canaries = guesses[-1] + 5
+    correct = guess_counts.fitting(guesses, [share * count for share, count in zip(shares, guesses, strict=False)])
+    for points in ([(epsilon, delta)], [(epsilon, delta + 1e-4), (epsilon + 1.0, delta)]):
+        p_value = guess_counts.p_value(canaries, guesses, correct, points)
+        assert guess_counts.rejects(canaries, guesses, correct, points, level) == (p_value <= level)
+        if 0.0 < p_value < 1.0:
+            assert guess_counts.rejects(canaries, guesses, correct, points, p_value)

@@ -36,7 +36,7 @@ from typing import Any
 HERE = Path(__file__)
 
 #: What the server imports: the heavy libraries first, then all that a command may.
-_LIBRARIES = ("torch", "scipy.stats", "sklearn.datasets", "matplotlib.figure", "matplotlib.backends.backend_svg")
+_LIBRARIES = ("torch", "scipy.stats", "sklearn.datasets")
 _PACKAGES = (
     "dpspec",
     "dpspec_group",

@@ -19,6 +19,7 @@ import numpy as np
 
 from dpspec.accounting.composition.composition import chance_of_any
 from dpspec.accounting.composition.rare_steps import ComposedProfile
+from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction, Floats
 from dpspec.accounting.numerics.interval import Interval
 from dpspec.accounting.numerics.search import bisect
@@ -27,6 +28,12 @@ from dpspec.accounting.solver.duality import LogProfile, bound_level, bound_powe
 
 #: ln of the tilts searched.
 _TILTS = (math.log(1e-9), math.log(1e9))
+
+#: So often is that range halved before the slope of what is looked for is followed.
+_HALVINGS = 6
+
+#: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and near the best as good ones.
+_NEAR = 1e-10
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Cumulants:
 
     def at(self, tilt: float) -> tuple[float, float, float]:
         """K, K' and K'' at ``tilt``."""
-        total = np.zeros(3)
+        value = first = second = 0.0
         for losses, logs, steps in self.phases:
             exponents = logs + tilt * losses
             top = float(exponents.max())
@@ -60,16 +67,18 @@ class Cumulants:
             mass = float(weights.sum())
             mean = float(weights @ losses) / mass
             variance = float(weights @ np.square(losses - mean)) / mass
-            total += steps * np.array([top + math.log(mass), mean, variance])
-        return float(total[0]), float(total[1]), float(total[2])
+            value += steps * (top + math.log(mass))
+            first += steps * mean
+            second += steps * variance
+        return value, first, second
 
     def for_epsilon(self, epsilon: float) -> SaddlePoint:
         """The saddle point at ``epsilon``."""
-        return self._bisect(lambda s: self._point(s).epsilon < epsilon, epsilon)
+        return self._cross(lambda s: self._point(s).epsilon - epsilon, epsilon)
 
     def for_delta(self, log_delta: float) -> SaddlePoint:
         """The saddle point at which delta is about e^``log_delta``, at epsilon >= 0."""
-        saddle = self._bisect(lambda s: self._point(s).log_delta > log_delta, None)
+        saddle = self._cross(lambda s: log_delta - self._point(s).log_delta, None)
         return saddle if saddle.epsilon > 0.0 else self.for_epsilon(0.0)
 
     def for_level(self, log_level: float) -> SaddlePoint:
@@ -77,11 +86,11 @@ class Cumulants:
 
         There the level is -d delta / d epsilon over e^epsilon.
         """
-        return self._bisect(lambda s: self._level(self._point(s)) > log_level, None)
+        return self._cross(lambda s: log_level - self._level(self._point(s)), None)
 
     def for_power(self, log_power: float) -> SaddlePoint:
         """The saddle point whose line reaches the power e^``log_power`` at its level: delta (1 + tilt)."""
-        return self._bisect(lambda s: self._point(s).log_delta + math.log1p(s) > log_power, None)
+        return self._cross(lambda s: log_power - self._point(s).log_delta - math.log1p(s), None)
 
     @staticmethod
     def _level(point: SaddlePoint) -> float:
@@ -98,8 +107,10 @@ class Cumulants:
         log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(2 * math.pi * spread)
         return SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
 
-    def _bisect(self, below: Callable[[float], bool], epsilon: float | None) -> SaddlePoint:
-        low, high = bisect(lambda log_tilt: below(math.exp(log_tilt)), *_TILTS, halvings=60)
+    def _cross(self, excess: Callable[[float], float], epsilon: float | None) -> SaddlePoint:
+        """The saddle point at the tilt where ``excess``, which rises with it, is zero."""
+        low, high = bisect(lambda log_tilt: excess(math.exp(log_tilt)) < 0.0, *_TILTS, halvings=_HALVINGS)
+        high, low = crossing(lambda log_tilt: excess(math.exp(log_tilt)), high, low, within=_NEAR)
         tilt = math.exp(0.5 * (low + high))
         value, mean, variance = self.at(tilt)
         centre = mean - 1.0 / tilt - 1.0 / (1.0 + tilt) if epsilon is None else epsilon

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +25,9 @@ from dpspec.accounting.composition.rare_steps import (
 )
 from dpspec.accounting.grid.cells import TooLongError
 from dpspec.accounting.grid.discretise import WIDEST, discretise_from_above, discretise_from_below
+from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.numerics.search import bisect
 from dpspec.accounting.pair import Pair, TruncatedPair
 from dpspec.accounting.solver.duality import LogProfile
 from dpspec.accounting.solver.question import Cumulants, PendingAnswer, SaddlePoint, truncate_phases
@@ -214,7 +214,7 @@ def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float]
     if passed is None:
         return math.inf
     over = grid[max(0, passed - 1)]
-    return _halve(lambda epsilon: upper_at(epsilon) <= log_delta, grid[passed], over)
+    return crossing(lambda epsilon: log_delta - upper_at(epsilon), grid[passed], over)[0]
 
 
 def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float]) -> float:
@@ -223,9 +223,4 @@ def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[floa
     if passed is None:
         return 0.0
     under = grid[min(passed + 1, len(grid) - 1)]
-    return _halve(lambda epsilon: lower_at(epsilon) >= log_delta, grid[passed], under)
-
-
-def _halve(holds: Callable[[float], bool], true: float, false: float) -> float:
-    """Where the condition holds, 60 halvings of the bracket away from where it does not, or beside it."""
-    return bisect(holds, true, false, halvings=60, enough=lambda a, b: 0.5 * (a + b) in (a, b))[0]
+    return crossing(lambda epsilon: lower_at(epsilon) - log_delta, grid[passed], under)[0]

@@ -132,7 +132,7 @@ def _largest_refutable(curve: Callable[[float], Points], attacks: Sequence[Evide
         return None
 
     def rejected(value: float) -> bool:
-        return any(evidence_tests.curve_p_value(attack, curve(value)) <= level for attack in perfect)
+        return any(evidence_tests.curve_rejects(attack, curve(value), level) for attack in perfect)
 
     if not rejected(0.0):
         return 0.0

@@ -60,8 +60,9 @@ def encode(value: Any) -> Json:
     """Turn dataclasses, maps, tuples and numbers into plain JSON."""
     if value is None or isinstance(value, bool | int | str):  # most of what there is
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if (names := _names_of(kind)) is not None:
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {k: encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -127,6 +128,12 @@ def _decode_dataclass(cls: Any, data: Json, where: str) -> Any:
         elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
             raise ResultError(f"{where}: missing key {f.name!r}")
     return cls(**values)
+
+
+@cache
+def _names_of(cls: type) -> tuple[str, ...] | None:
+    """The names of a dataclass' fields; None of another class."""
+    return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
 @cache

@@ -1,68 +1,81 @@
-"""Lines, points and bands as inline SVG by matplotlib, in colours that the page's style sheet decides."""
+"""Lines, points and bands as inline SVG, in colours that the page's style sheet decides."""
 
 from __future__ import annotations
 
-import io
 import math
-import os
-import re
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from dpspec.engine.results import decimals
+from dpspec.reporters.html.axes import Axis, simplified
 from dpspec.text import plain, shortened
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
-
-#: What is drawn in these colours takes those of the page: dark or light, on screen or on paper.
-_INK = "#0b0c0d"
-_GRID = "#0b0c0e"
-_QUIET = "#0b0c0f"
-_SERIES = tuple(f"#0b0c{16 + i:02x}" for i in range(8))
-_COLOURS = {_INK: "currentColor", _GRID: "var(--grid)", _QUIET: "var(--quiet)"} | {
-    c: f"var(--series-{i})" for i, c in enumerate(_SERIES)
-}
-
-_SETTINGS: Any = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "dpspec",
-    "text.usetex": False,
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 10.0,
-    "axes.formatter.use_mathtext": False,
-}
-
 #: Lines of one colour are told apart by these.
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1, 2)))
+_DASHES = ("", "8 3.2", "2.4 2.4", "9.6 3.2 1.6 3.2")
+
+#: So many colours are in the style sheet.
+_COLOURS = 8
 
 #: A line of fewer points than this shows them.
 _FEW = 25
 
-#: Logarithmic axes that span less have ticks at 2 and 5 times the powers of ten too.
-_FEW_DECADES = 300.0
+#: In the drawing's units, of which a page shows about one a pixel: its width; the height of the axes and what is below
+#: and beside them; of a row of the legend; of a name down the side.
+_WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW = 418.0, 205.0, 14.4, 23.0
+_TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 22.0
 
-#: Inches: of the axes with their labels, of a row of the legend, of a name down the side, beside such names.
-_WIDTH, _HEIGHT, _LEGEND_ROW, _NAME_ROW, _ROOM = 5.8, 3.4, 0.2, 0.32, 0.2
+#: The size of text, and the width of a character relative to it, on average.
+_TEXT, _LEGEND_TEXT, _CHARACTER = 10.0, 9.5, 0.58
+
+#: The length of a line in the legend, the room behind it, and that between columns.
+_HANDLE, _GAP, _COLUMN = 23.0, 7.0, 20.0
 
 #: So many characters of labels fit beside each other below the axes, so many of a name stand before them.
 _LEGEND_WIDTH, _NAME_WIDTH = 66, 34
 
-#: So many characters of a label are drawn. No figure has room for more, and laying out takes 15 us a character, at each
-#: of the many times that matplotlib measures it.
+#: So many characters of a label are drawn: no figure has room for more.
 _LABEL = 200
+
+#: So many ticks an axis has at most.
+_TICKS_X, _TICKS_Y = 9, 8
+
+#: A line that runs through fewer of its points moves by no more than this.
+_TOLERANCE = 0.04
+
+#: Larger numbers, and those that are none, are left out: what lies between them is no floating point number any more.
+_LARGEST = 1e300
+
+#: Corners of a point about (0, 0), by its code: circle, square, diamond, triangles, cross, star, tilted cross.
+_CORNERS: dict[str, tuple[tuple[float, float], ...]] = {
+    "s": ((-3, -3), (3, -3), (3, 3), (-3, 3)),
+    "D": ((0, -4.8), (4.8, 0), (0, 4.8), (-4.8, 0)),
+    "^": ((0, -3.4), (3.4, 3), (-3.4, 3)),
+    "v": ((0, 3.4), (3.4, -3), (-3.4, -3)),
+    "P": (
+        *((-1, -3.2), (1, -3.2), (1, -1), (3.2, -1), (3.2, 1), (1, 1)),
+        *((1, 3.2), (-1, 3.2), (-1, 1), (-3.2, 1), (-3.2, -1), (-1, -1)),
+    ),
+    "*": tuple(
+        (r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5))
+        for i in range(10)
+        for r in (4.0 - 2.4 * (i % 2),)
+    ),
+    "X": (
+        *((-3.2, -1.8), (-1.8, -3.2), (0, -1.4), (1.8, -3.2), (3.2, -1.8), (1.4, 0)),
+        *((3.2, 1.8), (1.8, 3.2), (0, 1.4), (-1.8, 3.2), (-3.2, 1.8), (-1.4, 0)),
+    ),
+}
+
+#: Radii of a round point, and of one that shows where a line has values.
+_ROUND, _DOT = 3.6, 1.9
 
 
 @dataclass(frozen=True)
 class Line:
     """One line or one set of points: equally long ``x`` and ``y``; what is not finite is left out.
 
-    colour, dash: lines that belong together share one and differ in the other. marker: draws points only, in
-    matplotlib's code (``o``, ``D``). band: the lower and upper edge of a shaded area about the line.
+    colour, dash: lines that belong together share one and differ in the other. marker: draws points only: ``o`` round
+    ones, ``D`` diamonds, others as ``_CORNERS`` names them. band: the lower and upper edge of a shaded area about the
+    line.
     """
 
     label: str
@@ -72,11 +85,6 @@ class Line:
     dash: int = 0
     marker: str = ""
     band: tuple[Sequence[float], Sequence[float]] | None = None
-
-
-#: Larger numbers, and those that are none, are left out: what lies between them is no floating point number any more,
-#: and matplotlib cannot place ticks there.
-_LARGEST = 1e300
 
 
 @dataclass(frozen=True)
@@ -94,130 +102,203 @@ class Drawing:
     names: tuple[str, ...] = ()
 
 
-def _matplotlib() -> Any:
-    """matplotlib, whatever backend the environment asks for: notebooks ask for one that other programs do not have."""
-    asked = os.environ.pop("MPLBACKEND", None)
-    try:
-        import matplotlib as mpl
-    finally:
-        if asked is not None:
-            os.environ["MPLBACKEND"] = asked
-    return mpl
-
-
 def svg(drawing: Drawing, name: str) -> str:
     """The drawing as an SVG element with a title for screen readers; ``name`` makes its ids unique on the page."""
-    mpl = _matplotlib()
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    from markupsafe import escape
 
+    lines = [_shown(line, drawing) for line in drawing.lines]
+    frame = _Frame.of(drawing, lines)
     columns = _legend_columns(drawing)
-    rows = math.ceil(len(drawing.lines) / columns) if len(drawing.lines) > 1 else 0
-    height = 0.9 + _NAME_ROW * len(drawing.names) if drawing.names else _HEIGHT
-    with mpl.rc_context(), warnings.catch_warnings():
-        mpl.rcdefaults()  # what the user has set would draw the same result in another way
-        mpl.rcParams.update(_SETTINGS)
-        # The reader's fonts draw the text, not those that measure it here.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(_WIDTH, height + _LEGEND_ROW * rows), layout="constrained")
-        FigureCanvasSVG(figure)
-        if drawing.names:  # room for names that a phone's style sheet makes longer
-            figure.get_layout_engine().set(w_pad=_ROOM)  # type: ignore[union-attr, call-arg]
-        axes = figure.add_subplot()
-        for line in drawing.lines:
-            _line(axes, line, drawing)
-        _dress(axes, drawing)
-        if rows:
-            _legend(figure, columns)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _embeddable(out.getvalue(), plain(drawing.title), name)
+    rows = math.ceil(len(lines) / columns) if len(lines) > 1 else 0
+    height = frame.bottom + _BELOW + rows * _LEGEND_ROW
+    parts = [
+        *_grid(frame, drawing),
+        f'<g clip-path="url(#{name}-clip)">',
+        *_identity(frame, drawing),
+        *(part for line in lines if not line.marker for part in _line(frame, line)),
+        "</g>",
+        *(part for line in lines if line.marker for part in _line(frame, line)),
+        *(_legend(lines, columns, frame.bottom + _BELOW) if rows else ()),
+    ]
+    inside = f'x="{_n(frame.left)}" y="0" width="{_n(frame.right - frame.left)}" height="{_n(frame.bottom)}"'
+    return (
+        f'<svg viewBox="0 0 {_n(_WIDTH)} {_n(height)}" xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'aria-labelledby="{name}-title"><title id="{name}-title">{escape(plain(drawing.title))}</title>'
+        f'<clipPath id="{name}-clip"><rect {inside}/></clipPath>'
+        f'<g fill="currentColor" font-family="sans-serif" font-size="{_n(_TEXT)}">{"".join(parts)}</g></svg>'
+    )
 
 
-def _line(axes: Axes, line: Line, drawing: Drawing) -> None:
+@dataclass(frozen=True)
+class _Frame:
+    """Where the axes stand in the drawing, and what they span."""
+
+    x: Axis
+    y: Axis
+    left: float
+    right: float
+    bottom: float
+
+    @classmethod
+    def of(cls, drawing: Drawing, lines: Sequence[Line]) -> _Frame:
+        xs = [x for line in lines for x in line.x]
+        edges = [edge for line in lines for edge in (line.y, *(line.band or ()))]
+        ys = [y for edge in edges for y in edge]
+        across = Axis.over(xs, log=drawing.log_x)
+        if drawing.identity:
+            ys += [end for end in across.ends if end > 0.0 or not drawing.log_y]
+        up = Axis.over(ys, log=drawing.log_y and not drawing.names)
+        if drawing.limits is not None:
+            across = Axis.between(*drawing.limits[0], log=drawing.log_x)
+            up = Axis.between(*drawing.limits[1], log=drawing.log_y)
+        if drawing.names:
+            up = Axis.between(len(drawing.names) - 0.5, -0.5, log=False)
+            texts, height = [_short(one) for one in drawing.names], _NAME_ROW * len(drawing.names)
+        else:
+            texts, height = [text for _, text in up.ticks(_TICKS_Y)], _HEIGHT
+        left = 8.0 + _CHARACTER * _TEXT * max(map(len, texts), default=0) + (_BESIDE if drawing.y else 0.0)
+        return cls(across, up, min(left, 0.6 * _WIDTH), _WIDTH - _RIGHT, _TOP + height)
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """In the drawing's units, from its upper left corner."""
+        return (
+            self.left + (self.right - self.left) * self.x.share(x),
+            self.bottom - (self.bottom - _TOP) * self.y.share(y),
+        )
+
+
+def _shown(line: Line, drawing: Drawing) -> Line:
+    """The line without what is no place on these axes."""
     edges = line.band or (line.y, line.y)
-    shown = [
+    rows = [
         row
         for row in zip(line.x, line.y, *edges, strict=True)
         if all(abs(value) <= _LARGEST for value in row)
         and not (drawing.log_x and row[0] <= 0)
-        and not (drawing.log_y and row[1] <= 0 and not drawing.names)
+        and not (drawing.log_y and min(row[1:]) <= 0 and not drawing.names)
     ]
-    if not shown:
-        return
-    xs, ys, low, high = zip(*shown, strict=True)
-    colour = _SERIES[line.colour % len(_SERIES)]
-    axes.plot(
-        xs,
-        ys,
-        color=colour,
-        label=_label(line.label),
-        linewidth=1.6,
-        linestyle="none" if line.marker else _DASHES[line.dash % len(_DASHES)],
-        marker=line.marker or ("." if len(shown) < _FEW else ""),
-        markersize=6 if line.marker else None,
-        clip_on=not line.marker,  # a point at the edge is drawn whole
-    )
-    if line.band is not None:
-        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+    columns = [tuple(float(row[i]) for row in rows) for i in range(4)]
+    return replace(line, x=columns[0], y=columns[1], band=(columns[2], columns[3]) if line.band else None)
 
 
-def _dress(axes: Axes, drawing: Drawing) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axis, logarithmic, scale in (
-        (axes.xaxis, drawing.log_x, axes.set_xscale),
-        (axes.yaxis, drawing.log_y, axes.set_yscale),
-    ):
-        if logarithmic:
-            scale("log")
-            low, high = axis.get_view_interval()
-            if high < _FEW_DECADES * low:
-                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: decimals.nearest(value)))
-            axis.set_minor_formatter(NullFormatter())
-    if drawing.limits is not None:
-        axes.set_xlim(*drawing.limits[0])
-        axes.set_ylim(*drawing.limits[1])
-    if drawing.identity:
-        low, high = axes.get_xlim()
-        low = max(low, 1e-12) if drawing.log_x else low
-        steps = [low * (high / low) ** (i / 64) if drawing.log_x else low + (high - low) * i / 64 for i in range(65)]
-        axes.plot(steps, steps, color=_QUIET, linewidth=1.0, linestyle=":")
-        axes.set_xlim(low, high)
+def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
+    """Ticks, the lines behind the figure, both axes and what they are called."""
+    across = [(frame.left + (frame.right - frame.left) * at, text) for at, text in frame.x.ticks(_TICKS_X)]
     if drawing.names:
-        axes.set_yticks(range(len(drawing.names)), [_short(name) for name in drawing.names])
-        axes.set_ylim(len(drawing.names) - 0.5, -0.5)
-    axes.set_xlabel(_label(drawing.x), color=_INK)
-    axes.set_ylabel(_label(drawing.y), color=_INK, labelpad=9.0)
-    axes.grid(visible=True, color=_GRID, linewidth=0.6)
-    axes.tick_params(colors=_INK, which="both")
-    for side, spine in axes.spines.items():
-        spine.set_color(_INK)
-        spine.set_visible(side in ("left", "bottom"))
+        up = [(frame.bottom - (frame.bottom - _TOP) * frame.y.share(i), _short(n)) for i, n in enumerate(drawing.names)]
+    else:
+        up = [(frame.bottom - (frame.bottom - _TOP) * at, text) for at, text in frame.y.ticks(_TICKS_Y)]
+    behind = [f"M {_n(x)} {_n(_TOP)} V {_n(frame.bottom)}" for x, _ in across]
+    behind += [f"M {_n(frame.left)} {_n(y)} H {_n(frame.right)}" for y, _ in up]
+    marks = [f"M {_n(x)} {_n(frame.bottom)} v 3.5" for x, _ in across]
+    marks += [f"M {_n(frame.left)} {_n(y)} h -3.5" for y, _ in up]
+    marks.append(f"M {_n(frame.left)} {_n(_TOP)} V {_n(frame.bottom)} H {_n(frame.right)}")
+    yield f'<path d="{" ".join(behind)}" fill="none" stroke="var(--grid)" stroke-width="0.6"/>'
+    yield f'<path d="{" ".join(marks)}" fill="none" stroke="currentColor" stroke-width="0.8"/>'
+    yield '<g text-anchor="middle">'
+    spaced = -math.inf
+    for x, text in across:
+        half = 0.5 * _CHARACTER * _TEXT * len(text)
+        if x - half > spaced:  # a label that would touch the one before is left out; its tick stays
+            yield _text(min(x, _WIDTH - half), frame.bottom + 14.0, text)
+            spaced = x + half + 4.0
+    yield _text(0.5 * (frame.left + frame.right), frame.bottom + 29.0, _label(drawing.x)) if drawing.x else ""
+    yield '</g><g text-anchor="end">'
+    for y, text in up:
+        yield _text(frame.left - 6.5, y + 3.6, text)
+    yield "</g>"
+    if drawing.y:
+        middle = _n(0.5 * (_TOP + frame.bottom))
+        yield f'<g text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">'
+        yield f"{_text(0, 0, _label(drawing.y))}</g>"
 
 
-def _legend(figure: Canvas, columns: int) -> None:
-    """Below the axes, where it hides no line."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if handles:
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower left",
-            ncols=columns,
-            frameon=False,
-            labelcolor=_INK,
-            fontsize=9.5,
-            borderpad=0.0,
-            columnspacing=2.4,  # on phones the style sheet makes all text larger
-            handlelength=2.4,
-        )
+def _identity(frame: _Frame, drawing: Drawing) -> Iterator[str]:
+    if not drawing.identity:
+        return
+    low, high = frame.x.ends
+    low = max(low, 1e-12) if drawing.log_x else low
+    steps = [low * (high / low) ** (i / 64) if drawing.log_x else low + (high - low) * i / 64 for i in range(65)]
+    places = [frame.place(value, value) for value in steps if value > 0.0 or not drawing.log_y]
+    yield f'<path d="{_path(places)}" fill="none" stroke="var(--quiet)" stroke-dasharray="1 1.65"/>'
+
+
+def _line(frame: _Frame, line: Line) -> Iterator[str]:
+    if not line.x:
+        return
+    colour = f"var(--series-{line.colour % _COLOURS})"
+    places = [frame.place(x, y) for x, y in zip(line.x, line.y, strict=True)]
+    if line.marker:
+        yield _marks(places, line.marker, colour)
+        return
+    if line.band is not None:
+        low, high = ([frame.place(x, y) for x, y in zip(line.x, edge, strict=True)] for edge in line.band)
+        yield f'<path d="{_path([*low, *reversed(high)])} Z" fill="{colour}" fill-opacity="0.2"/>'
+    yield _stroke(_path(places), line.dash, colour)
+    if len(places) < _FEW:
+        yield _marks(places, "", colour)
+
+
+def _stroke(path: str, dash: int, colour: str) -> str:
+    dashes = _DASHES[dash % len(_DASHES)]
+    array = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"{array}/>'
+
+
+def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> str:
+    """All points of a line as one shape."""
+    if marker in _CORNERS:
+        paths = [_path([(x + dx, y + dy) for dx, dy in _CORNERS[marker]]) + " Z" for x, y in places]
+    else:
+        radius = _n(_ROUND if marker else _DOT)
+        over = _n(2.0 * (_ROUND if marker else _DOT))
+        arcs = f"a {radius} {radius} 0 1 0 {over} 0 a {radius} {radius} 0 1 0 -{over} 0"
+        paths = [f"M {_n(x - float(radius))} {_n(y)} {arcs}" for x, y in places]
+    return f'<path d="{" ".join(paths)}" fill="{colour}"/>'
+
+
+def _legend(lines: Sequence[Line], columns: int, top: float) -> Iterator[str]:
+    """Below the axes, where it hides no line; filled column by column."""
+    rows = math.ceil(len(lines) / columns)
+    left = 2.0
+    yield f'<g font-size="{_n(_LEGEND_TEXT)}">'
+    for first in range(0, len(lines), rows):
+        column = lines[first : first + rows]
+        for row, line in enumerate(column):
+            y = top + _LEGEND_ROW * (row + 0.5)
+            colour = f"var(--series-{line.colour % _COLOURS})"
+            if line.marker:
+                yield _marks([(left + 0.5 * _HANDLE, y)], line.marker, colour)
+            else:
+                yield _stroke(f"M {_n(left)} {_n(y)} h {_n(_HANDLE)}", line.dash, colour)
+                if 0 < len(line.x) < _FEW:
+                    yield _marks([(left + 0.5 * _HANDLE, y)], "", colour)
+            yield _text(left + _HANDLE + _GAP, y + 3.4, _label(line.label))
+        widest = max(len(_label(line.label)) for line in column)
+        left += _HANDLE + _GAP + _CHARACTER * _LEGEND_TEXT * widest + _COLUMN
+    yield "</g>"
 
 
 def _legend_columns(drawing: Drawing) -> int:
     longest = max((len(_label(line.label)) for line in drawing.lines), default=0)
     return max(1, min(4, len(drawing.lines), _LEGEND_WIDTH // (longest + 8)))
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    kept = simplified(places, _TOLERANCE)
+    return "M " + " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept)
+
+
+def _text(x: float, y: float, text: str) -> str:
+    from markupsafe import escape
+
+    return f'<text x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
+
+
+def _n(value: float) -> str:
+    """A coordinate to a hundredth."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def _label(text: str) -> str:
@@ -226,20 +307,3 @@ def _label(text: str) -> str:
 
 def _short(name: str) -> str:
     return shortened(plain(name), _NAME_WIDTH)
-
-
-def _embeddable(text: str, title: str, name: str) -> str:
-    """The svg element alone: ids of its own, the page's colours, no size in points."""
-    from markupsafe import escape
-
-    text = text[text.index("<svg") :]
-    head, body = text.split(">", 1)
-    head = re.sub(r' (width|height|xmlns:xlink)="[^"]*"', "", head)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', body)
-    body = re.sub(r"url\(#([^)]*)\)", rf"url(#{name}-\1)", body)
-    body = re.sub(r'xlink:href="#([^"]*)"', rf'href="#{name}-\1"', body)
-    for placeholder, colour in _COLOURS.items():
-        body = body.replace(placeholder, colour)
-    label = f' role="img" aria-labelledby="{name}-title"'
-    return f'{head}{label}><title id="{name}-title">{escape(title)}</title>{body}'

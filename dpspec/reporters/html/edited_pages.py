@@ -20,23 +20,18 @@ from dpspec.reporters.html.page import INTERNAL_MARK, generator, render
 #: A drawing as a page holds it: drawings hold none themselves.
 FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
 
-#: Coordinates, in points, that differ by less are drawn at the same place.
+#: Coordinates that differ by less are drawn at the same place.
 _TOLERANCE = 0.05
 
 _TAG = re.compile(r"(<[^>]*>)")
 _NUMBER = re.compile(r"(?<![\w.#-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
-#: A name that matplotlib made of coordinates, where it is given or referred to; what stands before the digits stays.
-_MADE = re.compile(r'((?:\bid="|href="#|url\(#)([\w-]*))([0-9a-f]{10})(?=[")])')
 
 
 def same_drawing(one: str, other: str) -> bool:
-    """Whether all but the coordinates in the tags is equal, and these nearly so.
-
-    Names that matplotlib makes of coordinates are told by the order in which they stand.
-    """
+    """Whether all but the coordinates in the tags is equal, and these nearly so."""
     if one == other:
         return True
-    a, b = (_TAG.split(_named(text)) for text in (one, other))
+    a, b = (_TAG.split(text) for text in (one, other))
     return len(a) == len(b) and all(
         x == y or (i % 2 == 1 and _near(x, y)) for i, (x, y) in enumerate(zip(a, b, strict=True))
     )
@@ -47,13 +42,6 @@ def _near(one: str, other: str) -> bool:
         return False  # digits of a picture are no coordinates
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
     return all(abs(float(a) - float(b)) <= _TOLERANCE for a, b in pairs)
-
-
-def _named(text: str) -> str:
-    """With a number in place of the digits of every made name. Only they may differ: any other name could be one of
-    another figure or of the page, whose shapes would be drawn, or none."""
-    numbers: dict[tuple[str, str], int] = {}
-    return _MADE.sub(lambda match: f"{match[1]}{numbers.setdefault((match[2], match[3]), len(numbers))}", text)
 
 
 #: Elements whose text is no text of the page: code, and drawings, which are compared as they stand.
@@ -86,17 +74,14 @@ class Edited:
 def compared(page: str, result: Result) -> tuple[list[Edited], str]:
     """Every place where a page is not the one that its result makes here, and why it could not be compared.
 
-    Another version of dpspec words a page in another way: then there is nothing to compare it with. Another one of
-    matplotlib draws in another way: then all but the figures is compared. The reason is empty where all was.
+    Another version of dpspec words and draws a page in another way: then there is nothing to compare it with. The
+    reason is empty where all was compared.
     """
     named = _GENERATOR.findall(page)
     here = generator()
     writer = named[0] if len(named) == 1 else ""
     if writer == here:
         return list(edited(page, result)), ""
-    if writer.startswith(f"{here.partition(', ')[0]}, matplotlib "):
-        page = _without_figures(page).replace(_meta(writer), _meta(here), 1)
-        return list(_edited(page, _without_figures(_again(page, result)))), f"its figures were rendered by {writer}"
     return [], f"rendered by {writer or 'nobody who says so'}, and this is {here}"
 
 
@@ -124,10 +109,6 @@ def _edited(page: str, again: str) -> Iterator[Edited]:
 def _again(page: str, result: Result) -> str:
     text = render(result, internal=INTERNAL_MARK in page)
     return text if text.endswith("\n") or not page.endswith("\n") else f"{text}\n"
-
-
-def _meta(writer: str) -> str:
-    return f'<meta name="generator" content="{writer}">'
 
 
 def _without_figures(page: str) -> str:

@@ -17,7 +17,6 @@ from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.matrices import base_name
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.engine.storage.origins import version_of
 from dpspec.reporters.html import matrix_views
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
@@ -137,7 +136,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             internal_mark=INTERNAL_MARK,
             generator=generator(),
             element=ELEMENT,
-            json=embedded(dump(result)),
+            json=embedded(dump(result, indent=None)),
             style=_asset("page.css"),
             script=_asset("page.js"),
             script_digest=_digest(_asset("page.js")),
@@ -152,10 +151,10 @@ def _digest(script: str) -> str:
 
 
 def generator() -> str:
-    """What a page names as its writer: its text follows from its result for these versions of dpspec and matplotlib."""
+    """What a page names as its writer: its text follows from its result for this version of dpspec."""
     from dpspec.version import VERSION
 
-    return f"dpspec {VERSION}, matplotlib {version_of('matplotlib')}"
+    return f"dpspec {VERSION}"
 
 
 @cache

@@ -152,6 +152,14 @@ def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
     return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
 
 
+def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
+    """Whether :func:`curve_p_value` is at most ``level``, which some tests know without it. Raises as that does."""
+    if evidence.kind != "one-run-ladder":
+        return curve_p_value(evidence, points) <= level
+    canaries, guesses, correct = _statistics(evidence, _privacy(evidence).statistics)
+    return guess_counts.rejects(canaries, guesses, correct, points, level)
+
+
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
     """The lower bound on epsilon at ``delta`` that this evidence gives: no larger than the truth with probability at
     least ``confidence``; 0 where nothing is shown."""

@@ -148,6 +148,17 @@ def p_value(
     return min(1.0, len(guesses) * least)
 
 
+def rejects(
+    canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point], level: float
+) -> bool:
+    """Whether :func:`p_value` is at most ``level``, below 1, looking no further than that takes; raises as it does."""
+    _check(canaries, guesses, correct)
+    lines = one_run_curve.support(points)
+    if len(lines) != 1 or len(guesses) == 1:
+        return p_value(canaries, guesses, correct, points) <= level
+    return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0], level) <= level
+
+
 def epsilon_lower(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], delta: float, confidence: float
 ) -> float:
@@ -225,14 +236,23 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
     return min(1.0, joint, math.fsum(single(count, c) for count, c in met))
 
 
-def _monotone(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float) -> float:
-    """The largest p-value on the grid up to the first value from ``epsilon`` on."""
+def _monotone(
+    canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float, level: float = 0.0
+) -> float:
+    """The largest p-value on the grid up to the first value from ``epsilon`` on; where it is at most ``level``, some
+    value up to that, and where it is more, some value above."""
     pairs = list(zip(guesses, correct, strict=True))
     step = bisect_left(range(_STEPS), epsilon, key=_grid)
+    if level > 0.0:  # no joint p-value is less than the least single one
+        least = min(one_run.p_value(canaries, r, v, _grid(step), delta) for r, v in pairs)
+        if least > level:
+            return least
     found = _joint(canaries, guesses, correct, _grid(step), delta)
     for lower in range(step - 1, -1, -1):
+        if found > level > 0.0:
+            break
         least = min(one_run.p_value(canaries, r, v, _grid(lower), delta) for r, v in pairs)
-        if len(pairs) * least <= found:  # no joint p-value is larger than that, and it falls on the way down
+        if len(pairs) * least <= max(found, level):  # no joint p-value is larger, and it falls on the way down
             break
         found = max(found, _joint(canaries, guesses, correct, _grid(lower), delta))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import median
 
@@ -14,9 +15,10 @@ from dpspec.contract import Finding, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run_curve
+from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run, one_run_curve
 from dpspec.stats.independence import order_statistics
 from dpspec_group import design, theory
+from dpspec_group.scores import ScoreLaw
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
 
@@ -55,6 +57,21 @@ def test_every_spec_can_be_audited_and_planned(path: Path) -> None:
         prepared = prepare(spec, catalog)
         assert prepared.diagnostics == ()
         assert prepared.plan().power
+
+
+@pytest.mark.parametrize(("mu", "canaries"), [(0.0, 40), (0.7, 300), (1.5, 2_000), (6.0, 500)])
+def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float, canaries: int) -> None:
+    """Beside all of them, each looked at in full."""
+    law, delta, confidence = ScoreLaw.normal(0.0, 1.0, mu, 1.0), 1e-5, 0.95
+
+    def worth(rung: guess_counts.Rung) -> tuple[float, float]:
+        guesses, right = sum(rung), law.correct(*rung, canaries)
+        unlucky = max(0, math.floor(right - math.sqrt(right * max(0.0, 1.0 - right / guesses))))
+        shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
+        return shown, (right - 0.5 * guesses) / math.sqrt(guesses)
+
+    best = max(design._sides(canaries), key=worth)
+    assert design.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
 def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:

@@ -1,0 +1,143 @@
+"""An axis of a figure: the range that it shows, where values stand on it, and its ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dpspec.engine.results import decimals
+
+#: Share of the range that is left free on either side of the values.
+_MARGIN = 0.05
+
+#: Logarithmic axes that span less have ticks at 2 and 5 times the powers of ten too.
+_FEW_DECADES = 300.0
+
+#: The steps between ticks, times a power of ten.
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+#: Lines fall this many lengths of the axis beyond it at most: farther, and none is told from it.
+_FAR = 1e4
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Of values from ``low`` to ``high``, in logarithms to base ten where ``log``; both finite and apart."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def over(cls, values: Iterable[float], *, log: bool) -> Axis:
+        """With room around all values, which are finite, and positive where ``log``."""
+        placed = [math.log10(value) if log else value for value in values]
+        if not placed:
+            return cls(0.0, 1.0, log)
+        low, high = min(placed), max(placed)
+        if high - low <= 1e-12 * max(abs(low), abs(high)):
+            room = 0.5 if log else 0.05 * abs(low) or 0.05
+        else:
+            room = _MARGIN * (high - low)
+        return cls(low - room, high + room, log)
+
+    @classmethod
+    def between(cls, low: float, high: float, *, log: bool) -> Axis:
+        """From one value to another."""
+        return cls(math.log10(low), math.log10(high), log) if log else cls(low, high, log)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values at both ends, above 0 where logarithmic."""
+        if not self.log:
+            return self.low, self.high
+        return max(10.0 ** max(self.low, -323.0), 5e-324), 10.0 ** min(self.high, 308.0)
+
+    def share(self, value: float) -> float:
+        """Where a value stands, from 0 at the low end to 1 at the high one, and beyond them."""
+        placed = math.log10(value) if self.log else value
+        return min(max((placed - self.low) / (self.high - self.low), -_FAR), 1.0 + _FAR)
+
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        """About ``most`` ticks at round values: their shares and what is written beside them."""
+        found = list(self._powers(most)) if self.log else []
+        if len(found) < 3:
+            low, high = self.ends
+            found = [
+                (value, _plain(value, step)) for value, step in _round(low, high, most) if value > 0 or not self.log
+            ]
+        places: dict[str, float] = {}
+        for value, text in found:  # some of the least doubles are written alike
+            places.setdefault(text, value)
+        return [(self.share(value), text) for text, value in places.items()]
+
+    def _powers(self, most: int) -> Iterator[tuple[float, str]]:
+        """Powers of ten on a logarithmic axis, of a short one also twice and five times them."""
+        first, last = max(-323, math.ceil(self.low - 1e-9)), min(308, math.floor(self.high + 1e-9))
+        if self.high - self.low >= math.log10(_FEW_DECADES):
+            stride = max(1, -(-(last - first + 1) // most))
+            for power in range(-(-first // stride) * stride, last + 1, stride):
+                yield 10.0**power, _written(10.0**power)
+            return
+        for power in range(max(-323, first - 1), last + 1):
+            for times in (1.0, 2.0, 5.0):
+                value = float(f"{times}e{power}")
+                if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9:
+                    yield value, _written(value)
+
+
+def _round(low: float, high: float, most: int) -> list[tuple[float, float]]:
+    """The multiples of a round step that lie in a range, at most ``most``, each with the step."""
+    rough = max((high - low) / most, 5e-324)
+    power = math.floor(math.log10(rough))
+    scale = 10.0 ** max(power, -307)
+    step = next(times * scale for times in _STEPS if times * scale >= rough * (1.0 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [(number * step, step) for number in range(first, min(last, first + 2 * most) + 1)]
+
+
+def _plain(value: float, step: float) -> str:
+    """A multiple of ``step`` with as many decimals as tell it from its neighbours."""
+    largest = max(abs(value), step)
+    if step < 1e-4 or largest >= 1e7:
+        return _written(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))
+    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (1 if _is_quarter(step) else 0)
+    return f"{value + 0.0:.{places}f}" if abs(value) >= 0.5 * step else f"{0.0:.{places}f}"
+
+
+def _is_quarter(step: float) -> bool:
+    return abs(step / 10.0 ** math.floor(math.log10(step) + 1e-9) - 2.5) < 1e-6
+
+
+def _written(value: float, digits: int = 4) -> str:
+    return decimals.nearest(value, digits=digits)
+
+
+def simplified(points: Sequence[tuple[float, float]], tolerance: float) -> list[tuple[float, float]]:
+    """The points of a line that cannot be left out: without the others it moves by at most ``tolerance``.
+
+    Points are taken into one straight piece as long as all of them lie that near to it (Douglas and Peucker 1973).
+    """
+    if len(points) < 3:
+        return list(points)
+    kept = {0, len(points) - 1}
+    open_pieces = [(0, len(points) - 1)]
+    while open_pieces:
+        first, last = open_pieces.pop()
+        (x0, y0), (x1, y1) = points[first], points[last]
+        length = math.hypot(x1 - x0, y1 - y0)
+        farthest, where = tolerance, 0
+        for i in range(first + 1, last):
+            x, y = points[i][0] - x0, points[i][1] - y0
+            along = (x * (x1 - x0) + y * (y1 - y0)) / length if length > 0.0 else 0.0
+            if 0.0 <= along <= length and length > 0.0:
+                away = abs(x * (y1 - y0) - y * (x1 - x0)) / length
+            else:
+                away = min(math.hypot(x, y), math.hypot(points[i][0] - x1, points[i][1] - y1))
+            if away > farthest:
+                farthest, where = away, i
+        if where:
+            kept.add(where)
+            open_pieces += [(first, where), (where, last)]
+    return [points[i] for i in sorted(kept)]
