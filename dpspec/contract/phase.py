@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap, Json
 
-Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled"]
+Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled", "random-allocation"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and what it ``takes``: some of ``rate``, ``batch_size`` and ``max_batch``."""
+    """A sampling scheme in a phrase, and what it ``takes``: ``rate``, ``batch_size``, ``max_batch``, ``epoch_steps``."""
 
     says: str
     takes: tuple[str, ...] = ()
@@ -36,6 +36,11 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         "left; without amplification, and for adjacency zero-out alone",
         takes=("batch_size",),
     ),
+    "random-allocation": SchemeOptions(
+        says="in every epoch of epoch_steps steps each record is in exactly one batch, uniformly and independently of "
+        "all others and of other epochs (balls-in-bins); steps are a whole number of epochs",
+        takes=("epoch_steps",),
+    ),
 }
 
 
@@ -47,22 +52,27 @@ class Sampling:
         (``truncated-poisson``); else None.
     batch_size: the number of records in every batch, at least 1 (``fixed``, ``shuffled``); else None.
     max_batch: the number of records in a batch at most, at least 1 (``truncated-poisson``); else None.
+    epoch_steps: the number of steps, at least 1, in exactly one of which each record is (``random-allocation``); else
+        None.
     """
 
     scheme: Scheme
     rate: float | None = None
     batch_size: int | None = None
     max_batch: int | None = None
+    epoch_steps: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """From the block ``sampling`` of a mechanism."""
         rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
+        epoch_steps = block.get("epoch_steps")
         return cls(
             scheme=block["scheme"],
             rate=None if rate is None else float(rate),
             batch_size=None if batch_size is None else int(batch_size),
             max_batch=None if max_batch is None else int(max_batch),
+            epoch_steps=None if epoch_steps is None else int(epoch_steps),
         )
 
     def inclusion(self, records: int | None = None) -> float:
@@ -72,6 +82,8 @@ class Sampling:
         """
         if self.rate is not None:
             return self.rate
+        if self.epoch_steps is not None:
+            return 1.0 / self.epoch_steps
         if self.batch_size is None:
             return 1.0
         if records is None:
@@ -156,7 +168,7 @@ class Phase(FrozenMap):
         """The probability, in (0, 1], with which one of ``records`` enters a batch.
 
         Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
-        ``records``, at most 1. Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not
+        ``records``, at most 1. Random allocation: one over the steps of an epoch. Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not
         given.
         """
         return self.sampling.inclusion(records)

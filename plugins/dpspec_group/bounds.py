@@ -8,11 +8,15 @@ them. The bound grows as n falls: it says nothing of smaller data sets. Truncate
 the smaller data set has at most as many records as are declared, so for the declared data and its neighbours; in larger
 ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
 those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
+Random allocation: for all data sets, as Poisson batches, and for members who stay and count for nothing; of groups of
+two and more the upper end is not known to be attained.
 
 *Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
 
 * Poisson, full: each of the k members of the group the gradient C u, every other record 0;
+* random allocation: the same for one member. Of more, the lower end is what that attains, or all members with C u of
+  whom the sums of an epoch are added up (:mod:`~dpspec_group.theory`);
 * truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
   attains: between it and the upper end nobody knows;
 * fixed, with exactly n other records: each member C u, every other record -C u.
@@ -225,7 +229,7 @@ def attained_source(phases: Sequence[dps.Phase]) -> str:
 
 def _mixed(schemes: Collection[str]) -> bool:
     """Whether phases ask for different gradients of the other records: full batches ask for none."""
-    return "fixed" in schemes and bool({"poisson", "truncated-poisson"} & set(schemes))
+    return "fixed" in schemes and bool({"poisson", "truncated-poisson", "random-allocation"} & set(schemes))
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:
