@@ -168,8 +168,8 @@ class Phase(FrozenMap):
         """The probability, in (0, 1], with which one of ``records`` enters a batch.
 
         Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
-        ``records``, at most 1. Random allocation: one over the steps of an epoch. Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not
-        given.
+        ``records``, at most 1. Random allocation: one over the steps of an epoch. Full: 1. Raises ``ValueError`` where
+        batches have a fixed size and ``records`` is not given.
         """
         return self.sampling.inclusion(records)
 

@@ -224,6 +224,8 @@ def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: 
 def attained_source(phases: Sequence[dps.Phase]) -> str:
     """Where it is shown that the lower end is attained."""
     where = "dpspec.accounting.TruncatedPoisson" if theory.truncates(phases) else "section 3.3"
+    if theory.allocates(phases):
+        where += ", dpspec.accounting.RandomAllocation"
     return f"{theory.source_of(phases)}; attained: {where}"
 
 

@@ -45,8 +45,8 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Members that are put to nothing are covered where batches are Poisson, full, allocated or shuffled, and nothing is
-    attacked; shuffled ones for those alone."""
+    """Members that are put to nothing are covered where batches are Poisson, full, allocated or shuffled, and nothing
+    is attacked; shuffled ones for those alone."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
     if spec.audit is None and schemes <= _ZEROED and _named(spec) <= {"add-remove", "zero-out"}:
         return

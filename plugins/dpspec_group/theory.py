@@ -21,20 +21,20 @@ that the best test for that, of level Phi(-z), has the power p Phi(mu - z) at le
 ln Phi(m - z) for every m < mu once z is large. So one mu knows nothing of the amplification by sampling.
 
 *Random allocation.* In an epoch of t steps each member is in one of them, uniformly and independently. Let g_js, of
-length at most 1, be what member j adds at step s: it may rest on all that was released before. Split the noise of each
-step into k independent parts of variance sigma^2 / k, and let V_js = [j is in step s] g_js + part j. The released sum is
-that of the V_js and of what others add, so that telling all V_js tells no less. And these can be made, step by step,
-from numbers on a line, W_js = [j is in step s] + N(0, sigma^2 / k): along g_js, V_js is |g_js| W_js and noise of
-variance (1 - |g_js|^2) sigma^2 / k, and across it noise alone (members without a gradient are noise); without the group both are noise of the same law. All
-W_js of a member are one of t steps with noise sigma / sqrt(k) (``dpspec.accounting.RandomAllocation``), and members'
-are independent of each other. So an epoch is dominated, choices that rest on what was seen included, by
+length at most 1, be what member j adds at step s; it may rest on all that was released before. Split the noise of each
+step into k independent parts of variance sigma^2 / k, and let V_js = [j is in step s] g_js + the j-th part. What is
+released is the sum of the V_js and of what others add, so that telling all V_js tells no less. And these can be made,
+step by step, from numbers W_js = [j is in step s] + N(0, sigma^2 / k): along g_js, V_js is |g_js| W_js and noise of
+variance (1 - |g_js|^2) sigma^2 / k, and across it noise alone. Without the group all are noise, of the same law as from
+W_js without the member. A member's W_js are one of t steps with noise sigma / sqrt(k), and members are independent of
+each other. So an epoch is dominated, whatever the others do and whatever choices rest on what was seen, by
 
-    k independent pairs  RandomAllocation(t, sigma / sqrt(k)),
+    k independent pairs  RandomAllocation(t, sigma / sqrt(k)).
 
-whatever others do; with k = 1 it is attained, by one gradient for all steps. The one of t steps may as well be told:
-Gaussian noise sigma against vectors no longer than k. That is used where sigma / sqrt(k) is too small to compute with;
-else it is never below. From below stand one member of the group alone, and all members along one direction, of which
-the sum of an epoch's steps is seen: N(k, t sigma^2) against N(0, t sigma^2).
+With k = 1 it is attained, by one gradient for all steps. Where sigma / sqrt(k) is too small to compute with, their
+steps are taken to be told: one Gaussian release of noise sigma and vectors no longer than k, which is never less. From
+below stand one member alone, and all members along one direction, the sums of an epoch added up: N(k, t sigma^2)
+against N(0, t sigma^2).
 
 Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another
 (``dpspec.accounting.TruncatedPoisson``). Their interval lies between the two.
@@ -172,6 +172,11 @@ def _noise_of_each(phase: Phase, group_size: int) -> float:
     """The noise that is left for each member where it is split among them: not above sigma / sqrt(k)."""
     sigma = phase.noise_multiplier
     return sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
+
+
+def allocates(phases: Sequence[Phase]) -> bool:
+    """Whether some phase allocates records at random."""
+    return any(phase.sampling.scheme == "random-allocation" for phase in phases)
 
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[tuple[tuple[Pair, int], ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
@@ -33,6 +34,7 @@ from dpspec.stats.conformance.evidence.reported import (
     Closest,
     Common,
     CommonAtStep,
+    EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
@@ -94,7 +96,7 @@ def as_declared(run: Run) -> RunEvidence:
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
     parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
-    phase_parts = [_Part.of(phase, run.records, int(part.sum())) for phase, part in zip(phases, parts, strict=True)]
+    phase_parts = [_Part.of(phase, run.records, part) for phase, part in zip(phases, parts, strict=True)]
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
@@ -112,7 +114,8 @@ def as_declared(run: Run) -> RunEvidence:
     if "noise-log" in run.capabilities and noisy == total:
         evidence = replace(evidence, noise_log=_noise_log(run, total, width))
     if "sampling-log" in run.capabilities:
-        looks = foreseen(run.records, [phase.steps for phase in phases])
+        epochs = [phase.sampling.epoch_steps or 1 for phase in phases]
+        looks = foreseen(run.records, [phase.steps for phase in phases], epochs)
         sums = (_batches(run.records, part, total) for part in phase_parts)
         batches = tuple(
             replace(one, together=_together(run.records, round(one.total / one.steps), *look))
@@ -132,25 +135,37 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, and up
-    to which size where there is a cap."""
+    """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
+    which size where there is a cap, and the steps of an epoch where records are allocated to them. first: how many
+    epochs are seen at their first step, where the past does not tell of the batch; else as many as ``seen``.
+    inclusion: the variance of the number of batches that are seen and that a record is in.
+    """
 
     steps: int
     seen: int
     sigma: float
     rate: float
     varies: bool
+    first: int
+    inclusion: float
     cap: int | None = None
+    epoch: int | None = None
 
     @classmethod
-    def of(cls, phase: Phase, records: int, seen: int) -> _Part:
+    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
+        """``seen`` (steps,): which of them."""
+        rate, epoch = phase.rate(records), phase.sampling.epoch_steps
+        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * rate
         return cls(
             steps=phase.steps,
-            seen=seen,
+            seen=int(seen.sum()),
             sigma=phase.noise_multiplier,
-            rate=phase.rate(records),
-            varies=phase.sampling.rate is not None,
+            rate=rate,
+            varies=phase.sampling.rate is not None or epoch is not None,
+            first=int(seen[:: epoch or 1].sum()),
+            inclusion=max(0.0, float((drawn * (1.0 - drawn)).sum())),
             cap=phase.sampling.max_batch,
+            epoch=epoch,
         )
 
     @property
@@ -190,37 +205,44 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
 
 
 def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
-    sums = [(part.seen, part.sigma, part.rate * (1.0 - part.rate) * run.records) for part in parts if part.noisy]
-    least = sum(n * s * s for n, s, _ in sums)
-    variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
-    sigma = math.sqrt(least / noisy)
-    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / noisy / run.parameters))
-    of_step, row = variance / noisy, (0.0,) * min(width, FIRST_COORDINATES)
+    sums = [(part.first, part.sigma, part.rate * (1.0 - part.rate) * run.records) for part in parts if part.noisy]
+    steps = sum(n for n, _, _ in sums)
     return ResidualSums(
-        steps=noisy,
+        steps=steps,
         seen=noisy,
         everywhere=Everywhere(
             quietest={"": PartSum(float(run.parameters), run.parameters)},
             coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
         ),
-        directions=Directions(
-            rounding=0.0,
-            least=least,
-            variance=variance,
-            drift=Drift(total=0.0, unit=0.0),
-            step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
-            lag=LagSum(lag=1 if noisy > 1 else 0, total=0.0, unit=again * (noisy - 1)),
-            pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
-            first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
-        ),
+        directions=_directions(run, sums, steps, width) if steps else None,
+    )
+
+
+def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, width: int) -> Directions:
+    """``sums``: per phase the steps, the noise's deviation and the variance that sampling adds; ``steps`` in all."""
+    least = sum(n * s * s for n, s, _ in sums)
+    variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
+    sigma = math.sqrt(least / steps)
+    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / steps / run.parameters))
+    of_step, row = variance / steps, (0.0,) * min(width, FIRST_COORDINATES)
+    return Directions(
+        rounding=0.0,
+        least=least,
+        variance=variance,
+        drift=Drift(total=0.0, unit=0.0),
+        step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
+        lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
+        pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
+        first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
     )
 
 
 def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
     draws = sum(part.seen * part.rate for part in parts)
     noise = sum(part.seen * part.sigma * part.sigma for part in parts)
-    inclusion = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
-    outside = noise + inclusion * run.records / run.parameters
+    inclusion = sum(part.inclusion for part in parts)
+    sampled = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
+    outside = noise + sampled * run.records / run.parameters
     moments: list[GroupSums] = []
     for size, count in run.groups.items():
         for coin in (0, 1):
@@ -259,6 +281,9 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         size, variance = round(law.mean), law.variance
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
     epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
+    if part.epoch is not None:
+        epoch &= {part.epoch}
+        epoch |= {part.epoch} if part.epoch > 1 else set()
     lags = [lag for lag in epoch if lag < min(length, total)]
     random = part.varies and 0.0 < rate < 1.0
     above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
@@ -272,7 +297,12 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,
+        epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch),
     )
+
+
+def _epochs(records: int, whole: int, epoch_steps: int) -> EpochSums:
+    return EpochSums(whole=whole, astray=0, spread=whole * records * (1.0 - 1.0 / epoch_steps))
 
 
 def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:

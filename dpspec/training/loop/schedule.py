@@ -8,6 +8,9 @@ from itertools import chain, repeat
 from math import isfinite
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 import dpspec.contract as dps
 from dpspec.training.gradients.clipping import Clip, Flat, clipper_of
 from dpspec.training.loop.samplers import Sampler, epoch_of, sampler_of
@@ -86,6 +89,20 @@ class Schedule:
     def __iter__(self) -> Iterator[ScheduledPhase]:
         """The phase of step 1, of step 2, ..."""
         return chain.from_iterable(repeat(phase, phase.steps) for phase in self.phases)
+
+
+def inclusion_variance(schedule: Schedule, steps: npt.NDArray[np.bool_]) -> float:
+    """The variance of the number of batches that a record is in, of those steps alone that ``steps`` (T,) says.
+
+    q (1 - q) for each where steps are independent; of random allocation (m / t) (1 - m / t) for m steps of an epoch.
+    """
+    found, start = 0.0, 0
+    for phase in schedule.phases:
+        epoch = epoch_of(phase.sampler)
+        chosen = steps[start : start + phase.steps].reshape(-1, epoch).sum(axis=1) * phase.sampler.inclusion
+        found += float((chosen * (1.0 - chosen)).sum())
+        start += phase.steps
+    return max(0.0, found)
 
 
 def _clip(phase: Mapping[str, Any]) -> Clip:

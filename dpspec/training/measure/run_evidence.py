@@ -23,6 +23,7 @@ from dpspec.stats.conformance.evidence.reported import (
     BatchSums,
     Common,
     CommonAtStep,
+    EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
@@ -33,8 +34,8 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
 from dpspec.stats.truncated_binomial import TruncatedSize
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.loop.samplers import Sampler, TruncatedPoisson, independent
-from dpspec.training.loop.schedule import Schedule
+from dpspec.training.loop.samplers import RandomAllocation, Sampler, TruncatedPoisson, epoch_of, independent
+from dpspec.training.loop.schedule import Schedule, inclusion_variance
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.luck import luck_of_steps
 from dpspec.training.measure.observers import ProjectionObserver
@@ -60,7 +61,8 @@ class RunLogs:
         steps = [phase.steps for phase in self.schedule.phases]
         rates = [phase.sampler.inclusion for phase in self.schedule.phases]
         means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means)
+        epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, epochs)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -104,7 +106,7 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
     for phase in schedule.phases:
         rate = phase.sampler.inclusion
         if 0.0 < rate < 1.0:
-            found |= {floor(1.0 / rate), ceil(1.0 / rate)}
+            found |= {floor(1.0 / rate), ceil(1.0 / rate), epoch_of(phase.sampler)}
     batch = max(phase.sampler.inclusion * phase.sampler.records for phase in schedule.phases)
     return tuple(sorted(lag for lag in found if lag < schedule.total and lag * batch <= _REMEMBERED)[:8])
 
@@ -217,12 +219,13 @@ def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins:
             moments.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
     looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
     rates = np.array([phase.sampler.inclusion for phase in looked])
+    inclusion = inclusion_variance(watcher.schedule, measured.numpy())
     noise = sum(phase.noise_multiplier**2 for phase in looked)
     return PlantedSums(
         draws=along * float(rates.sum()),
         moments=tuple(moments),
         outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
-        inclusion=along**2 * float((rates * (1.0 - rates)).sum()),
+        inclusion=along**2 * inclusion,
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.borne).sum()),
         luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),
@@ -248,7 +251,14 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             together=None if log.together is None else log.together.sums(index),
+            epochs=_epochs(sampler, sizes, log.astray[index]) if isinstance(sampler, RandomAllocation) else None,
         )
+
+
+def _epochs(sampler: RandomAllocation, sizes: Array, astray: int) -> EpochSums:
+    whole = len(sizes) // sampler.epoch_steps
+    apart = sizes[: whole * sampler.epoch_steps] - sampler.records / sampler.epoch_steps
+    return EpochSums(whole=whole, astray=astray if whole else 0, spread=float(np.square(apart).sum()))
 
 
 def _most(sampler: Sampler) -> float:

@@ -42,7 +42,7 @@ from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
-from dpspec.training.loop.samplers import exclusive
+from dpspec.training.loop.samplers import epoch_of, exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Population
@@ -68,6 +68,9 @@ class ResidualLog:
     variances: per step, the noise's variance, and that with what sampling adds at most along any one direction.
     rows: per step, some coordinates of the free residual.
     hidden: how many steps are in none of the last three, because of the rounding of the parameters.
+
+    Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
+    past tells of the batch.
 
     Which steps are left out is decided before each of them, by the models until then.
     """
@@ -95,6 +98,7 @@ class ResidualLog:
         """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add."""
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
+        begun = self._ends[number] - phase.steps
         sigma, clip = phase.noise_multiplier, phase.clip_norm
         if sigma * sigma == 0.0 or phase.noise != "gaussian":
             return
@@ -104,6 +108,8 @@ class ResidualLog:
         residual, error = undone.noisy / clip - expected, undone.rounding / clip
         if undone.expected / clip <= BEARABLE * sqrt(self._model.size) * sigma:
             self._add_squares(residual.double().cpu().numpy(), error, sigma)
+        if (step - 1 - begun) % epoch_of(phase.sampler):
+            return  # given the epoch's earlier batches, records are not in this one with the rate
         if not undone.expected / clip <= sigma:
             self.hidden += 1
             return
