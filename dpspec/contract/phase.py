@@ -13,7 +13,7 @@ Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "sh
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and what it ``takes``: ``rate``, ``batch_size``, ``max_batch``, ``epoch_steps``."""
+    """A sampling scheme in a phrase, and which of rate, batch_size, max_batch and epoch_steps it ``takes``."""
 
     says: str
     takes: tuple[str, ...] = ()
