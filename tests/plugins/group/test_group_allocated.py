@@ -52,7 +52,14 @@ claims:
   - {id: mu, kind: gdp, mu: 2.0}
 """
 
-AUDIT = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
+#: Fewer groups and claims, which take most of the time.
+SHORT = "\n".join(
+    line
+    for line in SPEC.replace("[1, 3]", "1").splitlines()
+    if not any(f"id: {name}," in line for name in ("three", "mu"))
+)
+
+AUDIT = "\naudit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
 
 
 def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:
@@ -196,9 +203,9 @@ def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
 
-@settings(max_examples=8, **FEW)
+@settings(max_examples=6, **FEW)
 @given(
-    st.sampled_from((0.7, 1.5)),
+    st.just(1.5),
     st.just(1.0),
     st.lists(st.sampled_from((0.5, -1.0, 4.0, 40.0)), min_size=2, max_size=3),
     st.integers(1, 2),
@@ -210,7 +217,7 @@ def test_no_real_records_leak_more(
     """What the second step adds rests on what the first one released."""
     size, phase = min(size, len(x) - 1), phase_of(2, sigma)
     y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
-    grid = GRID[::3]
+    grid = GRID[::6]
     absent, present = (epoch_laws(phase, x[:n], y[:n], [], grid) for n in (len(x) - size, len(x)))
     for direction, found in zip(("remove", "add"), divergences(present, absent, grid, epsilon), strict=True):
         assert found <= certified(phase, size, epsilon, direction).upper + 1e-3
@@ -308,7 +315,7 @@ def test_phases_of_several_schemes_compose() -> None:
 
 
 def test_a_run_conforms_and_its_checks_are_the_promised_ones(tmp_path: Path) -> None:
-    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
+    (audit,) = dpspec.run(written(tmp_path, SHORT + AUDIT), store=tmp_path / "store").audits
     assert audit.conformance.status == "conforms-within"
     sampling = [found.note for found in audit.checks if found.assumption == "sampling"]
     assert any("once in every epoch" in note for note in sampling)
@@ -339,7 +346,7 @@ DRAW = samplers.RandomAllocation.draw
 @pytest.mark.parametrize("fault", [broken, sticky, doubled])
 def test_a_loop_that_allocates_otherwise_deviates(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers.RandomAllocation, "draw", fault)
-    (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
+    (audit,) = dpspec.run(written(tmp_path, SHORT + AUDIT), store=tmp_path / "store").audits
     assert audit.conformance.status == "deviates"
     assert min(c.p_value for c in audit.checks if c.assumption != "sampling") > 1e-6
 
@@ -352,8 +359,7 @@ def test_a_loop_that_allocates_otherwise_deviates(fault: Any, tmp_path: Path, mo
     ],
 )
 def test_other_attacks_run_on_it(audit: str, tmp_path: Path) -> None:
-    text = SPEC.replace("steps: 40", "steps: 10").replace("[1, 3]", "1")
-    text = "\n".join(line for line in text.splitlines() if "group_size: 3" not in line and "id: mu" not in line)
+    text = SHORT.replace("steps: 40", "steps: 10")
     (found,) = dpspec.run(written(tmp_path, f"{text}\naudit: {audit}\n"), store=tmp_path / "store").audits
     assert found.conformance.status == "conforms-within"
     assert found.evidence
