@@ -15,6 +15,7 @@ from scipy.stats import binom
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.stats.conformance import run_checks, sampling
+from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.stats.conformance.sampling import allocations
 from dpspec.stats.conformance.sampling.allocations import size_spread
@@ -81,14 +82,18 @@ def test_what_makes_no_sense_is_refused(bad: tuple[int, float, int, int]) -> Non
 # --- a run's batches, logged as a run logs them
 
 
-def checks_of(
-    batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,), records: int = RECORDS
-) -> list[Check]:
+def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> dict[str, Any]:
+    """What a run that drew these batches keeps of them."""
     job = small_job(options=FrozenMap({"learning_rate": 0.1, "reduction": "sum"}), steps=1)
-    logs = RunLogs(replace(job, x=np.zeros((records, 5)), y=np.zeros(records, dtype=np.int64), phases=phases))
+    logs = RunLogs(replace(job, x=np.zeros((RECORDS, 5)), y=np.zeros(RECORDS, dtype=np.int64), phases=phases))
     for step, batch in enumerate(batches, start=1):
         logs.sampling.sampled(step, torch.from_numpy(np.asarray(batch, dtype=np.int64)))
-    evidence = [FrozenMap(reported(logs))]
+    return reported(logs)
+
+
+def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> list[Check]:
+    """The checks of sampling of a run that drew these batches."""
+    evidence = [FrozenMap(evidence_of(batches, phases))]
     return [c for c in run_checks.checks(phases, evidence) if c.assumption == "sampling"]
 
 
@@ -195,6 +200,16 @@ def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None
     assert any("once in every epoch" in c.note and "not tested" in c.note for c in few)
 
 
+@pytest.mark.parametrize("epochs", [None, {"whole": 3, "astray": 0, "spread": 1.0}])
+def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
+    told = evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))
+    (batch,) = told["sampling_log"]["batches"]
+    other = {key: value for key, value in {**batch, "epochs": epochs}.items() if value is not None}
+    log = {**told["sampling_log"], "batches": [other]}
+    with pytest.raises(ValueError, match=f"epochs must be of {EPOCHS} whole epochs"):
+        list(run_checks.checks([PHASE], [FrozenMap({**told, "sampling_log": log})]))
+
+
 def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
     """A record may be in several of the earlier batches: the p-value of what is in common still holds."""
     before = FrozenMap({**PHASE, "steps": EPOCH, "sampling": {"scheme": "poisson", "rate": 0.6}})
@@ -245,8 +260,10 @@ def test_a_plan_promises_the_checks_of_a_run() -> None:
     assert promised == made
 
 
-@pytest.mark.parametrize(("looks", "first"), [(None, EPOCHS), (16, 2), (1, 1)])
-def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | None, first: int) -> None:
+@pytest.mark.parametrize("looks", [None, 16, 1])
+def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | None) -> None:
+    first = int(looked(EPOCH * EPOCHS, looks)[::EPOCH].sum())
+    assert 1 <= first <= EPOCHS
     run = Run(
         phases=[PHASE],
         records=RECORDS,
