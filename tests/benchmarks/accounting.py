@@ -4,7 +4,8 @@
 
 Every measurement runs in a process of its own, one after the other, so that peak memory is its own. Times are CPU
 seconds without imports; machines are noisy, so read the ratios. dp-accounting gives an upper value only, at its default
-grid of 1e-4, and knows nothing of random allocation ("one of 100": a record is in one of so many steps of an epoch). ``--alone`` leaves it out, ``--quick`` measures only what is fast on both sides.
+grid of 1e-4, and knows nothing of random allocation ("one of 100": a record is in one of so many steps of an epoch).
+``--alone`` leaves it out, ``--quick`` measures only what is fast on both sides.
 """
 
 from __future__ import annotations
