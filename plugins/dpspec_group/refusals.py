@@ -114,13 +114,11 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "sampling", "batch_size"),
             )
         if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
-            whole = phase.steps - phase.steps % sampling.epoch_steps
+            more = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
             yield kit.bad_value(
                 f"steps must be a whole number of epochs of {sampling.epoch_steps} steps, got {phase.steps}",
                 dps.in_phase(spec, i, "steps"),
-                f"write {whole or sampling.epoch_steps} or {whole + sampling.epoch_steps}"
-                if whole
-                else f"write {sampling.epoch_steps}",
+                f"write {more}, or another multiple of {sampling.epoch_steps}",
             )
         if 0.0 < noise < LEAST_NOISE:
             yield kit.bad_value(

@@ -280,11 +280,8 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         law = TruncatedSize(records, rate, part.cap)
         size, variance = round(law.mean), law.variance
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
-    epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
-    if part.epoch is not None:
-        epoch &= {part.epoch}
-        epoch |= {part.epoch} if part.epoch > 1 else set()
-    lags = [lag for lag in epoch if lag < min(length, total)]
+    epoch = {part.epoch or 1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
+    lags = [lag for lag in epoch if (part.epoch or 1) <= lag < min(length, total)]
     random = part.varies and 0.0 < rate < 1.0
     above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
     return BatchSums(
