@@ -84,6 +84,12 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
     },
     "batch_size": {"type": "integer", "minimum": 1, "description": "Number of records in every batch"},
     "max_batch": {"type": "integer", "minimum": 1, "description": "Largest number of records in a batch"},
+    "epoch_steps": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 10**7,
+        "description": "Number of steps of an epoch, in exactly one of which each record is",
+    },
 }
 
 
@@ -101,7 +107,8 @@ def _scheme_condition(scheme: str, takes: tuple[str, ...]) -> Json:
 
 SAMPLING: dict[str, Json] = {
     "type": "object",
-    "description": "How each step draws its batch: afresh and independently of other steps, unless shuffled.",
+    "description": "How each step draws its batch: afresh and independently of other steps, unless shuffled or "
+    "allocated at random.",
     "properties": {
         "scheme": {
             "enum": list(SCHEMES),

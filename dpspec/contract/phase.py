@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from dpspec.contract.frozen import FrozenMap, Json
 
-Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled"]
+Scheme: TypeAlias = Literal["poisson", "truncated-poisson", "fixed", "full", "shuffled", "random-allocation"]
 
 #: What is drawn into a batch: records, or users with all of theirs.
 Drawn: TypeAlias = Literal["record", "user"]
@@ -16,7 +16,7 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and what it ``takes``: some of ``rate``, ``batch_size`` and ``max_batch``."""
+    """A sampling scheme in a phrase, and which of rate, batch_size, max_batch and epoch_steps it ``takes``."""
 
     says: str
     takes: tuple[str, ...] = ()
@@ -39,6 +39,11 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         "left; bounded without amplification, for adjacency zero-out alone",
         takes=("batch_size",),
     ),
+    "random-allocation": SchemeOptions(
+        says="in every epoch of epoch_steps steps each record is in exactly one batch, uniformly and independently of "
+        "all others and of other epochs (balls-in-bins); steps are a whole number of epochs",
+        takes=("epoch_steps",),
+    ),
 }
 
 
@@ -52,6 +57,8 @@ class Sampling:
     max_batch: the number of records in a batch at most, at least 1 (``truncated-poisson``); else None.
     unit: what enters a batch, and is clipped: records, or users (``poisson`` alone); ``rate`` is that of one.
     records_per_user: of a user who is drawn, so many records at most are averaged, at least 1; None of records.
+    epoch_steps: the number of steps, at least 1, in exactly one of which each record is (``random-allocation``); else
+        None.
     """
 
     scheme: Scheme
@@ -60,12 +67,14 @@ class Sampling:
     max_batch: int | None = None
     unit: Drawn = "record"
     records_per_user: int | None = None
+    epoch_steps: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
         """From the block ``sampling`` of a mechanism."""
         rate, batch_size, max_batch = block.get("rate"), block.get("batch_size"), block.get("max_batch")
         most = block.get("records_per_user")
+        epoch_steps = block.get("epoch_steps")
         return cls(
             scheme=block["scheme"],
             rate=None if rate is None else float(rate),
@@ -73,6 +82,7 @@ class Sampling:
             max_batch=None if max_batch is None else int(max_batch),
             unit=block.get("unit") or "record",
             records_per_user=None if most is None else int(most),
+            epoch_steps=None if epoch_steps is None else int(epoch_steps),
         )
 
     @property
@@ -87,6 +97,8 @@ class Sampling:
         """
         if self.rate is not None:
             return self.rate
+        if self.epoch_steps is not None:
+            return 1.0 / self.epoch_steps
         if self.batch_size is None:
             return 1.0
         if records is None:
@@ -171,8 +183,8 @@ class Phase(FrozenMap):
         """The probability, in (0, 1], with which one of ``records`` enters a batch.
 
         Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
-        ``records``, at most 1. Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not
-        given.
+        ``records``, at most 1. Random allocation: one over the steps of an epoch. Full: 1. Raises ``ValueError`` where
+        batches have a fixed size and ``records`` is not given.
         """
         return self.sampling.inclusion(records)
 

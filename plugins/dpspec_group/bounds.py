@@ -9,11 +9,15 @@ the smaller data set has at most as many records as are declared, so for the dec
 ones more batches are full. Records that stay and count for nothing are not covered there. Shuffled batches: for
 those alone, without amplification, and for data sets of at least the declared records; nothing is said from below.
 Where records come or go no theorem covers shuffled batches: what bounds them is infinite, and its method says why.
+Random allocation: for all data sets, as Poisson batches, and for members who stay and count for nothing; of groups of
+two and more the upper end is not known to be attained.
 
 *Where it is attained* (section 3.3, here for vectors, phases and any update that can be undone). Let u be a vector of
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
 
 * Poisson, full: each of the k members of the group the gradient C u, every other record 0;
+* random allocation: the same for one member. Of more, the lower end is what that attains, or all members with C u of
+  whom the sums of an epoch are added up (:mod:`~dpspec_group.theory`);
 * truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
   attains: between it and the upper end nobody knows;
 * fixed, with exactly n other records: each member C u, every other record -C u.
@@ -233,12 +237,14 @@ def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: 
 def attained_source(phases: Sequence[dps.Phase]) -> str:
     """Where it is shown that the lower end is attained."""
     where = "dpspec.accounting.TruncatedPoisson" if theory.truncates(phases) else "section 3.3"
+    if theory.allocates(phases):
+        where += ", dpspec.accounting.RandomAllocation"
     return f"{theory.source_of(phases)}; attained: {where}"
 
 
 def _mixed(schemes: Collection[str]) -> bool:
     """Whether phases ask for different gradients of the other records: full batches ask for none."""
-    return "fixed" in schemes and bool({"poisson", "truncated-poisson"} & set(schemes))
+    return "fixed" in schemes and bool({"poisson", "truncated-poisson", "random-allocation"} & set(schemes))
 
 
 def adjacencies(spec: dps.Spec) -> list[str]:

@@ -104,7 +104,8 @@ def law_of(spec: dps.Spec, records: int, group_size: int) -> ScoreLaw | None:
     attack = Attack.of(spec)
     if attack.elsewhere or attack.space != "gradient" or _noiseless(spec):
         return None
-    pairs = planted_pairs(spec.phases, attack, records + attack.records_on_average, group_size)
+    present = records + attack.records_on_average
+    pairs = planted_pairs(spec.phases, attack, present, group_size, summed=not attack.white_box)
     if attack.white_box:
         return score_law(pairs)
     return end_to_end(pairs, [phase.clip_norm for phase in spec.phases], attack.every).law()

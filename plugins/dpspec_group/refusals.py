@@ -27,7 +27,10 @@ _LEAST_CANARIES, _LEAST_RUNS = 8, 16
 MOST_IN_TURN = 10**5
 
 #: Ways of drawing batches that the theory covers.
-_SCHEMES = ("poisson", "truncated-poisson", "fixed", "full")
+_SCHEMES = ("poisson", "truncated-poisson", "fixed", "full", "random-allocation")
+
+#: Of these, those that cover members who stay and count for nothing.
+_ZEROED = {"poisson", "full", "random-allocation"}
 
 _CANARY = ("audit", "canary")
 
@@ -43,12 +46,12 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _adjacencies(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Members that are put to nothing are covered where batches are Poisson, full or shuffled, and nothing is attacked;
-    shuffled ones for those alone. Whose records come or go may be attacked, whatever covers them."""
+    """Members that are put to nothing are covered where batches are Poisson, full, allocated or shuffled, and nothing
+    is attacked; shuffled ones for those alone. Whose records come or go may be attacked, whatever covers them."""
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if spec.audit is None and schemes <= {"poisson", "full"} and _named(spec) <= {"add-remove", "zero-out"}:
+    if spec.audit is None and schemes <= _ZEROED and _named(spec) <= {"add-remove", "zero-out"}:
         return
-    if _zeroed(spec) and schemes <= {"poisson", "full", "shuffled"}:
+    if _zeroed(spec) and schemes <= {*_ZEROED, "shuffled"}:
         return
     help = "Ganesh 2024 bounds groups that are added or removed; replacing a group is not covered"
     yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
@@ -134,6 +137,13 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 f"batch_size {sampling.batch_size} is more than the {facts.records - largest} records that "
                 f"are left without a group of {largest}",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
+            )
+        if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
+            more = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
+            yield kit.bad_value(
+                f"steps must be a whole number of epochs of {sampling.epoch_steps} steps, got {phase.steps}",
+                dps.in_phase(spec, i, "steps"),
+                f"write {more}, or another multiple of {sampling.epoch_steps}",
             )
         if 0.0 < noise < LEAST_NOISE:
             yield kit.bad_value(

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import gammaln, ndtr
 
 import dpspec.contract as dps
 from dpspec.accounting import Floats, Mixture
@@ -154,13 +154,20 @@ def replace_non_finite(values: Array) -> Array:
 
 
 def planted_pairs(
-    phases: Sequence[dps.Phase], attack: Attack, records: int, group_size: int
+    phases: Sequence[dps.Phase], attack: Attack, records: int, group_size: int, *, summed: bool = False
 ) -> list[tuple[Mixture, int]]:
     """Per phase what one step shows along the direction of a planted group, and the steps.
 
-    records: how many the adversary takes to be in the run, planted ones included.
+    records: how many the adversary takes to be in the run, planted ones included. summed: for sums over all steps, to
+    which every member adds exactly one gradient an epoch where batches are allocated.
     """
-    return [(theory.planted_mixture(p, group_size, records, spread=attack.spread), p.steps) for p in phases]
+    pairs = []
+    for phase in phases:
+        pair = theory.planted_mixture(phase, group_size, records, spread=attack.spread)
+        if summed and phase.sampling.epoch_steps is not None and attack.every == 1:
+            pair = Mixture([group_size / phase.sampling.epoch_steps], [1.0], pair.sigma)
+        pairs.append((pair, phase.steps))
+    return pairs
 
 
 def step_by_step(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
@@ -177,10 +184,32 @@ def step_by_step(phases: Sequence[dps.Phase], attack: Attack, records: int, size
             start += phase.steps
             if phase.noiseless:
                 scores[at] += rows.sum(axis=0)
+            elif phase.sampling.epoch_steps is not None:
+                sigma = phase.noise_multiplier / math.cos(attack.spread)
+                for epoch in np.split(rows, phase.steps // phase.sampling.epoch_steps):
+                    scores[at] += allocated_log_ratio(epoch, size, sigma)
             else:
                 ((pair, _),) = planted_pairs([phase], attack, records, size)
                 scores[at] += pair.log_ratio(rows).sum(axis=0)
     return scores
+
+
+def allocated_log_ratio(seen: Array, group_size: int, sigma: float) -> Array:
+    """ln of present over absent (m,) for k members, each in one of t steps, from an epoch's projections (t, m).
+
+    Given the members' numbers c_s at each step the ratio is the product of exp((c_s z_s - c_s^2 / 2) / sigma^2); its
+    mean over the multinomial c is k! / t^k times the coefficient of x^k in the product over s of
+    sum_j x^j / j! exp((j z_s - j^2 / 2) / sigma^2).
+    """
+    steps, count = seen.shape
+    members = np.arange(group_size + 1)[:, None]
+    logs = np.full((group_size + 1, count), -np.inf)
+    logs[0] = 0.0
+    for row in seen:
+        terms = (members * row - 0.5 * members**2) / sigma**2 - gammaln(members + 1.0)
+        logs = np.stack([np.logaddexp.reduce(logs[: d + 1] + terms[d::-1], axis=0) for d in range(group_size + 1)])
+    found: Array = logs[group_size] + gammaln(group_size + 1.0) - group_size * math.log(steps)
+    return found
 
 
 def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, moved: Array) -> Array:
@@ -191,7 +220,7 @@ def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Arra
     scores = np.zeros(len(sizes))
     for size in attack.sizes:
         at = sizes == size
-        pairs = planted_pairs(phases, attack, records, size)
+        pairs = planted_pairs(phases, attack, records, size, summed=True)
         scores[at] = end_to_end(pairs, [phase.clip_norm for phase in phases], attack.every).log_ratio(moved[at])
     return scores
 

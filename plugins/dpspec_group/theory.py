@@ -20,6 +20,22 @@ With Poisson batches no smaller mu holds for all deltas: all members are in all 
 that the best test for that, of level Phi(-z), has the power p Phi(mu - z) at least, and ln p + ln Phi(mu - z) exceeds
 ln Phi(m - z) for every m < mu once z is large. So one mu knows nothing of the amplification by sampling.
 
+*Random allocation.* In an epoch of t steps each member is in one of them, uniformly and independently. Let g_js, of
+length at most 1, be what member j adds at step s; it may rest on all that was released before. Split the noise of each
+step into k independent parts of variance sigma^2 / k, and let V_js = [j is in step s] g_js + the j-th part. What is
+released is the sum of the V_js and of what others add, so that telling all V_js tells no less. And these can be made,
+step by step, from numbers W_js = [j is in step s] + N(0, sigma^2 / k): along g_js, V_js is |g_js| W_js and noise of
+variance (1 - |g_js|^2) sigma^2 / k, and across it noise alone. Without the group all are noise, of the same law as from
+W_js without the member. A member's W_js are one of t steps with noise sigma / sqrt(k), and members are independent of
+each other. So an epoch is dominated, whatever the others do and whatever choices rest on what was seen, by
+
+    k independent pairs  RandomAllocation(t, sigma / sqrt(k)).
+
+With k = 1 it is attained, by one gradient for all steps. Where sigma / sqrt(k) is too small to compute with, their
+steps are taken to be told: one Gaussian release of noise sigma and vectors no longer than k, which is never less. From
+below stand one member alone, and all members along one direction, the sums of an epoch added up: N(k, t sigma^2)
+against N(0, t sigma^2).
+
 Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another
 (``dpspec.accounting.TruncatedPoisson``). Their interval lies between the two.
 """
@@ -28,9 +44,19 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson, round_up
+from dpspec.accounting import (
+    Direction,
+    Interval,
+    Mixture,
+    Pair,
+    PrivacyLoss,
+    RandomAllocation,
+    TruncatedPoisson,
+    round_up,
+)
 from dpspec.contract import Phase
 
 #: The spec's words for people, and the accountant's: present-first compares with-the-group to without.
@@ -38,6 +64,12 @@ DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-fi
 
 #: With less noise than this, epsilon is beyond what a float can hold.
 NO_NOISE = 1e-100
+
+#: Below this noise, in clip norms, an epoch of random allocation is bounded as if its steps were told.
+LEAST_ALLOCATED = 0.1
+
+#: Room for the rounding of a product of two correctly rounded numbers.
+_LAST_PLACE = 4.0 * sys.float_info.epsilon
 
 #: Noise that is ruled out is told of up to so many times the declared one: beyond, sampling decides what leaks.
 _TOLD = 10.0
@@ -51,6 +83,7 @@ SOURCES = {
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
     "shuffled": "one Gaussian release for each epoch, not amplified",
     "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
+    "random-allocation": "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: with the noise split",
 }
 
 #: What one mu for all deltas rests on.
@@ -107,12 +140,66 @@ def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
     Shuffled batches, of records that stay and are put to nothing: given the orders, every member is in one batch of
     each epoch, so that an epoch moves its sums by vectors of length k at most together, and is dominated by one
     Gaussian release of sensitivity k; not knowing the orders can only leak less (joint convexity). A phase begins
-    ceil(steps / ceil(records / batch_size)) epochs, and no more with more records.
+    ceil(steps / ceil(records / batch_size)) epochs, and no more with more records. Random allocation: see the module.
     """
+    if phase.sampling.scheme == "random-allocation":
+        return _allocated(phase, group_size)
     if phase.sampling.scheme == "shuffled":
         batches = -(-records // int(phase["sampling"]["batch_size"]))
         return Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)
     return dominating(phase, group_size, records), phase.steps
+
+
+def _epochs(phase: Phase) -> tuple[int, int]:
+    """How many epochs of random allocation there are, and of how many steps each is."""
+    steps = int(phase["sampling"]["epoch_steps"])
+    epochs, rest = divmod(phase.steps, steps)
+    if rest:
+        raise ValueError(f"steps must be a whole number of epochs of {steps}, got {phase.steps}")
+    return epochs, steps
+
+
+def _allocated(phase: Phase, group_size: int) -> tuple[Pair, int]:
+    """What dominates all epochs: a pair for each member, or a Gaussian one where members' are out of range."""
+    epochs, steps = _epochs(phase)
+    each = _noise_of_each(phase, group_size)
+    if each < LEAST_ALLOCATED:
+        return Mixture.full(group_size, phase.noise_multiplier), epochs
+    return RandomAllocation(steps, each), epochs * group_size
+
+
+def _noise_of_each(phase: Phase, group_size: int) -> float:
+    """The noise that is left for each member where it is split among them: not above sigma / sqrt(k)."""
+    sigma = phase.noise_multiplier
+    return sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
+
+
+def allocates(phases: Sequence[Phase]) -> bool:
+    """Whether some phase allocates records at random."""
+    return any(phase.sampling.scheme == "random-allocation" for phase in phases)
+
+
+def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[tuple[tuple[Pair, int], ...]]:
+    """Pairs that all steps have for some data, other ones for other data; none where what dominates is attained."""
+    allocated = [phase for phase in phases if phase.sampling.scheme == "random-allocation"]
+    tight = group_size == 1 and all(phase.noise_multiplier >= LEAST_ALLOCATED for phase in allocated)
+    if not truncates(phases) and (tight or not allocated):
+        return []
+    found = []
+    for alone in (True, False) if allocated else (True,):
+        pairs: list[tuple[Pair, int]] = []
+        for phase in phases:
+            if phase.sampling.scheme != "random-allocation":
+                pairs.append((attained(phase, group_size, records), phase.steps))
+                continue
+            epochs, steps = _epochs(phase)
+            if alone and phase.noise_multiplier >= LEAST_ALLOCATED:
+                pairs.append((RandomAllocation(steps, phase.noise_multiplier), epochs))
+            else:
+                shift = group_size / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
+                pairs.append((Mixture([shift], [1.0], phase.noise_multiplier), epochs))
+        found.append(tuple(pairs))
+    return found
 
 
 def shuffles(phases: Sequence[Phase]) -> bool:
@@ -147,13 +234,14 @@ def ask(
     most = question(PrivacyLoss(above, DIRECTIONS[direction]))
     if shuffles(phases):
         return [Interval(0.0, high.upper, high.method, "nothing is known from below") for high in most]
-    if not truncates(phases):
+    below = _from_below(phases, group_size, records)
+    if not below:
         return most
-    below = tuple((attained(phase, group_size, records), phase.steps) for phase in phases)
-    least = question(PrivacyLoss(below, DIRECTIONS[direction]))
+    least = zip(*(question(PrivacyLoss(pairs, DIRECTIONS[direction])) for pairs in below), strict=True)
+    best = (max(lows, key=lambda low: low.lower) for lows in least)
     return [
         Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
-        for low, high in zip(least, most, strict=True)
+        for low, high in zip(best, most, strict=True)
     ]
 
 
@@ -209,6 +297,8 @@ def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str)
     for phase in quiet:
         if phase.sampling.scheme == "shuffled":
             continue
+        if phase.sampling.scheme == "random-allocation":
+            return 1.0  # every member is in every epoch
         drawn = attained(phase.replace(noise_multiplier=1.0), group_size, records)
         missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
         log_hidden += phase.steps * missed

@@ -41,6 +41,7 @@ UNSEEN = {
     "tenth-step-tenth-noise",
     "large-batch-once",
     "shuffled",
+    "same-steps",
     "last-batch-dropped",
 }
 #: What makes a record's contribution depend on the others: the assumption of every proof is false then.

@@ -66,7 +66,17 @@ PHASES = (
     {"steps": 13, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "shuffled", "batch_size": 17}},
     {"steps": 7, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
 )
+ALLOCATED = (
+    {
+        "steps": 15,
+        "noise_multiplier": 1.0,
+        "clip_norm": 0.5,
+        "sampling": {"scheme": "random-allocation", "epoch_steps": 5},
+    },
+    {"steps": 5, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
+)
 RUNS = {
+    "allocated": ({}, ALLOCATED),
     "sgd": ({}, None),
     "momentum": ({"optimizer": {"kind": "momentum"}, "schedule": {"kind": "cosine", "warmup": 4}}, None),
     "nesterov": ({"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.1}}, PHASES),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
@@ -33,6 +34,7 @@ from dpspec.stats.conformance.evidence.reported import (
     Closest,
     Common,
     CommonAtStep,
+    EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
@@ -94,11 +96,10 @@ def as_declared(run: Run) -> RunEvidence:
     phases = [Phase.of(phase) for phase in run.phases]
     total = sum(phase.steps for phase in phases)
     parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
-    phase_parts = [_Part.of(phase, run.records, int(part.sum())) for phase, part in zip(phases, parts, strict=True)]
+    phase_parts = [_Part.of(phase, run.records, part) for phase, part in zip(phases, parts, strict=True)]
     gaussian = all(phase.noise == "gaussian" for phase in phases)
     noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
-    tested = sum(part.seen for part in phase_parts if part.noisy and not part.shuffled) if gaussian else 0
     width = min(run.parameters, kept_width(total))
     evidence = RunEvidence()
     if "iterates" in run.capabilities:
@@ -107,13 +108,14 @@ def as_declared(run: Run) -> RunEvidence:
         evidence = replace(
             evidence,
             noise=_outside(run, phase_parts, noisy_seen),
-            measured=_measured(run, phase_parts, (noisy_seen, tested), width) if noisy_seen else None,
+            measured=_measured(run, phase_parts, noisy_seen, width) if noisy_seen else None,
             signal=_signal(run, phase_parts) if _compared(run, phases) else None,
         )
     if "noise-log" in run.capabilities and noisy == total:
         evidence = replace(evidence, noise_log=_noise_log(run, total, width))
     if "sampling-log" in run.capabilities:
-        looks = foreseen(run.records, [phase.steps for phase in phases])
+        epochs = [phase.sampling.epoch_steps or 1 for phase in phases]
+        looks = foreseen(run.records, [phase.steps for phase in phases], epochs)
         sums = (_batches(run.records, part, total) for part in phase_parts)
         batches = tuple(
             one if part.shuffled else replace(one, together=_together(run.records, round(one.total / one.steps), *look))
@@ -134,26 +136,39 @@ def as_declared(run: Run) -> RunEvidence:
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
-    which size where there is a cap, and the size of batches that are cut from an order."""
+    which size where there is a cap, the size of batches that are cut from an order, and the steps of an epoch where
+    records are allocated to them. first: how many epochs are seen at their first step, where the past does not tell of
+    the batch; else as many as ``seen``. inclusion: the variance of the number of batches that are seen and that a
+    record is in.
+    """
 
     steps: int
     seen: int
     sigma: float
     rate: float
     varies: bool
+    first: int
+    inclusion: float
     cap: int | None = None
     shuffled: int | None = None
+    epoch: int | None = None
 
     @classmethod
-    def of(cls, phase: Phase, records: int, seen: int) -> _Part:
+    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
+        """``seen`` (steps,): which of them."""
+        rate, epoch = phase.rate(records), phase.sampling.epoch_steps
+        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * rate
         return cls(
             steps=phase.steps,
-            seen=seen,
+            seen=int(seen.sum()),
             sigma=phase.noise_multiplier,
-            rate=phase.rate(records),
-            varies=phase.sampling.rate is not None,
+            rate=rate,
+            varies=phase.sampling.rate is not None or epoch is not None,
+            first=int(seen[:: epoch or 1].sum()),
+            inclusion=max(0.0, float((drawn * (1.0 - drawn)).sum())),
             cap=phase.sampling.max_batch,
             shuffled=phase.sampling.batch_size if phase.sampling.scheme == "shuffled" else None,
+            epoch=epoch,
         )
 
     @property
@@ -192,47 +207,49 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     return OutsideNoise(statistic=float(degrees), degrees=degrees, each=sums)
 
 
-def _measured(run: Run, parts: Sequence[_Part], steps: tuple[int, int], width: int) -> ResidualSums:
-    """steps: how many with noise are seen, and how many of them are no parts of an order."""
-    seen, noisy = steps
-    everywhere = Everywhere(
-        quietest={"": PartSum(float(run.parameters), run.parameters)},
-        coordinates=LeastCoordinate(least=float(seen), count=run.parameters),
-    )
-    if not noisy:
-        return ResidualSums(steps=0, seen=seen, everywhere=everywhere)
+def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
     sums = [
-        (part.seen, part.sigma, part.rate * (1.0 - part.rate) * run.records)
+        (part.first, part.sigma, part.rate * (1.0 - part.rate) * run.records)
         for part in parts
         if part.noisy and not part.shuffled
     ]
+    steps = sum(n for n, _, _ in sums)
+    return ResidualSums(
+        steps=steps,
+        seen=noisy,
+        everywhere=Everywhere(
+            quietest={"": PartSum(float(run.parameters), run.parameters)},
+            coordinates=LeastCoordinate(least=float(noisy), count=run.parameters),
+        ),
+        directions=_directions(run, sums, steps, width) if steps else None,
+    )
+
+
+def _directions(run: Run, sums: Sequence[tuple[int, float, float]], steps: int, width: int) -> Directions:
+    """``sums``: per phase the steps, the noise's deviation and the variance that sampling adds; ``steps`` in all."""
     least = sum(n * s * s for n, s, _ in sums)
     variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
-    sigma = math.sqrt(least / noisy)
-    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / noisy / run.parameters))
-    of_step, row = variance / noisy, (0.0,) * min(width, FIRST_COORDINATES)
-    return ResidualSums(
-        steps=noisy,
-        seen=seen,
-        everywhere=everywhere,
-        directions=Directions(
-            rounding=0.0,
-            least=least,
-            variance=variance,
-            drift=Drift(total=0.0, unit=0.0),
-            step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
-            lag=LagSum(lag=1 if noisy > 1 else 0, total=0.0, unit=again * (noisy - 1)),
-            pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
-            first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
-        ),
+    sigma = math.sqrt(least / steps)
+    again = sigma * sigma * width / math.sqrt(width * (sigma * sigma + (variance - least) / steps / run.parameters))
+    of_step, row = variance / steps, (0.0,) * min(width, FIRST_COORDINATES)
+    return Directions(
+        rounding=0.0,
+        least=least,
+        variance=variance,
+        drift=Drift(total=0.0, unit=0.0),
+        step=DriftAtStep(total=0.0, variance=of_step, unit=0.0, weakest=WeakestStep(of_step, 0.0, 0.0)),
+        lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
+        pair=PairSum(total=0.0, unit=again, least=sigma * sigma, variance=of_step),
+        first=FirstResidual(row=row, least=sigma * sigma, variance=of_step),
     )
 
 
 def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
     draws = sum(part.seen * part.rate for part in parts)
     noise = sum(part.seen * part.sigma * part.sigma for part in parts)
-    inclusion = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
-    outside = noise + inclusion * run.records / run.parameters
+    inclusion = sum(part.inclusion for part in parts)
+    sampled = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
+    outside = noise + sampled * run.records / run.parameters
     moments: list[GroupSums] = []
     for size, count in run.groups.items():
         for coin in (0, 1):
@@ -272,8 +289,8 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         law = TruncatedSize(records, rate, part.cap)
         size, variance = round(law.mean), law.variance
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
-    epoch = {1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
-    lags = [lag for lag in epoch if lag < min(length, total)]
+    epoch = {part.epoch or 1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
+    lags = [lag for lag in epoch if (part.epoch or 1) <= lag < min(length, total)]
     random = part.varies and 0.0 < rate < 1.0
     above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
     return BatchSums(
@@ -286,6 +303,7 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,
+        epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch),
     )
 
 
@@ -306,6 +324,10 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
         together=TogetherSums(looked=0, references=1, most=0, least=0, pairs=pairs, closest=closest),
         early=0,
     )
+
+
+def _epochs(records: int, whole: int, epoch_steps: int) -> EpochSums:
+    return EpochSums(whole=whole, astray=0, spread=whole * records * (1.0 - 1.0 / epoch_steps))
 
 
 def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:

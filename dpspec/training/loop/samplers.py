@@ -2,7 +2,8 @@
 
 What measurements take for granted of a scheme stands here too (:func:`independent`, :func:`exclusive`,
 :func:`covariance`). Shuffled batches are the exception: they are what many loaders do, no accountant here knows what
-their order amplifies, and they remember it (:func:`drawn_shares`).
+their order amplifies, and they remember it. So does random allocation, within an epoch: :func:`epoch_of` has its
+length, and :func:`drawn_shares` what both do to the number of draws.
 """
 
 from __future__ import annotations
@@ -192,9 +193,55 @@ class Shuffled:
         self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
 
 
+@dataclass
+class RandomAllocation:
+    """In every epoch of ``epoch_steps`` t steps each record is in one batch, uniformly and independently of all others.
+
+    An epoch's steps are numpy's of a seed of 128 bits, one number for each record in order: with the same generator a
+    record that comes or goes at the end changes no other's step, in this epoch or a later one.
+    """
+
+    records: int
+    epoch_steps: int
+    _steps: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _taken: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.epoch_steps < 1:
+            raise ValueError(f"epoch_steps must be at least 1, got {self.epoch_steps}")
+
+    @property
+    def inclusion(self) -> float:
+        """1 / t, at any step, given what other epochs drew."""
+        return 1.0 / self.epoch_steps
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The records whose step is the epoch's next one; at its first step every record's is drawn."""
+        if self._steps is None or self._taken >= self.epoch_steps:
+            seed = torch.randint(2**32, (4,), generator=generator, dtype=torch.int64).tolist()
+            steps = np.random.default_rng(seed).integers(self.epoch_steps, size=self.records, dtype=np.int64)
+            self._steps, self._taken = torch.from_numpy(steps), 0
+        self._taken += 1
+        return (self._steps == self._taken - 1).nonzero().squeeze(1)
+
+    def state(self) -> Memory:
+        """Every record's step in this epoch, and how many steps there were."""
+        return {**tensors(steps=self._steps), "taken": np.array(self._taken)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on within an epoch, or begin one."""
+        self._steps, self._taken = tensor(state, "steps"), int(state.get("taken", 0))
+
+
 def independent(sampler: Sampler) -> bool:
     """Whether records enter a batch independently of one another, so that its size is binomial."""
-    return isinstance(sampler, Poisson)
+    return isinstance(sampler, Poisson | RandomAllocation)
+
+
+def epoch_of(sampler: Sampler) -> int:
+    """Of how many steps an epoch is within which batches exclude each other by design; 1 where no step tells of
+    others. Shuffled batches count as none: nothing is claimed of them."""
+    return sampler.epoch_steps if isinstance(sampler, RandomAllocation) else 1
 
 
 def exclusive(sampler: Sampler) -> bool:
@@ -219,8 +266,12 @@ def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.nda
     ``looked`` at (steps,) bool.
 
     In shuffled batches it is drawn once an epoch at most, in a batch of b of N records with the chance b / N: of an
-    epoch of which batches with P of all records are looked at, P and P (1 - P).
+    epoch of which batches with P of all records are looked at, P and P (1 - P). So it is in random allocation, with
+    P = m / t for m steps of an epoch of t.
     """
+    if isinstance(sampler, RandomAllocation):
+        shared = looked.reshape(-1, sampler.epoch_steps).sum(axis=1) * sampler.inclusion
+        return shared, (shared * (1.0 - shared)).clip(0.0)
     if not isinstance(sampler, Shuffled):
         rates = np.full(int(looked.sum()), sampler.inclusion)
         return rates, rates * (1.0 - rates)
@@ -252,4 +303,6 @@ def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
             return Full(records)
         case "shuffled":
             return Shuffled(records, int(sampling["batch_size"]))
+        case "random-allocation":
+            return RandomAllocation(records, int(sampling["epoch_steps"]))
     raise ValueError(f"sampling scheme must be one of {', '.join(SCHEMES)}, got {sampling.get('scheme')!r}")

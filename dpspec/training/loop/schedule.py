@@ -10,7 +10,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec.training.gradients.clipping import Clip, Flat, clipper_of
-from dpspec.training.loop.samplers import PoissonUsers, Sampler, sampler_of
+from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampler_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class ScheduledPhase:
             raise ValueError(f"noise_multiplier must be finite and at least 0, got {self.noise_multiplier}")
         if not (isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm must be finite and above 0, got {self.clip_norm}")
+        if self.steps % epoch_of(self.sampler):
+            raise ValueError(f"steps must be a whole number of epochs of {epoch_of(self.sampler)}, got {self.steps}")
 
     @property
     def deviation(self) -> float:

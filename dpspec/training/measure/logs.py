@@ -43,6 +43,7 @@ class SamplingLog(Observer):
     again: per phase and lag, of the step where that is most surprising: both numbers, and among how many steps.
     together: what batches have in common with all that are remembered; None where no phases are given.
     epochs: by phase, of batches that are cut from an order, what is seen of their epochs.
+    astray: per phase, how often a record was not in exactly one batch of an epoch that was completed.
     """
 
     inclusions: Tensor
@@ -55,6 +56,7 @@ class SamplingLog(Observer):
     again: list[dict[int, tuple[int, int, int]]]
     together: sampling.RememberedBatches | None
     epochs: dict[int, sampling.EpochLog]
+    astray: list[int]
     _before: Tensor
 
     def __init__(
@@ -65,17 +67,21 @@ class SamplingLog(Observer):
         rates: Sequence[float] = (),
         means: Sequence[float] = (),
         orders: Sequence[int] = (),
+        epoch_steps: Sequence[int] = (),
     ) -> None:
         """``records``: real and planted ones together. ``phases``: the steps of each, ``rates`` their rates of
         inclusion, ``means`` how often a record is drawn in them on average, at most, ``orders`` the size of batches
-        that are cut from an order, 0 for all others; ``lags``: which batches to compare."""
+        that are cut from an order, 0 for all others; ``lags``: which batches to compare. epoch_steps: of each the steps
+        of an epoch, in one of which every record is to be; 1 where steps are drawn afresh."""
         self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records
         self._phases = max(1, len(phases))
         self._ends = list(accumulate(phases))
+        self._epoch_steps = [*epoch_steps] or [1] * self._phases
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
-        self.together = sampling.RememberedBatches(records, phases) if phases and records else None
+        together = sampling.RememberedBatches(records, phases, epochs=self._epoch_steps) if phases and records else None
+        self.together = together
         self.epochs = {phase: sampling.EpochLog(records, size) for phase, size in enumerate(orders) if size}
         self.restore({})
 
@@ -91,6 +97,7 @@ class SamplingLog(Observer):
             epochs.add(once.numpy())
         if self.together is not None:
             self.together.add(once.numpy())
+        self._count_epoch(drawn)
         if len(self.sizes) in self._ends:
             here = self.inclusions - self._before
             if len(self.spreads) < len(self._means):
@@ -98,6 +105,16 @@ class SamplingLog(Observer):
             self.most.append(int(here.max()) if len(here) else 0)
             self.spreads.append(int((here * here).sum()))
             self._before = self.inclusions.clone()
+
+    def _count_epoch(self, drawn: Tensor) -> None:
+        phase = len(self.spreads)
+        if phase >= len(self._ends) or self._epoch_steps[phase] == 1:
+            return
+        self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
+        begun = self._ends[phase - 1] if phase else 0
+        if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
+            self.astray[phase] += int((self._epoch != 1).sum())
+            self._epoch.zero_()
 
     def _overlap(self, drawn: Tensor) -> None:
         phase = len(self.spreads)
@@ -139,6 +156,8 @@ class SamplingLog(Observer):
                 dtype=np.int64,
             ).reshape(-1, 5),
             "before": self._before.numpy().copy(),
+            "astray": np.array(self.astray, dtype=np.int64),
+            "epoch": self._epoch.numpy().copy(),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
             "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
         }
@@ -148,6 +167,8 @@ class SamplingLog(Observer):
         none = np.zeros(self._records, dtype=np.int64)
         self.inclusions = torch.tensor(state.get("inclusions", none))
         self._before = torch.tensor(state.get("before", none))
+        self._epoch = torch.tensor(state.get("epoch", none))
+        self.astray = [int(n) for n in state.get("astray", np.zeros(self._phases))]
         self.sizes = [int(n) for n in state.get("sizes", ())]
         self.spreads = [int(n) for n in state.get("spreads", ())]
         self.above = [float(n) for n in state.get("above", ())]

@@ -23,6 +23,7 @@ from dpspec.stats.conformance.evidence.reported import (
     BatchSums,
     Common,
     CommonAtStep,
+    EpochSums,
     LagProducts,
     NoiseSums,
     NormSums,
@@ -33,7 +34,15 @@ from dpspec.stats.conformance.evidence.reported import (
 from dpspec.stats.conformance.evidence.run import RunEvidence, write_run
 from dpspec.stats.truncated_binomial import TruncatedSize
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.loop.samplers import Sampler, Shuffled, TruncatedPoisson, drawn_shares, independent
+from dpspec.training.loop.samplers import (
+    RandomAllocation,
+    Sampler,
+    Shuffled,
+    TruncatedPoisson,
+    drawn_shares,
+    epoch_of,
+    independent,
+)
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.luck import luck_of_steps
@@ -61,7 +70,8 @@ class RunLogs:
         rates = [phase.sampler.inclusion for phase in self.schedule.phases]
         means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
         orders = [_cut(phase.sampler) for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders)
+        epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders, epochs)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -105,7 +115,7 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
     for phase in schedule.phases:
         rate = phase.sampler.inclusion
         if 0.0 < rate < 1.0:
-            found |= {floor(1.0 / rate), ceil(1.0 / rate)}
+            found |= {floor(1.0 / rate), ceil(1.0 / rate), epoch_of(phase.sampler)}
     batch = max(phase.sampler.inclusion * phase.sampler.records for phase in schedule.phases)
     return tuple(sorted(lag for lag in found if lag < schedule.total and lag * batch <= _REMEMBERED)[:8])
 
@@ -251,6 +261,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             **_compared(log, index),
+            epochs=_epochs(sampler, sizes, log.astray[index]) if isinstance(sampler, RandomAllocation) else None,
         )
 
 
@@ -265,6 +276,12 @@ def _compared(log: SamplingLog, phase: int) -> dict[str, Any]:
 def _cut(sampler: Sampler) -> int:
     """The size of batches that are cut from an order; 0 for all others."""
     return sampler.batch_size if isinstance(sampler, Shuffled) else 0
+
+
+def _epochs(sampler: RandomAllocation, sizes: Array, astray: int) -> EpochSums:
+    whole = len(sizes) // sampler.epoch_steps
+    apart = sizes[: whole * sampler.epoch_steps] - sampler.records / sampler.epoch_steps
+    return EpochSums(whole=whole, astray=astray if whole else 0, spread=float(np.square(apart).sum()))
 
 
 def _most(sampler: Sampler) -> float:

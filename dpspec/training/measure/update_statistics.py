@@ -43,7 +43,7 @@ from dpspec.training.gradients.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
-from dpspec.training.loop.samplers import Shuffled, exclusive
+from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Drawn, Population
@@ -70,6 +70,9 @@ class ResidualLog:
     variances: per step, the noise's variance, and that with what sampling adds at most along any one direction.
     rows: per step, some coordinates of the free residual.
     hidden: how many steps are in none of the last three, because of the rounding of the parameters.
+
+    Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
+    past tells of the batch.
 
     Which steps are left out is decided before each of them, by the models until then.
     """
@@ -106,6 +109,7 @@ class ResidualLog:
         """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add."""
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
+        begun = self._ends[number] - phase.steps
         sigma, clip = phase.noise_multiplier, phase.clip_norm
         if sigma * sigma == 0.0 or phase.noise != "gaussian":
             return
@@ -115,8 +119,8 @@ class ResidualLog:
         residual = undone.noisy / clip - expected
         hides = undone.rounding / clip, undone.expected / clip
         self.later.add(self._keep_squares, residual, *hides, sigma)
-        if isinstance(phase.sampler, Shuffled):
-            return  # what is left of one step follows from the batches before it: no martingale
+        if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
+            return  # given the epoch's earlier batches, records are not in this one with the rate: no martingale
         free, update = self._free(residual), self._free(expected)
         length = torch.linalg.vector_norm(update, dtype=torch.float64)
         product = torch.dot(free.double(), update.double())

@@ -63,8 +63,8 @@ def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: P
         if name[0] == "update" or name[2] == "at every lag":
             continue  # seen only afterwards: the gradients, and which lag is the worst
         seen = made[name].detectable
-        # How long the gradients are at the worst step is known only afterwards.
-        near = 0.2 if name[2] == "at each step" else 0.1
+        # How long the gradients are at the worst step is known only afterwards, and how large two batches are.
+        near = 0.2 if name[2] == "at each step" or name[2].startswith("any two batches") else 0.1
         assert check.detectable == (None if seen is None else pytest.approx(seen, rel=near)), name
 
 

@@ -83,14 +83,33 @@ class TogetherSums(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EpochSums(Record):
+    """The whole epochs of a phase whose records are allocated to steps at random.
+
+    whole: how many there are. astray: how often, over all of them, a record was not drawn exactly once. spread: the sum
+    over their batches of (size - records / steps of an epoch)^2.
+    """
+
+    whole: Count
+    astray: Count
+    spread: Amount
+
+    def problem(self) -> str | None:
+        """Nobody is astray in no epoch."""
+        if not self.whole and (self.astray or self.spread):
+            return f"astray and spread must be 0 of no epoch, got {self.astray} and {self.spread}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchSums(Record):
     """The batches of one phase.
 
     total, squares: the sum of their sizes and that of the squares. spread: the sum over records of their squared
     numbers of inclusions; above: that of the squares by which these exceed their mean (``sampling.excess``);
     most: the largest number. None, all three, of a phase that was cut short. sizes: what single steps drew, under
-    Poisson sampling. together: of trials of earlier versions None. early: of shuffled batches, how often a record was
-    drawn again before its epoch ended.
+    Poisson sampling and random allocation. together: of trials of earlier versions None. early: of shuffled batches,
+    how often a record was drawn again before its epoch ended. epochs: of random allocation alone.
     """
 
     steps: Count
@@ -104,6 +123,7 @@ class BatchSums(Record):
     overlaps: tuple[Common, ...] = ()
     together: TogetherSums | None = None
     early: Count | None = None
+    epochs: EpochSums | None = None
 
     def problem(self) -> str | None:
         """Whole sizes have these sums."""
@@ -115,6 +135,8 @@ class BatchSums(Record):
             return f"together.looked must be at most {self.steps}, got {self.together.looked}"
         if self.early is not None and self.early > self.total:
             return f"early must be at most {self.total}, got {self.early}"
+        if self.epochs is not None and self.epochs.whole > self.steps:
+            return f"epochs.whole must be at most {self.steps}, got {self.epochs.whole}"
         return None
 
 
@@ -144,6 +166,8 @@ class SamplingSums(Record):
                 return f"batches[{number}].most must be the largest count with the other sums, got {batch.most}"
             if batch.spread is not None and not batch.total**2 <= batch.spread * self.records:
                 return f"batches[{number}].spread must be that of {batch.total} inclusions, got {batch.spread}"
+            if batch.epochs is not None and batch.epochs.astray > self.records * batch.epochs.whole:
+                return f"batches[{number}].epochs.astray must be at most {self.records} an epoch"
             if batch.together is not None and not self._fit(batch.together.closest):
                 return f"batches[{number}].together.closest must be of {self.records} records"
         return None

@@ -110,6 +110,9 @@ def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
         for number, (phase, batch) in enumerate(zip(phases, batches, strict=False)):
             if batch.steps > phase.steps:
                 yield f"sampling_log.batches[{number}].steps must be at most {phase.steps}, got {batch.steps}"
+            epoch_steps = phase.sampling.epoch_steps
+            if epoch_steps is not None and (batch.epochs is None or batch.epochs.whole != batch.steps // epoch_steps):
+                yield f"sampling_log.batches[{number}].epochs must be of {batch.steps // epoch_steps} whole epochs"
     declared = sum(phase.steps for phase in phases)
     if run.noise_log is not None and run.noise_log.steps != declared:
         yield f"noise_log.steps must be {declared}, got {run.noise_log.steps}"

@@ -1,5 +1,6 @@
 """Were batches drawn as declared? Their sizes, how often each record was drawn, and what batches have in common."""
 
+from dpspec.stats.conformance.sampling.allocations import size_spread
 from dpspec.stats.conformance.sampling.epochs import EpochLog
 from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import common_divergence, overlap, overlap_at_a_step
@@ -26,5 +27,6 @@ __all__ = [
     "record_excess",
     "record_spread",
     "references",
+    "size_spread",
     "size_variance",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dpspec.contract import Check, Phase
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums, TogetherSums
 from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
+from dpspec.stats.conformance.sampling.allocations import size_spread
 from dpspec.stats.conformance.sampling.epochs import sizes_of
 from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import overlap, overlap_at_a_step
@@ -33,6 +35,8 @@ def of_phase(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterato
             yield from _exact_sizes(drawn, phase.sampling.batch_size, where)
         case "shuffled":
             yield from _shuffled(drawn, int(phase["sampling"]["batch_size"]), where)
+        case "random-allocation":
+            yield from _allocated(drawn, int(phase["sampling"]["epoch_steps"]), where)
         case scheme:
             yield abstaining("sampling", "batch sizes", "reported", where, f"no test is made of {scheme} batches")
 
@@ -130,6 +134,38 @@ def _shuffled(drawn: Sequence[tuple[int, BatchSums]], batch_size: int, where: st
         yield abstaining("sampling", test, "reported", note, _UNTOLD)
     told = [(records, batch.together) for records, batch in drawn if batch.together is not None]
     yield _closest(told, f"batches of different epochs, {where}", "no epoch came after another one")
+
+
+def _allocated(drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, where: str) -> Iterator[Check]:
+    """Every record once in each epoch, at random; what batches of one epoch have in common is not looked at."""
+    told = [(records, batch.epochs) for records, batch in drawn if batch.epochs is not None]
+    note = f"once in every epoch, {where}"
+    if any(sums.whole for _, sums in told):
+        astray, test = sum(sums.astray for _, sums in told), "records that were not in one batch of an epoch"
+        yield exact("sampling", test, "reported", astray == 0, 0, astray, note, None)
+    else:
+        yield abstaining("sampling", "records in each epoch", "reported", note, _UNTOLD)
+    if epoch_steps == 1:
+        return
+    rate = 1.0 / epoch_steps
+    sizes = [(batch.sizes, BatchSize(records, rate)) for records, batch in drawn if batch.sizes is not None]
+    if sizes:
+        single = [step_tests.single(sums, law) for sums, law in sizes]
+        yield worst("sampling", single, "reported", f"rate at each step, {where}")
+    spreads = [size_spread(sums.whole, sums.spread, records, epoch_steps) for records, sums in told if sums.whole]
+    if spreads:
+        yield worst("sampling", spreads, "reported", f"sizes within epochs, {where}")
+    yield from _together(drawn, where)
+    if any(batch.steps > epoch_steps for _, batch in drawn):
+        earlier = [
+            replace(
+                batch,
+                overlaps=tuple(one for one in batch.overlaps if one.lag >= epoch_steps),
+                again=tuple(one for one in batch.again if one.lag >= epoch_steps),
+            )
+            for _, batch in drawn
+        ]
+        yield from _overlaps(earlier, [rate] * len(earlier), where)
 
 
 #: Why a run does not tell how often its records were drawn.

@@ -4,6 +4,11 @@ Up to 256 batches are remembered: the last ones, and some that are spread evenly
 again and again is met at any distance. Of a run of no more steps than that it is all of them. They take 16 MiB at most;
 of more than 65,536 records fewer are remembered.
 
+Where records are allocated to the steps of an epoch, batches of one epoch exclude each other, and only given earlier
+epochs is one uniformly random. So batches are compared with those of earlier epochs alone, and an epoch's Q is that of
+all its batches, moved together: given the past, moves leave the law of who is in which of its steps as it is. An epoch
+counts once, where it is whole. All others are epochs of one step.
+
 For each batch, and for others of its size, Q is the sum over remembered batches s of (c_s - m_s m / n)^2 / v_s: c_s
 records in common, m and m_s the sizes, n the records and v_s the variance of c_s, hypergeometric. The others are the
 batch itself with its records moved: 16 blocks of floor(n / 16) records, in an order that is drawn once, take each
@@ -46,9 +51,11 @@ _BYTE = 255
 class RememberedBatches:
     """What the batches of a run have in common, phase by phase."""
 
-    def __init__(self, records: int, phases: Sequence[int], among: int = 1) -> None:
-        """``phases``: the steps of each. among: how many such memories there are beside each other."""
+    def __init__(self, records: int, phases: Sequence[int], among: int = 1, epochs: Sequence[int] = ()) -> None:
+        """``phases``: the steps of each. among: how many such memories there are beside each other. epochs: of each
+        phase the steps of an epoch within which batches exclude each other; 1 where none is given."""
         self._records, self._ends = records, list(accumulate(phases))
+        self._epochs = [*epochs] or [1] * len(self._ends)
         self._room, self._recent, self._apart, self._every = _layout(records, self._ends[-1], among)
         order, block = np.random.default_rng(_SEED).permutation(records), records // (references(records) + 1)
         self._moved = block * (references(records) + 1)
@@ -61,8 +68,15 @@ class RememberedBatches:
         """A step's records, numbers below ``records``, each once, in any order."""
         phase = bisect_right(self._ends, self._steps)
         if phase < len(self._ends):
+            begun = self._ends[phase - 1] if phase else 0
+            place = (self._steps - begun) % self._epochs[phase]
+            if place == 0:
+                self._compared, self._squares = 0, np.zeros(1 + references(self._records))
             if 0 < len(members) < self._records:
-                self._look(phase, members)
+                self._look(phase, members, self._steps - place)
+            if place == self._epochs[phase] - 1 and self._compared:
+                itself, *others = self._squares.tolist()
+                self._counts[phase][:3] += (1, itself > max(others), itself < min(others))
             self._remember(members)
         self._steps += 1
 
@@ -78,24 +92,25 @@ class RememberedBatches:
             closest=Closest(*self._closest[phase].tolist()) if pairs else None,
         )
 
-    def _look(self, phase: int, members: Array) -> None:
+    def _look(self, phase: int, members: Array, begun: int) -> None:
+        """``begun``: the number of the epoch's first step."""
         sizes = self._sizes.astype(np.float64)
         variance = sizes * (self._records - sizes)
-        there = variance > 0.0
+        there = (variance > 0.0) & (self._when < begun)
         if not there.any():
             return
         size = len(members)
         scale = np.sqrt(variance[there] * size * (self._records - size) / max(1, self._records - 1)) / self._records
         mean = sizes[there] * size / self._records
-        compared = self._steps % self._every == 0
+        compared = begun % self._every == 0
         batches = np.vstack([members, self._others(members)]) if compared else members[None]
         common = self._common(batches)[:, there]
         deviations = (common - mean) / scale
         counts = self._counts[phase]
         counts[3] += there.sum()
         if compared:
-            itself, *others = np.square(deviations).sum(axis=1).tolist()
-            counts[:3] += (1, itself > max(others), itself < min(others))
+            self._squares += np.square(deviations).sum(axis=1)
+            self._compared += 1
         slots = np.flatnonzero(there)
         for worst in {int(deviations[0].argmax()), int(deviations[0].argmin())}:
             slot = slots[worst]
@@ -139,6 +154,8 @@ class RememberedBatches:
             "sizes": self._sizes.copy(),
             "when": self._when.copy(),
             "counts": self._counts.copy(),
+            "compared": np.array(self._compared),
+            "squares": self._squares.copy(),
             "closest": self._closest.copy(),
         }
 
@@ -153,6 +170,8 @@ class RememberedBatches:
             self._members = [np.flatnonzero(column).astype(np.int32) for column in self._bits.T]
         self._sizes = np.array(state.get("sizes", np.zeros(self._room)), dtype=np.int64)
         self._when = np.array(state.get("when", np.zeros(self._room)), dtype=np.int64)
+        self._compared = int(state.get("compared", 0))
+        self._squares = np.array(state.get("squares", np.zeros(1 + references(self._records))))
         self._counts = np.array(state.get("counts", np.zeros((phases, 4))), dtype=np.int64)
         self._closest = np.array(state.get("closest", np.zeros((phases, 4))), dtype=np.int64)
 
@@ -162,20 +181,19 @@ def references(records: int) -> int:
     return max(1, min(_MOVES, records) - 1)
 
 
-def foreseen(records: int, phases: Sequence[int]) -> list[tuple[int, int]]:
-    """Per phase: at how many steps a batch is compared with others, and how many pairs there are; none is empty."""
+def foreseen(records: int, phases: Sequence[int], epochs: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Per phase: how many epochs are compared with others, and how many pairs of batches there are; none is empty."""
     room, recent, apart, every = _layout(records, sum(phases))
-
-    def pairs(steps: int) -> int:
-        """Of so many steps from the first."""
-        early = min(steps, recent + 1)
-        last = early * (early - 1) // 2 + (steps - early) * recent
-        rounds, rest = divmod(max(0, steps - 1), apart) if recent < room else (0, 0)
-        return last + apart * rounds * (rounds + 1) // 2 + rest * (rounds + 1) * (recent < room)
-
-    ends = [0, *accumulate(phases)]
-    looked = [max(0, -(-end // every) - 1) for end in ends]
-    return [(looked[i + 1] - looked[i], pairs(ends[i + 1]) - pairs(ends[i])) for i in range(len(phases))]
+    found, start = [], 0
+    for steps, epoch in zip(phases, epochs or [1] * len(phases), strict=True):
+        step = np.arange(start, start + steps)
+        begun = step - (step - start) % epoch
+        last = np.maximum(0, begun - np.maximum(0, step - recent))
+        others = -(-begun // apart) if recent < room else np.zeros_like(begun)
+        looked = int(((last + others > 0) & (begun % every == 0))[::epoch].sum())
+        found.append((looked, int((last + others).sum())))
+        start += steps
+    return found
 
 
 def _layout(records: int, total: int, among: int = 1) -> tuple[int, int, int, int]:

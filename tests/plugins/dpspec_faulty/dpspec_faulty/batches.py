@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from dpspec.training.loop.samplers import epoch_of
 from dpspec.training.sampling import Sampler, Shuffled
 from dpspec.training.schedule import Schedule
 
@@ -67,6 +68,32 @@ class LargeOnce:
         return more.nonzero().squeeze(1)
 
 
+class SameSteps:
+    """The batches of the first epoch, again in every other one."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._epoch: list[torch.Tensor] = []
+        self._step = 0
+
+    @property
+    def records(self) -> int:
+        """How many records there are to draw from."""
+        return self._sampler.records
+
+    @property
+    def inclusion(self) -> float:
+        """What the loop believes."""
+        return self._sampler.inclusion
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        """The indices (b,) that are used, ascending."""
+        if len(self._epoch) < epoch_of(self._sampler):
+            self._epoch.append(self._sampler.draw(generator))
+        self._step += 1
+        return self._epoch[(self._step - 1) % epoch_of(self._sampler)]
+
+
 def large_once(schedule: Schedule) -> Schedule:
     """One large batch in the middle of each phase."""
     return Schedule(tuple(replace(phase, sampler=LargeOnce(phase.sampler, phase.steps)) for phase in schedule.phases))
@@ -75,6 +102,11 @@ def large_once(schedule: Schedule) -> Schedule:
 def shuffled(schedule: Schedule) -> Schedule:
     """Pieces of a shuffled epoch, as long as the declared batches are on average."""
     return _with(schedule, lambda s: Shuffled(s.records, max(1, round(s.records * s.inclusion))))
+
+
+def same_steps(schedule: Schedule) -> Schedule:
+    """Every record in the same step of every epoch."""
+    return _with(schedule, SameSteps)
 
 
 def last_batch_dropped(schedule: Schedule) -> Schedule:

@@ -1,0 +1,127 @@
+"""Were records allocated at random? The sizes of the batches of whole epochs, in each of which every record is once.
+
+The sizes of an epoch's t batches are multinomial: n records, each in one of them with probability 1 / t, independently.
+Different epochs are independent. Batches of one size, as of a shuffled loader, are too even, and a first batch that is
+twice as large too uneven.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+from dpspec.stats.conformance.sampling.sizes import tails
+
+#: Probability of ever leaving the window of batch sizes that is summed over; it is added to the p-value.
+_OUTSIDE = 1e-16
+
+#: Lengths of the transforms by which sums of an epoch's sizes are told, at most; and what rounding can do to one.
+_LONGEST, _ROUNDING = 2**17, 1e-14
+
+#: Chernoff's bound exceeds the tail by about this factor near the level.
+_LOOSE = 20.0
+
+
+def size_spread(epochs: int, spread: float, records: int, epoch_steps: int) -> Measurement:
+    """Test the sizes of whole epochs: ``spread`` is S, the sum of (size - records / t)^2 over all their batches.
+
+    p is twice Chernoff's bound, min over u of exp(epochs ln E[e^(u S_1)] - u S), S_1 of one epoch. A multinomial law is
+    that of t independent Poisson numbers given their sum, so that with X one of mean records / t
+
+        E[e^(u S_1)] = E[e^(u (X - records / t)^2)]^t P'[sum = records] / P[sum = records],
+
+    P' the law of t numbers weighted by that factor: its probabilities come of a discrete Fourier transform, around a
+    circle, which can only add to them. ``measured`` is S over its mean; ``detectable`` the larger deviation from 1 that
+    is seen, up- and downwards, of a chi-square with t - 1 degrees of freedom an epoch.
+    """
+    if epochs < 1 or records < 1 or epoch_steps < 2 or not spread >= 0.0:
+        raise ValueError(
+            f"need epochs, records >= 1, epoch_steps >= 2 and spread >= 0, got {epochs}, {records}, {epoch_steps}, "
+            f"{spread}"
+        )
+    mean = epochs * records * (1.0 - 1.0 / epoch_steps)
+    return Measurement(
+        test="spread of batch sizes within epochs, two-sided",
+        declared=1.0,
+        measured=spread / mean,
+        p_value=min(1.0, 2.0 * _chernoff(epochs, spread, records, epoch_steps)),
+        detectable=_detectable(epochs, records, epoch_steps),
+    )
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """squares: (sizes,) of the distance from the mean of each size in a window. logs: ln of Poisson probabilities.
+
+    first: the least of these sizes. length: of the transforms.
+    """
+
+    records: int
+    epoch_steps: int
+    first: int
+    squares: npt.NDArray[np.float64]
+    logs: npt.NDArray[np.float64]
+    length: int
+
+    def log_moment(self, u: float) -> float:
+        """ln of a bound on E[e^(u S_1)], sizes outside the window left out."""
+        weighted = self.logs + u * self.squares
+        total = float(special.logsumexp(weighted))
+        law = np.bincount(np.arange(len(weighted)) % self.length, np.exp(weighted - total), self.length)
+        around = np.fft.irfft(np.fft.rfft(law) ** self.epoch_steps, self.length)
+        at = float(around[(self.records - self.epoch_steps * self.first) % self.length])
+        of_all = self.records * math.log(self.records) - self.records - float(special.gammaln(self.records + 1))
+        return self.epoch_steps * total + math.log(min(1.0, max(0.0, at) + _ROUNDING * self.epoch_steps)) - of_all
+
+
+@lru_cache(maxsize=64)
+def _epoch(epochs: int, records: int, epoch_steps: int) -> _Epoch:
+    mean = records / epoch_steps
+    low, high = tails(records, 1.0 / epoch_steps, 0.5 * _OUTSIDE / (epochs * epoch_steps))
+    sizes = np.arange(low + 1, high, dtype=np.float64)
+    least = max(len(sizes), 64.0 * math.sqrt(records), 64.0)
+    return _Epoch(
+        records=records,
+        epoch_steps=epoch_steps,
+        first=low + 1,
+        squares=np.square(sizes - mean),
+        logs=sizes * math.log(mean) - mean - special.gammaln(sizes + 1.0),
+        length=min(_LONGEST, 2 ** math.ceil(math.log2(least))),
+    )
+
+
+@lru_cache(maxsize=1024)  # a plan asks the same of every run
+def _chernoff(epochs: int, spread: float, records: int, epoch_steps: int) -> float:
+    """A bound on the probability that S lies as far from its mean, on the same side.
+
+    What lies outside the window counts as 1 of either tail.
+    """
+    mean = epochs * records * (1.0 - 1.0 / epoch_steps)
+    epoch, sign = _epoch(epochs, records, epoch_steps), -1.0 if spread < mean else 1.0
+
+    def exponent(log_u: float) -> float:
+        u = sign * math.exp(log_u)
+        return epochs * epoch.log_moment(u) - u * spread
+
+    bounds = (math.log(1e-6 * epoch_steps / records), math.log(1e2))
+    best = float(optimize.minimize_scalar(exponent, bounds=bounds, method="bounded").fun)
+    return min(1.0, math.exp(min(0.0, best)) + _OUTSIDE)
+
+
+@lru_cache(maxsize=1024)
+def _detectable(epochs: int, records: int, epoch_steps: int) -> float | None:
+    """From a scaled chi-square; None where even equal sizes would not be seen."""
+    half = 0.5 * epochs * (epoch_steps - 1)
+    even = epoch_steps * (records / epoch_steps - round(records / epoch_steps)) ** 2 * epochs
+    if 2.0 * _chernoff(epochs, even, records, epoch_steps) > LEVEL:
+        return None
+    level = 0.5 * LEVEL / _LOOSE
+    low, high = float(special.gammaincinv(half, level)), float(special.gammainccinv(half, level))
+    likely, seldom = float(special.gammaincinv(half, POWER)), float(special.gammaincinv(half, 1.0 - POWER))
+    return max(1.0 - low / likely, high / seldom - 1.0)
