@@ -22,7 +22,7 @@ def draws_users(phases: Iterable[dps.FrozenMap]) -> bool:
 
 def drawn(phases: Sequence[dps.Phase], facts: dps.Facts) -> dps.Facts:
     """The facts with the number of those who are drawn as that of records: users, where phases draw them."""
-    if facts.users is None or not draws_users(phases):
+    if not draws_users(phases) or facts.users is None:
         return facts
     return replace(facts, records=facts.users)
 
