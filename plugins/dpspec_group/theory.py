@@ -37,11 +37,11 @@ below stand one member alone, and all members along one direction, the sums of a
 against N(0, t sigma^2).
 
 *Several batches an epoch.* A member that is in r of the t steps, a uniformly random set of them, has W_s of that set
-instead. Cut the t steps, in a random order, into r blocks of floor(t / r) or ceil(t / r) steps, and draw one step of each
-block, uniformly: every set of r steps is as likely as any other. Who is told the blocks, which are drawn alike without
-the member, sees independent W of one step of each block; that is not less, as what two mixtures of equal weights leak
-is at most the mean of what their parts do (joint convexity). So an epoch is dominated, for each member, by r - (t mod r)
-pairs of floor(t / r) steps and t mod r pairs of one step more (r pairs of floor(t / r) steps: Feldman & Shenfeld 2025).
+instead. Cut the t steps, in a random order, into r blocks of floor(t / r) or ceil(t / r) steps, and draw one step of
+each block, uniformly: every set of r steps is as likely as any other. Who is told the blocks, which are drawn alike
+without the member, sees independent W of one step of each block; that is not less, as what two mixtures of equal
+weights leak is at most the mean of what their parts do (joint convexity). So an epoch is dominated, for each member, by
+r - (t mod r) pairs of floor(t / r) steps and t mod r pairs of one step more. (Feldman & Shenfeld 2025 treat r of t.)
 The lower end is that of sums, N(k r, t sigma^2); between the two nobody here knows.
 
 Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another

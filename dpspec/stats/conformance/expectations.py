@@ -137,9 +137,9 @@ def as_declared(run: Run) -> RunEvidence:
 class _Part:
     """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
     which size where there is a cap, the size of batches that are cut from an order, and the steps of an epoch where
-    records are allocated to them, so many ``times`` each. first: how many epochs are seen at their first step, where the past does not tell of
-    the batch; else as many as ``seen``. inclusion: the variance of the number of batches that are seen and that a
-    record is in.
+    records are allocated to them, so many ``times`` each. first: how many epochs are seen at their first step, where
+    the past does not tell of the batch; else as many as ``seen``. inclusion: the variance of the number of batches that
+    are seen and that a record is in.
     """
 
     steps: int

@@ -45,8 +45,8 @@ def size_spread(epochs: int, spread: float, records: int, epoch_steps: int, time
 
     P' the law of t numbers weighted by that factor: its probabilities come of a discrete Fourier transform, around a
     circle, which can only add to them. ``measured`` is S over its mean; ``detectable`` the larger deviation from 1 that
-    is seen, up- and downwards, of a chi-square with t - 1 degrees of freedom an epoch. Of several, upwards alone, as the
-    module says.
+    is seen, up- and downwards, of a chi-square with t - 1 degrees of freedom an epoch. Of several, upwards alone, as
+    the module says.
     """
     if epochs < 1 or records < 1 or not 1 <= times < epoch_steps or not spread >= 0.0:
         raise ValueError(

@@ -136,9 +136,7 @@ def _shuffled(drawn: Sequence[tuple[int, BatchSums]], batch_size: int, where: st
     yield _closest(told, f"batches of different epochs, {where}", "no epoch came after another one")
 
 
-def _allocated(
-    drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, times: int, where: str
-) -> Iterator[Check]:
+def _allocated(drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, times: int, where: str) -> Iterator[Check]:
     """Every record in so many batches of each epoch, at random; what batches of one epoch have in common is not looked
     at."""
     told = [(records, batch.epochs) for records, batch in drawn if batch.epochs is not None]
@@ -156,7 +154,9 @@ def _allocated(
     if sizes:
         single = [step_tests.single(sums, law) for sums, law in sizes]
         yield worst("sampling", single, "reported", f"rate at each step, {where}")
-    spreads = [size_spread(sums.whole, sums.spread, records, epoch_steps, times) for records, sums in told if sums.whole]
+    spreads = [
+        size_spread(sums.whole, sums.spread, records, epoch_steps, times) for records, sums in told if sums.whole
+    ]
     if spreads:
         yield worst("sampling", spreads, "reported", f"sizes within epochs, {where}")
     yield from _together(drawn, where)
