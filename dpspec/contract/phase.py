@@ -42,7 +42,7 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         takes=("batch_size",),
     ),
     "random-allocation": SchemeOptions(
-        says="in every epoch of epoch_steps steps each record is in exactly one batch, or in exactly batches_per_epoch, "
+        says="in every epoch of epoch_steps steps each record is in exactly one batch, or in batches_per_epoch, "
         "uniformly and independently of all others and of other epochs (balls-in-bins); steps are a whole number of "
         "epochs",
         takes=("epoch_steps",),
