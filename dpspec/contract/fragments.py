@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.frozen import Json
-from dpspec.contract.phase import SCHEMES
+from dpspec.contract.phase import SCHEMES, SchemeOptions
 
 if TYPE_CHECKING:
     from dpspec.contract.findings import Facts
@@ -90,18 +90,24 @@ _SAMPLING_OPTIONS: dict[str, Json] = {
         "maximum": 10**7,
         "description": "Number of steps of an epoch, in exactly one of which each record is",
     },
+    "batches_per_epoch": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 10**7,
+        "description": "In how many batches of an epoch each record is, at most epoch_steps; 1 if left out",
+    },
 }
 
 
 def _scheme_option(name: str, schema: Json) -> Json:
-    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if name in options.takes)
+    schemes = ", ".join(scheme for scheme, options in SCHEMES.items() if name in (*options.takes, *options.may))
     return {**schema, "description": f"{schema['description']} ({schemes})."}
 
 
-def _scheme_condition(scheme: str, takes: tuple[str, ...]) -> Json:
-    """Of these options, a scheme needs those that it takes and has no other."""
-    then: dict[str, Json] = {"required": list(takes)} if takes else {}
-    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in takes}
+def _scheme_condition(scheme: str, options: SchemeOptions) -> Json:
+    """A scheme needs the options that it takes, may have some, and has no other."""
+    then: dict[str, Json] = {"required": list(options.takes)} if options.takes else {}
+    then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in (*options.takes, *options.may)}
     return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
 
 
@@ -131,7 +137,7 @@ SAMPLING: dict[str, Json] = {
     "required": ["scheme"],
     "additionalProperties": False,
     "allOf": [
-        *(_scheme_condition(scheme, options.takes) for scheme, options in SCHEMES.items()),
+        *(_scheme_condition(scheme, options) for scheme, options in SCHEMES.items()),
         {
             "if": {"properties": {"unit": {"const": "user"}}, "required": ["unit"]},
             "then": {"required": ["records_per_user"]},

@@ -16,10 +16,12 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A sampling scheme in a phrase, and which of rate, batch_size, max_batch and epoch_steps it ``takes``."""
+    """A sampling scheme in a phrase, which of rate, batch_size, max_batch and epoch_steps it ``takes``, and which other
+    options it ``may`` have."""
 
     says: str
     takes: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
 
 
 #: Every scheme, from which the fragment ``SAMPLING`` is made. How batches are drawn is
@@ -40,9 +42,11 @@ SCHEMES: Mapping[Scheme, SchemeOptions] = {
         takes=("batch_size",),
     ),
     "random-allocation": SchemeOptions(
-        says="in every epoch of epoch_steps steps each record is in exactly one batch, uniformly and independently of "
-        "all others and of other epochs (balls-in-bins); steps are a whole number of epochs",
+        says="in every epoch of epoch_steps steps each record is in exactly one batch, or in batches_per_epoch, "
+        "uniformly and independently of all others and of other epochs (balls-in-bins); steps are a whole number of "
+        "epochs",
         takes=("epoch_steps",),
+        may=("batches_per_epoch",),
     ),
 }
 
@@ -59,6 +63,7 @@ class Sampling:
     records_per_user: of a user who is drawn, so many records at most are averaged, at least 1; None of records.
     epoch_steps: the number of steps, at least 1, in exactly one of which each record is (``random-allocation``); else
         None.
+    batches_per_epoch: in so many of these, each record is, if not in one; at least 1 and at most ``epoch_steps``.
     """
 
     scheme: Scheme
@@ -68,6 +73,7 @@ class Sampling:
     unit: Drawn = "record"
     records_per_user: int | None = None
     epoch_steps: int | None = None
+    batches_per_epoch: int = 1
 
     @classmethod
     def of(cls, block: Mapping[str, Json]) -> Sampling:
@@ -83,6 +89,7 @@ class Sampling:
             unit=block.get("unit") or "record",
             records_per_user=None if most is None else int(most),
             epoch_steps=None if epoch_steps is None else int(epoch_steps),
+            batches_per_epoch=int(block.get("batches_per_epoch") or 1),
         )
 
     @property
@@ -98,7 +105,7 @@ class Sampling:
         if self.rate is not None:
             return self.rate
         if self.epoch_steps is not None:
-            return 1.0 / self.epoch_steps
+            return self.batches_per_epoch / self.epoch_steps
         if self.batch_size is None:
             return 1.0
         if records is None:
@@ -183,8 +190,8 @@ class Phase(FrozenMap):
         """The probability, in (0, 1], with which one of ``records`` enters a batch.
 
         Poisson: the declared rate, also where batches are truncated afterwards. Batches of a fixed size: that size over
-        ``records``, at most 1. Random allocation: one over the steps of an epoch. Full: 1. Raises ``ValueError`` where
-        batches have a fixed size and ``records`` is not given.
+        ``records``, at most 1. Random allocation: the batches of an epoch that a record is in, over the epoch's steps.
+        Full: 1. Raises ``ValueError`` where batches have a fixed size and ``records`` is not given.
         """
         return self.sampling.inclusion(records)
 

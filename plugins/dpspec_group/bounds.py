@@ -16,8 +16,9 @@ two and more the upper end is not known to be attained.
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
 
 * Poisson, full: each of the k members of the group the gradient C u, every other record 0;
-* random allocation: the same for one member. Of more, the lower end is what that attains, or all members with C u of
-  whom the sums of an epoch are added up (:mod:`~dpspec_group.theory`);
+* random allocation: the same for one member in one batch an epoch. Of several batches the lower end is what all members
+  with C u attain of whom the sums of an epoch are added up; of more members in one batch, it is what that attains, or
+  all members with C u of whom the sums of an epoch are added up (:mod:`~dpspec_group.theory`);
 * truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
   attains: between it and the upper end nobody knows;
 * fixed, with exactly n other records: each member C u, every other record -C u.
@@ -182,7 +183,7 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
     return dps.audit.Dominating(
-        phases=tuple(theory.composed(phase, size, records) for phase in phases),
+        phases=tuple(pair for phase in phases for pair in theory.composed(phase, size, records)),
         scopes=tuple(
             replace(scope, adjacency=claim.adjacency) for scope in scopes(spec, size, records, claim.direction)
         ),

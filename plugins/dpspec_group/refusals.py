@@ -138,6 +138,12 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 f"are left without a group of {largest}",
                 dps.in_phase(spec, i, "sampling", "batch_size"),
             )
+        if sampling.epoch_steps is not None and sampling.batches_per_epoch > sampling.epoch_steps:
+            yield kit.bad_value(
+                f"batches_per_epoch must be at most epoch_steps, {sampling.epoch_steps}, "
+                f"got {sampling.batches_per_epoch}",
+                dps.in_phase(spec, i, "sampling", "batches_per_epoch"),
+            )
         if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
             more = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
             yield kit.bad_value(

@@ -159,13 +159,14 @@ def planted_pairs(
     """Per phase what one step shows along the direction of a planted group, and the steps.
 
     records: how many the adversary takes to be in the run, planted ones included. summed: for sums over all steps, to
-    which every member adds exactly one gradient an epoch where batches are allocated.
+    which every member adds as many gradients an epoch as it has batches there, where these are allocated.
     """
     pairs = []
     for phase in phases:
         pair = theory.planted_mixture(phase, group_size, records, spread=attack.spread)
         if summed and phase.sampling.epoch_steps is not None and attack.every == 1:
-            pair = Mixture([group_size / phase.sampling.epoch_steps], [1.0], pair.sigma)
+            a_step = group_size * phase.sampling.batches_per_epoch / phase.sampling.epoch_steps
+            pair = Mixture([a_step], [1.0], pair.sigma)
         pairs.append((pair, phase.steps))
     return pairs
 
@@ -173,7 +174,9 @@ def planted_pairs(
 def step_by_step(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
     """Log-likelihood ratios (m,) of planted against not, from projections (steps, m) in units of the clip norm.
 
-    Without declared noise there is no likelihood; the plain sum over the steps ranks the groups then.
+    Without declared noise there is no likelihood; the plain sum over the steps ranks the groups then. Groups of several
+    members, each in several batches of an epoch, are scored as if steps were independent: that ranks them less well
+    than their likelihood would, which has no product form, and every test holds for it as for any score.
     """
     scores = np.zeros(len(sizes))
     seen = seen / math.cos(attack.spread)
@@ -184,10 +187,13 @@ def step_by_step(phases: Sequence[dps.Phase], attack: Attack, records: int, size
             start += phase.steps
             if phase.noiseless:
                 scores[at] += rows.sum(axis=0)
-            elif phase.sampling.epoch_steps is not None:
+            elif phase.sampling.epoch_steps is not None and 1 in (size, phase.sampling.batches_per_epoch):
                 sigma = phase.noise_multiplier / math.cos(attack.spread)
                 for epoch in np.split(rows, phase.steps // phase.sampling.epoch_steps):
-                    scores[at] += allocated_log_ratio(epoch, size, sigma)
+                    if phase.sampling.batches_per_epoch == 1:
+                        scores[at] += allocated_log_ratio(epoch, size, sigma)
+                    else:
+                        scores[at] += several_log_ratio(epoch, phase.sampling.batches_per_epoch, sigma)
             else:
                 ((pair, _),) = planted_pairs([phase], attack, records, size)
                 scores[at] += pair.log_ratio(rows).sum(axis=0)
@@ -209,6 +215,22 @@ def allocated_log_ratio(seen: Array, group_size: int, sigma: float) -> Array:
         terms = (members * row - 0.5 * members**2) / sigma**2 - gammaln(members + 1.0)
         logs = np.stack([np.logaddexp.reduce(logs[: d + 1] + terms[d::-1], axis=0) for d in range(group_size + 1)])
     found: Array = logs[group_size] + gammaln(group_size + 1.0) - group_size * math.log(steps)
+    return found
+
+
+def several_log_ratio(seen: Array, batches: int, sigma: float) -> Array:
+    """ln of present over absent (m,) for one member in r of t steps, from an epoch's projections (t, m).
+
+    Over all sets of r steps the mean of the products of exp((z_s - 1/2) / sigma^2) is their r-th elementary symmetric
+    polynomial over the number of sets.
+    """
+    steps, count = seen.shape
+    logs = np.full((batches + 1, count), -np.inf)
+    logs[0] = 0.0
+    for row in (seen - 0.5) / sigma**2:
+        logs[1:] = np.logaddexp(logs[1:], logs[:-1] + row)
+    sets = gammaln(steps + 1.0) - gammaln(batches + 1.0) - gammaln(steps - batches + 1.0)
+    found: Array = logs[batches] - sets
     return found
 
 

@@ -36,6 +36,14 @@ steps are taken to be told: one Gaussian release of noise sigma and vectors no l
 below stand one member alone, and all members along one direction, the sums of an epoch added up: N(k, t sigma^2)
 against N(0, t sigma^2).
 
+*Several batches an epoch.* A member that is in r of the t steps, a uniformly random set of them, has W_s of that set
+instead. Cut the t steps, in a random order, into r blocks of floor(t / r) or ceil(t / r) steps, and draw one step of
+each block, uniformly: every set of r steps is as likely as any other. Who is told the blocks, which are drawn alike
+without the member, sees independent W of one step of each block; that is not less, as what two mixtures of equal
+weights leak is at most the mean of what their parts do (joint convexity). So an epoch is dominated, for each member, by
+r - (t mod r) pairs of floor(t / r) steps and t mod r pairs of one step more. (Feldman & Shenfeld 2025 treat r of t.)
+The lower end is that of sums, N(k r, t sigma^2); between the two nobody here knows.
+
 Truncated Poisson batches have no one pair: they leak no more than one, and on some data as much as another
 (``dpspec.accounting.TruncatedPoisson``). Their interval lies between the two.
 """
@@ -86,13 +94,18 @@ SOURCES = {
     "random-allocation": "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: with the noise split",
 }
 
+#: Of random allocation in which records are in several batches of an epoch.
+_SEVERAL = "several batches an epoch: a block of steps for each"
+
 #: What one mu for all deltas rests on.
 MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
     """The theorems behind the bound of these phases."""
-    return "; ".join(SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases}))
+    found = [SOURCES[scheme] for scheme in sorted({phase.sampling.scheme for phase in phases})]
+    several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
+    return "; ".join([*found, _SEVERAL] if several else found)
 
 
 def dominating(phase: Phase, group_size: int, records: int) -> Pair:
@@ -134,8 +147,8 @@ def truncates(phases: Sequence[Phase]) -> bool:
     return any(phase.sampling.scheme == "truncated-poisson" for phase in phases)
 
 
-def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
-    """What dominates a whole phase: a pair, and how often it is composed.
+def composed(phase: Phase, group_size: int, records: int) -> tuple[tuple[Pair, int], ...]:
+    """What dominates a whole phase: pairs, each with how often it is composed.
 
     Shuffled batches, of records that stay and are put to nothing: given the orders, every member is in one batch of
     each epoch, so that an epoch moves its sums by vectors of length k at most together, and is dominated by one
@@ -146,8 +159,8 @@ def composed(phase: Phase, group_size: int, records: int) -> tuple[Pair, int]:
         return _allocated(phase, group_size)
     if phase.sampling.scheme == "shuffled":
         batches = -(-records // int(phase["sampling"]["batch_size"]))
-        return Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)
-    return dominating(phase, group_size, records), phase.steps
+        return ((Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
+    return ((dominating(phase, group_size, records), phase.steps),)
 
 
 def _epochs(phase: Phase) -> tuple[int, int]:
@@ -159,13 +172,19 @@ def _epochs(phase: Phase) -> tuple[int, int]:
     return epochs, steps
 
 
-def _allocated(phase: Phase, group_size: int) -> tuple[Pair, int]:
-    """What dominates all epochs: a pair for each member, or a Gaussian one where members' are out of range."""
+def _allocated(phase: Phase, group_size: int) -> tuple[tuple[Pair, int], ...]:
+    """What dominates all epochs: pairs of each member, or Gaussian ones where members' are out of range.
+
+    With r batches an epoch the told steps see vectors with squares that add up to k^2 r at most: no step has more than
+    k members, and all of them together k r.
+    """
     epochs, steps = _epochs(phase)
-    each = _noise_of_each(phase, group_size)
+    each, times = _noise_of_each(phase, group_size), phase.sampling.batches_per_epoch
     if each < LEAST_ALLOCATED:
-        return Mixture.full(group_size, phase.noise_multiplier), epochs
-    return RandomAllocation(steps, each), epochs * group_size
+        return ((Mixture.full(group_size, phase.noise_multiplier), epochs * times),)
+    short, longer = divmod(steps, times)
+    blocks = ((short, times - longer), (short + 1, longer))
+    return tuple((RandomAllocation(length, each), epochs * group_size * count) for length, count in blocks if count)
 
 
 def _noise_of_each(phase: Phase, group_size: int) -> float:
@@ -182,7 +201,9 @@ def allocates(phases: Sequence[Phase]) -> bool:
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[tuple[tuple[Pair, int], ...]]:
     """Pairs that all steps have for some data, other ones for other data; none where what dominates is attained."""
     allocated = [phase for phase in phases if phase.sampling.scheme == "random-allocation"]
-    tight = group_size == 1 and all(phase.noise_multiplier >= LEAST_ALLOCATED for phase in allocated)
+    tight = group_size == 1 and all(
+        phase.noise_multiplier >= LEAST_ALLOCATED and phase.sampling.batches_per_epoch == 1 for phase in allocated
+    )
     if not truncates(phases) and (tight or not allocated):
         return []
     found = []
@@ -193,10 +214,11 @@ def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[
                 pairs.append((attained(phase, group_size, records), phase.steps))
                 continue
             epochs, steps = _epochs(phase)
-            if alone and phase.noise_multiplier >= LEAST_ALLOCATED:
+            times = phase.sampling.batches_per_epoch
+            if alone and times == 1 and phase.noise_multiplier >= LEAST_ALLOCATED:
                 pairs.append((RandomAllocation(steps, phase.noise_multiplier), epochs))
             else:
-                shift = group_size / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
+                shift = group_size * times / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
                 pairs.append((Mixture([shift], [1.0], phase.noise_multiplier), epochs))
         found.append(tuple(pairs))
     return found
@@ -230,7 +252,7 @@ def ask(
     Where what dominates and what is attained are two things, from the lower end of the one to the upper of the other;
     from 0 where nothing is known from below.
     """
-    above = tuple(composed(phase, group_size, records) for phase in phases)
+    above = tuple(pair for phase in phases for pair in composed(phase, group_size, records))
     most = question(PrivacyLoss(above, DIRECTIONS[direction]))
     if shuffles(phases):
         return [Interval(0.0, high.upper, high.method, "nothing is known from below") for high in most]
@@ -336,7 +358,7 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
     """The mu of the module, rounded up; noise a times as large has one a times as small."""
     parts = (composed(phase, group_size, records) for phase in phases)
-    squares = (count * pair.dominating_effect**2 for pair, count in parts)
+    squares = (count * pair.dominating_effect**2 for pairs in parts for pair, count in pairs)
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 
 

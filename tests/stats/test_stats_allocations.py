@@ -38,6 +38,13 @@ PHASE = FrozenMap(
 )
 
 
+TIMES = 2
+
+SEVERAL = FrozenMap(
+    {**PHASE, "sampling": {"scheme": "random-allocation", "epoch_steps": EPOCH, "batches_per_epoch": TIMES}}
+)
+
+
 def spread_law(records: int, epoch_steps: int) -> dict[float, float]:
     """The probabilities of S_1, by all ways to allocate the records."""
     law: dict[float, float] = {}
@@ -251,13 +258,111 @@ def test_an_epoch_is_above_its_moves_as_often_as_it_should_be() -> None:
         assert binom.sf(count - 1, looked, 1 / 16) > 1e-4
 
 
-def test_a_plan_promises_the_checks_of_a_run() -> None:
+@pytest.mark.parametrize("phase", [PHASE, SEVERAL])
+def test_a_plan_promises_the_checks_of_a_run(phase: FrozenMap) -> None:
     run = Run(
-        phases=[PHASE], records=RECORDS, parameters=50, groups={}, capabilities=("sampling-log", "iterates"), trials=1
+        phases=[phase], records=RECORDS, parameters=50, groups={}, capabilities=("sampling-log", "iterates"), trials=1
     )
     promised = {c.note for c in foresee(run) if c.assumption == "sampling"}
-    made = {c.note for c in checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))}
+    sampler = RandomAllocation(RECORDS, EPOCH, TIMES if phase is SEVERAL else 1)
+    made = {c.note for c in checks_of(drawn(sampler, 1), (phase,))}
     assert promised == made
+
+
+# --- several batches an epoch
+
+
+def chosen(steps: Array) -> Iterator[Array]:
+    """Batches of (epochs, records, times) steps."""
+    return (np.flatnonzero((epoch == step).any(axis=1)) for epoch in steps for step in range(EPOCH))
+
+
+def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> Array:
+    return rng.random((epochs, RECORDS, EPOCH)).argsort(axis=2)[:, :, :times]
+
+
+def together(rng: np.random.Generator) -> Iterator[Array]:
+    """Two steps that follow each other, the last before the first."""
+    first = rng.integers(EPOCH, size=(EPOCHS, RECORDS, 1))
+    return chosen(np.concatenate([first, (first + 1) % EPOCH], axis=2))
+
+
+def uneven(rng: np.random.Generator) -> Iterator[Array]:
+    """The first step of an epoch with all records of an even number."""
+    steps = sets(rng)
+    missing = ~(steps == 0).any(axis=2)
+    missing[:, ::2] = False
+    steps[..., 0] = np.where(missing, 0, steps[..., 0])
+    return chosen(steps)
+
+
+def one_less(rng: np.random.Generator) -> Iterator[Array]:
+    """One record once too seldom, in one epoch."""
+    steps = sets(rng)
+    steps[3, 5, 1] = steps[3, 5, 0]
+    return chosen(steps)
+
+
+SEVERAL_FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] = {
+    "once instead of twice": (lambda rng: chosen(sets(rng, 1)), "times in every epoch"),
+    "one record once too seldom": (one_less, "times in every epoch"),
+    "the same steps in every epoch": (
+        lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
+        "independence across steps",
+    ),
+    "first steps are fuller": (uneven, "sizes within epochs"),
+    "Poisson samples": (lambda rng: drawn(Poisson(RECORDS, TIMES / EPOCH), 3), "times in every epoch"),
+}
+
+
+@pytest.mark.parametrize("fault", SEVERAL_FAULTS)
+def test_of_several_batches_what_is_not_as_declared_is_seen(fault: str) -> None:
+    made, by = SEVERAL_FAULTS[fault]
+    found = checks_of(made(np.random.default_rng(2)), (SEVERAL,))
+    rejected = [check.note for check in found if check.p_value <= 1e-6 / len(found)]
+    assert any(by in note for note in rejected), rejected
+
+
+def test_steps_that_come_in_neighbours_within_an_epoch_are_not_seen() -> None:
+    """What batches of one epoch have in common is not looked at: a limit, and it stands in the documentation."""
+    assert min(check.p_value for check in checks_of(together(np.random.default_rng(2)), (SEVERAL,))) > 1e-6
+
+
+def test_several_batches_as_declared_are_hardly_ever_surprising() -> None:
+    sampler = RandomAllocation(RECORDS, EPOCH, TIMES)
+    found = np.array([[c.p_value for c in checks_of(drawn(sampler, seed), (SEVERAL,))] for seed in range(20)])
+    assert found.shape[1] == 8
+    assert np.sum(found.min(axis=1) <= 0.01) <= 6
+    assert found.min() > 1e-6
+
+
+@pytest.mark.parametrize(("records", "epoch_steps", "times"), [(4, 4, 2), (3, 5, 3), (5, 3, 2)])
+def test_uneven_sizes_of_several_batches_are_no_more_likely_than_p_says(
+    records: int, epoch_steps: int, times: int
+) -> None:
+    """By all ways to choose sets of steps."""
+    ways = list(itertools.combinations(range(epoch_steps), times))
+    spreads = []
+    for chosen_sets in itertools.product(ways, repeat=records):
+        sizes = np.bincount(np.concatenate(chosen_sets), minlength=epoch_steps)
+        spreads.append(round(float(np.square(sizes - records * times / epoch_steps).sum()), 9))
+    law = np.array(spreads)
+    for spread in np.unique(law):
+        found = size_spread(1, float(spread), records, epoch_steps, times)
+        assert found.measured == pytest.approx(spread / law.mean())
+        assert found.p_value >= np.mean(law >= spread) - 1e-12
+
+
+def test_uneven_sizes_of_the_detectable_degree_are_detected() -> None:
+    for records, epoch_steps, times, epochs in ((400, 10, 3, 12), (5000, 50, 2, 4)):
+        found = size_spread(epochs, 1.0, records, epoch_steps, times)
+        assert found.detectable is not None
+        mean = epochs * records * times * (1.0 - times / epoch_steps)
+        rng = np.random.default_rng(3)
+        chi = rng.chisquare(epochs * (epoch_steps - 1), 40) / (epochs * (epoch_steps - 1))
+        spreads = mean * (1.0 + found.detectable) * chi
+        seen = [size_spread(epochs, float(s), records, epoch_steps, times).p_value <= 1e-6 for s in spreads]
+        assert np.mean(seen) >= 0.9
 
 
 @pytest.mark.parametrize("looks", [None, 16, 1])

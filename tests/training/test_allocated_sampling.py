@@ -60,9 +60,52 @@ def test_a_record_more_changes_no_other_step(records: int, epoch_steps: int, see
     assert np.array_equal(less, more[:, :records])
 
 
+def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> np.ndarray[Any, Any]:
+    """(epochs, records, steps) bool, who is where; fails where one is in another number of batches."""
+    found = np.zeros((epochs, sampler.records, sampler.epoch_steps), dtype=bool)
+    for epoch, step in itertools.product(range(epochs), range(sampler.epoch_steps)):
+        batch = sampler.draw(source)
+        assert bool((batch.diff() > 0).all())
+        found[epoch, batch, step] = True
+    assert (found.sum(axis=2) == sampler.batches_per_epoch).all()
+    return found
+
+
+@pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
+def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batches: int) -> None:
+    """Two records in an epoch: all pairs of sets."""
+    found = sets_of(RandomAllocation(2, steps, batches), generator(0, "test"), 3600)
+    codes = found.astype(int) @ 2 ** np.arange(steps) @ np.array([1, 2**steps])
+    _, counts = np.unique(codes, return_counts=True)
+    ways = {(3, 2): 9, (4, 2): 36}[steps, batches]
+    assert len(counts) == ways
+    assert float(((counts - 3600 / ways) ** 2).sum()) * ways / 3600 < chi2.ppf(1 - 1e-6, ways - 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40), st.integers(2, 9), st.integers(2, 9), st.integers(0, 2**32))
+def test_a_record_more_changes_no_other_set(records: int, epoch_steps: int, batches: int, seed: int) -> None:
+    batches = min(batches, epoch_steps)
+    less = sets_of(RandomAllocation(records, epoch_steps, batches), generator(seed, "test"), 3)
+    more = sets_of(RandomAllocation(records + 2, epoch_steps, batches), generator(seed, "test"), 3)
+    assert np.array_equal(less, more[:, :records])
+
+
+def test_one_batch_an_epoch_is_drawn_as_ever() -> None:
+    """Runs that were made before there were several are resumed and verified by their bits."""
+    sampler, source, same = RandomAllocation(50, 7), generator(3, "test"), generator(3, "test")
+    for _ in range(3):
+        seed = torch.randint(2**32, (4,), generator=same, dtype=torch.int64).tolist()
+        steps = np.random.default_rng(seed).integers(7, size=50, dtype=np.int64)
+        for step in range(7):
+            assert sampler.draw(source).tolist() == np.flatnonzero(steps == step).tolist()
+
+
+@pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("taken", [0, 1, 3, 4, 6])
-def test_an_epoch_goes_on_where_it_stopped(taken: int) -> None:
-    sampler, source, other = RandomAllocation(30, 4), generator(5, "test"), RandomAllocation(30, 4)
+def test_an_epoch_goes_on_where_it_stopped(taken: int, batches: int) -> None:
+    sampler, source = RandomAllocation(30, 4, batches), generator(5, "test")
+    other = RandomAllocation(30, 4, batches)
     for _ in range(taken):
         sampler.draw(source)
     other.restore(sampler.state())
@@ -71,7 +114,7 @@ def test_an_epoch_goes_on_where_it_stopped(taken: int) -> None:
     for _ in range(9):
         assert torch.equal(sampler.draw(source), other.draw(copy))
     sampler.restore({})
-    first = RandomAllocation(30, 4)
+    first = RandomAllocation(30, 4, batches)
     assert torch.equal(sampler.draw(generator(1, "test")), first.draw(generator(1, "test")))
 
 
@@ -110,9 +153,11 @@ def test_the_log_counts_whole_epochs_and_goes_on_within_one() -> None:
         assert logs[0].together.sums(0).looked == 1
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3])
 @pytest.mark.parametrize("chosen", [range(8), range(0, 8, 3), [0], [1, 2, 9]])
-def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any) -> None:
-    schedule = Schedule.of(PHASES, 2000)
+def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) -> None:
+    sampling = {**PHASES[0]["sampling"], "batches_per_epoch": batches}  # type: ignore[dict-item]
+    schedule = Schedule.of([{**PHASES[0], "sampling": sampling}, PHASES[1]], 2000)
     steps = np.isin(np.arange(10), list(chosen))
     drawn, source = np.zeros(2000), generator(4, "test")
     for at, phase in enumerate(schedule):
@@ -120,7 +165,9 @@ def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any) -> None:
         drawn[batch.numpy()] += steps[at]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     parts = zip(schedule.phases, np.split(steps, ends), strict=True)
-    known = sum(float(drawn_shares(phase.sampler, part)[1].sum()) for phase, part in parts)
+    shares = [drawn_shares(phase.sampler, part) for phase, part in parts]
+    mean, known = (sum(float(share[i].sum()) for share in shares) for i in (0, 1))
+    assert abs(float(drawn.mean()) - mean) < 5.0 * max(known, 1e-9) ** 0.5 / 2000**0.5
     assert abs(float(drawn.var()) - known) < 5.0 * max(known, 1e-9) * (3.0 / 2000) ** 0.5 * 2.0
 
 
@@ -133,6 +180,12 @@ def test_what_is_taken_for_granted_of_it() -> None:
     assert (epoch_of(sampler), epoch_of(Poisson(20, 0.2))) == (5, 1)
     with pytest.raises(ValueError, match="epoch_steps"):
         RandomAllocation(20, 0)
+    for batches in (0, 6):
+        with pytest.raises(ValueError, match=f"batches_per_epoch must be within 1..5, got {batches}"):
+            RandomAllocation(20, 5, batches)
+    several = sampler_of({"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2}, 20)
+    assert several == RandomAllocation(20, 5, 2)
+    assert several.inclusion == 0.4
     with pytest.raises(ValueError, match="whole number of epochs of 4, got 7"):
         Schedule.of([{**PHASES[0], "steps": 7}], 20)
 

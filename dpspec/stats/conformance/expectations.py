@@ -137,9 +137,9 @@ def as_declared(run: Run) -> RunEvidence:
 class _Part:
     """The numbers of one phase: its steps, how many of them are seen, its noise, its rate, whether sizes vary, up to
     which size where there is a cap, the size of batches that are cut from an order, and the steps of an epoch where
-    records are allocated to them. first: how many epochs are seen at their first step, where the past does not tell of
-    the batch; else as many as ``seen``. inclusion: the variance of the number of batches that are seen and that a
-    record is in.
+    records are allocated to them, so many ``times`` each. first: how many epochs are seen at their first step, where
+    the past does not tell of the batch; else as many as ``seen``. inclusion: the variance of the number of batches that
+    are seen and that a record is in.
     """
 
     steps: int
@@ -152,12 +152,14 @@ class _Part:
     cap: int | None = None
     shuffled: int | None = None
     epoch: int | None = None
+    times: int = 1
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
         """``seen`` (steps,): which of them."""
-        rate, epoch = phase.rate(records), phase.sampling.epoch_steps
-        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * rate
+        rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
+        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
+        apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
         return cls(
             steps=phase.steps,
             seen=int(seen.sum()),
@@ -165,10 +167,11 @@ class _Part:
             rate=rate,
             varies=phase.sampling.rate is not None or epoch is not None,
             first=int(seen[:: epoch or 1].sum()),
-            inclusion=max(0.0, float((drawn * (1.0 - drawn)).sum())),
+            inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
             cap=phase.sampling.max_batch,
             shuffled=phase.sampling.batch_size if phase.sampling.scheme == "shuffled" else None,
             epoch=epoch,
+            times=times,
         )
 
     @property
@@ -303,7 +306,7 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
         again=tuple(CommonAtStep(lag, round(size * rate), size, length - lag) for lag in lags),
         sizes=step_tests.summary(np.full(length, size), law) if random else None,
-        epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch),
+        epochs=None if part.epoch is None else _epochs(records, length // part.epoch, part.epoch, part.times),
     )
 
 
@@ -326,8 +329,8 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
     )
 
 
-def _epochs(records: int, whole: int, epoch_steps: int) -> EpochSums:
-    return EpochSums(whole=whole, astray=0, spread=whole * records * (1.0 - 1.0 / epoch_steps))
+def _epochs(records: int, whole: int, epoch_steps: int, times: int) -> EpochSums:
+    return EpochSums(whole=whole, astray=0, spread=whole * records * times * (1.0 - times / epoch_steps))
 
 
 def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:

@@ -195,37 +195,53 @@ class Shuffled:
 
 @dataclass
 class RandomAllocation:
-    """In every epoch of ``epoch_steps`` t steps each record is in one batch, uniformly and independently of all others.
+    """In every epoch of ``epoch_steps`` t steps each record is in ``batches_per_epoch`` k batches, a uniformly random
+    set of k steps, independently of all others.
 
-    An epoch's steps are numpy's of a seed of 128 bits, one number for each record in order: with the same generator a
+    An epoch's steps are numpy's of a seed of 128 bits, k numbers for each record in order: with the same generator a
     record that comes or goes at the end changes no other's step, in this epoch or a later one.
     """
 
     records: int
     epoch_steps: int
+    batches_per_epoch: int = 1
     _steps: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _taken: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epoch_steps < 1:
             raise ValueError(f"epoch_steps must be at least 1, got {self.epoch_steps}")
+        if not 1 <= self.batches_per_epoch <= self.epoch_steps:
+            raise ValueError(f"batches_per_epoch must be within 1..{self.epoch_steps}, got {self.batches_per_epoch}")
 
     @property
     def inclusion(self) -> float:
-        """1 / t, at any step, given what other epochs drew."""
-        return 1.0 / self.epoch_steps
+        """k / t, at any step, given what other epochs drew."""
+        return self.batches_per_epoch / self.epoch_steps
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """The records whose step is the epoch's next one; at its first step every record's is drawn."""
+        """The records that have the epoch's next step; at its first step every record's steps are drawn."""
         if self._steps is None or self._taken >= self.epoch_steps:
             seed = torch.randint(2**32, (4,), generator=generator, dtype=torch.int64).tolist()
-            steps = np.random.default_rng(seed).integers(self.epoch_steps, size=self.records, dtype=np.int64)
-            self._steps, self._taken = torch.from_numpy(steps), 0
+            self._steps, self._taken = torch.from_numpy(self._drawn(np.random.default_rng(seed))), 0
         self._taken += 1
-        return (self._steps == self._taken - 1).nonzero().squeeze(1)
+        here = self._steps == self._taken - 1
+        return (here if here.ndim == 1 else here.any(1)).nonzero().squeeze(1)
+
+    def _drawn(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+        """Every record's step (records,), or its k > 1 steps (records, k): by Floyd's method the i-th is uniform among
+        0..t - k + i, and where that one is taken it is t - k + i itself (Bentley and Floyd 1987)."""
+        first = self.epoch_steps - self.batches_per_epoch
+        if self.batches_per_epoch == 1:
+            return rng.integers(self.epoch_steps, size=self.records, dtype=np.int64)
+        largest = np.arange(first, self.epoch_steps, dtype=np.int64)
+        steps = rng.integers(largest + 1, size=(self.records, self.batches_per_epoch), dtype=np.int64)
+        for i, last in enumerate(largest):
+            steps[(steps[:, :i] == steps[:, i, None]).any(axis=1), i] = last
+        return steps
 
     def state(self) -> Memory:
-        """Every record's step in this epoch, and how many steps there were."""
+        """Every record's steps in this epoch, and how many steps there were."""
         return {**tensors(steps=self._steps), "taken": np.array(self._taken)}
 
     def restore(self, state: Memory) -> None:
@@ -239,7 +255,7 @@ def independent(sampler: Sampler) -> bool:
 
 
 def epoch_of(sampler: Sampler) -> int:
-    """Of how many steps an epoch is within which batches exclude each other by design; 1 where no step tells of
+    """Of how many steps an epoch is within which batches depend on each other by design; 1 where no step tells of
     others. Shuffled batches count as none: nothing is claimed of them."""
     return sampler.epoch_steps if isinstance(sampler, RandomAllocation) else 1
 
@@ -267,11 +283,13 @@ def drawn_shares(sampler: Sampler, looked: np.ndarray[Any, Any]) -> tuple[np.nda
 
     In shuffled batches it is drawn once an epoch at most, in a batch of b of N records with the chance b / N: of an
     epoch of which batches with P of all records are looked at, P and P (1 - P). So it is in random allocation, with
-    P = m / t for m steps of an epoch of t.
+    P = m / t for m steps of an epoch of t; of k batches an epoch it is k P, and P (1 - P) k (t - k) / (t - 1)
+    (hypergeometric).
     """
     if isinstance(sampler, RandomAllocation):
-        shared = looked.reshape(-1, sampler.epoch_steps).sum(axis=1) * sampler.inclusion
-        return shared, (shared * (1.0 - shared)).clip(0.0)
+        t, k = sampler.epoch_steps, sampler.batches_per_epoch
+        shared = looked.reshape(-1, t).sum(axis=1) * (1.0 / t)
+        return k * shared, (shared * (1.0 - shared)).clip(0.0) * (k * (t - k) / max(1, t - 1))
     if not isinstance(sampler, Shuffled):
         rates = np.full(int(looked.sum()), sampler.inclusion)
         return rates, rates * (1.0 - rates)
@@ -304,5 +322,5 @@ def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
         case "shuffled":
             return Shuffled(records, int(sampling["batch_size"]))
         case "random-allocation":
-            return RandomAllocation(records, int(sampling["epoch_steps"]))
+            return RandomAllocation(records, int(sampling["epoch_steps"]), int(sampling.get("batches_per_epoch") or 1))
     raise ValueError(f"sampling scheme must be one of {', '.join(SCHEMES)}, got {sampling.get('scheme')!r}")

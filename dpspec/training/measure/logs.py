@@ -68,17 +68,20 @@ class SamplingLog(Observer):
         means: Sequence[float] = (),
         orders: Sequence[int] = (),
         epoch_steps: Sequence[int] = (),
+        per_epoch: Sequence[int] = (),
     ) -> None:
         """``records``: real and planted ones together. ``phases``: the steps of each, ``rates`` their rates of
         inclusion, ``means`` how often a record is drawn in them on average, at most, ``orders`` the size of batches
         that are cut from an order, 0 for all others; ``lags``: which batches to compare. epoch_steps: of each the steps
-        of an epoch, in one of which every record is to be; 1 where steps are drawn afresh."""
+        of an epoch, in one of which every record is to be, or in so many as ``per_epoch`` says; 1 where steps are drawn
+        afresh."""
         self._rates, self._means = list(rates), list(means)
         self.lags = tuple(lags)
         self._records = records
         self._phases = max(1, len(phases))
         self._ends = list(accumulate(phases))
         self._epoch_steps = [*epoch_steps] or [1] * self._phases
+        self._per_epoch = [*per_epoch] or [1] * self._phases
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
         together = sampling.RememberedBatches(records, phases, epochs=self._epoch_steps) if phases and records else None
         self.together = together
@@ -113,7 +116,7 @@ class SamplingLog(Observer):
         self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
         begun = self._ends[phase - 1] if phase else 0
         if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
-            self.astray[phase] += int((self._epoch != 1).sum())
+            self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
             self._epoch.zero_()
 
     def _overlap(self, drawn: Tensor) -> None:

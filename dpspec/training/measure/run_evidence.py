@@ -71,7 +71,8 @@ class RunLogs:
         means = [phase.steps * _most(phase.sampler) for phase in self.schedule.phases]
         orders = [_cut(phase.sampler) for phase in self.schedule.phases]
         epochs = [epoch_of(phase.sampler) for phase in self.schedule.phases]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders, epochs)
+        times = [_batches_per_epoch(phase.sampler) for phase in self.schedule.phases]
+        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), rates, means, orders, epochs, times)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -278,9 +279,14 @@ def _cut(sampler: Sampler) -> int:
     return sampler.batch_size if isinstance(sampler, Shuffled) else 0
 
 
+def _batches_per_epoch(sampler: Sampler) -> int:
+    """In how many batches of an epoch a record is; 1 where no step tells of others."""
+    return sampler.batches_per_epoch if isinstance(sampler, RandomAllocation) else 1
+
+
 def _epochs(sampler: RandomAllocation, sizes: Array, astray: int) -> EpochSums:
     whole = len(sizes) // sampler.epoch_steps
-    apart = sizes[: whole * sampler.epoch_steps] - sampler.records / sampler.epoch_steps
+    apart = sizes[: whole * sampler.epoch_steps] - sampler.records * sampler.batches_per_epoch / sampler.epoch_steps
     return EpochSums(whole=whole, astray=astray if whole else 0, spread=float(np.square(apart).sum()))
 
 

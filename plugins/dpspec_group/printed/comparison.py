@@ -76,7 +76,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
         return lambda size: math.inf
     if name == "full-batch":
         return lambda size: _without_sampling(spec, records, size, delta)
-    pairs = [theory.composed(phase, 1, records) for phase in spec.phases]
+    pairs = [pair for phase in spec.phases for pair in theory.composed(phase, 1, records)]
     profile = blackbox.example_profile(pairs)
     factor: blackbox.Factor = "literal" if name == "vadhan-literal" else "sharp"
     return lambda size: blackbox.group_epsilon_from_profile(profile, size, delta, factor).epsilon
@@ -85,7 +85,7 @@ def _baseline(name: str, spec: dps.Spec, records: int, one: float, delta: float)
 def _without_sampling(spec: dps.Spec, records: int, size: int, delta: float) -> float:
     """The bound that ignores amplification by sampling: every member in every batch."""
     parts = (theory.composed(phase, size, records) for phase in spec.phases)
-    pairs = ((theory.without_amplification(pair), count) for pair, count in parts)
+    pairs = ((theory.without_amplification(pair), count) for phase in parts for pair, count in phase)
     return PrivacyLoss(tuple(pairs)).epsilon(delta).upper
 
 

@@ -86,8 +86,8 @@ class TogetherSums(Record):
 class EpochSums(Record):
     """The whole epochs of a phase whose records are allocated to steps at random.
 
-    whole: how many there are. astray: how often, over all of them, a record was not drawn exactly once. spread: the sum
-    over their batches of (size - records / steps of an epoch)^2.
+    whole: how many there are. astray: how often, over all of them, a record was not drawn exactly once, or as often as
+    is declared. spread: the sum over their batches of (size - records times that / steps of an epoch)^2.
     """
 
     whole: Count

@@ -3,6 +3,11 @@
 The sizes of an epoch's t batches are multinomial: n records, each in one of them with probability 1 / t, independently.
 Different epochs are independent. Batches of one size, as of a shuffled loader, are too even, and a first batch that is
 twice as large too uneven.
+
+Of records that are in r of the t batches each, sizes are less spread out than multinomial ones of n r records: drawing
+without replacement gives convex functions no larger a mean than drawing with it (Hoeffding 1963, Theorem 4, of one
+record after the other), and exp(u S) is convex for u >= 0. So too uneven sizes are told by the same bound; of too even
+ones nothing is said.
 """
 
 from __future__ import annotations
@@ -28,8 +33,10 @@ _LONGEST, _ROUNDING = 2**17, 1e-14
 _LOOSE = 20.0
 
 
-def size_spread(epochs: int, spread: float, records: int, epoch_steps: int) -> Measurement:
-    """Test the sizes of whole epochs: ``spread`` is S, the sum of (size - records / t)^2 over all their batches.
+def size_spread(epochs: int, spread: float, records: int, epoch_steps: int, times: int = 1) -> Measurement:
+    """Test the sizes of whole epochs: ``spread`` is S, the sum of (size - records r / t)^2 over all their batches.
+
+    times: r, in how many batches of an epoch each record is, below t. Of one, in both directions:
 
     p is twice Chernoff's bound, min over u of exp(epochs ln E[e^(u S_1)] - u S), S_1 of one epoch. A multinomial law is
     that of t independent Poisson numbers given their sum, so that with X one of mean records / t
@@ -38,13 +45,16 @@ def size_spread(epochs: int, spread: float, records: int, epoch_steps: int) -> M
 
     P' the law of t numbers weighted by that factor: its probabilities come of a discrete Fourier transform, around a
     circle, which can only add to them. ``measured`` is S over its mean; ``detectable`` the larger deviation from 1 that
-    is seen, up- and downwards, of a chi-square with t - 1 degrees of freedom an epoch.
+    is seen, up- and downwards, of a chi-square with t - 1 degrees of freedom an epoch. Of several, upwards alone, as
+    the module says.
     """
-    if epochs < 1 or records < 1 or epoch_steps < 2 or not spread >= 0.0:
+    if epochs < 1 or records < 1 or not 1 <= times < epoch_steps or not spread >= 0.0:
         raise ValueError(
-            f"need epochs, records >= 1, epoch_steps >= 2 and spread >= 0, got {epochs}, {records}, {epoch_steps}, "
-            f"{spread}"
+            f"need epochs, records >= 1, epoch_steps >= 2, times below it and spread >= 0, got {epochs}, {records}, "
+            f"{epoch_steps}, {times}, {spread}"
         )
+    if times > 1:
+        return _unevenness(epochs, spread, records, epoch_steps, times)
     mean = epochs * records * (1.0 - 1.0 / epoch_steps)
     return Measurement(
         test="spread of batch sizes within epochs, two-sided",
@@ -52,6 +62,21 @@ def size_spread(epochs: int, spread: float, records: int, epoch_steps: int) -> M
         measured=spread / mean,
         p_value=min(1.0, 2.0 * _chernoff(epochs, spread, records, epoch_steps)),
         detectable=_detectable(epochs, records, epoch_steps),
+    )
+
+
+def _unevenness(epochs: int, spread: float, records: int, epoch_steps: int, times: int) -> Measurement:
+    """Too large a spread alone, by the law of ``records * times`` records that are in one batch each."""
+    alone = records * times
+    above = spread > epochs * alone * (1.0 - 1.0 / epoch_steps)
+    half = 0.5 * epochs * (epoch_steps - 1)
+    high, seldom = float(special.gammainccinv(half, LEVEL / _LOOSE)), float(special.gammaincinv(half, 1.0 - POWER))
+    return Measurement(
+        test="spread of batch sizes within epochs, one-sided",
+        declared=1.0,
+        measured=spread / (epochs * alone * (1.0 - times / epoch_steps)),
+        p_value=_chernoff(epochs, spread, alone, epoch_steps) if above else 1.0,
+        detectable=high / seldom * (epoch_steps - 1) / (epoch_steps - times) - 1.0,
     )
 
 

@@ -36,7 +36,7 @@ def of_phase(phase: Phase, number: int, logs: Sequence[SamplingSums]) -> Iterato
         case "shuffled":
             yield from _shuffled(drawn, int(phase["sampling"]["batch_size"]), where)
         case "random-allocation":
-            yield from _allocated(drawn, int(phase["sampling"]["epoch_steps"]), where)
+            yield from _allocated(drawn, int(phase["sampling"]["epoch_steps"]), phase.sampling.batches_per_epoch, where)
         case scheme:
             yield abstaining("sampling", "batch sizes", "reported", where, f"no test is made of {scheme} batches")
 
@@ -136,23 +136,27 @@ def _shuffled(drawn: Sequence[tuple[int, BatchSums]], batch_size: int, where: st
     yield _closest(told, f"batches of different epochs, {where}", "no epoch came after another one")
 
 
-def _allocated(drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, where: str) -> Iterator[Check]:
-    """Every record once in each epoch, at random; what batches of one epoch have in common is not looked at."""
+def _allocated(drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, times: int, where: str) -> Iterator[Check]:
+    """Every record in so many batches of each epoch, at random; what batches of one epoch have in common is not looked
+    at."""
     told = [(records, batch.epochs) for records, batch in drawn if batch.epochs is not None]
-    note = f"once in every epoch, {where}"
+    note = f"once in every epoch, {where}" if times == 1 else f"{times} times in every epoch, {where}"
     if any(sums.whole for _, sums in told):
-        astray, test = sum(sums.astray for _, sums in told), "records that were not in one batch of an epoch"
+        batches = "one batch" if times == 1 else f"{times} batches"
+        astray, test = sum(sums.astray for _, sums in told), f"records that were not in {batches} of an epoch"
         yield exact("sampling", test, "reported", astray == 0, 0, astray, note, None)
     else:
         yield abstaining("sampling", "records in each epoch", "reported", note, _UNTOLD)
-    if epoch_steps == 1:
+    if epoch_steps == times:
         return
-    rate = 1.0 / epoch_steps
+    rate = times / epoch_steps
     sizes = [(batch.sizes, BatchSize(records, rate)) for records, batch in drawn if batch.sizes is not None]
     if sizes:
         single = [step_tests.single(sums, law) for sums, law in sizes]
         yield worst("sampling", single, "reported", f"rate at each step, {where}")
-    spreads = [size_spread(sums.whole, sums.spread, records, epoch_steps) for records, sums in told if sums.whole]
+    spreads = [
+        size_spread(sums.whole, sums.spread, records, epoch_steps, times) for records, sums in told if sums.whole
+    ]
     if spreads:
         yield worst("sampling", spreads, "reported", f"sizes within epochs, {where}")
     yield from _together(drawn, where)
