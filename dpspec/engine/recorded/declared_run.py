@@ -104,7 +104,7 @@ def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
         if phase.sampling.of_users:
             yield Diagnostic(
                 code="unsupported",
-                message="a recorded run shows which records were drawn and how each was clipped, and not that users were",
+                message="a recorded run shows which records were drawn and how each was clipped, not that users were",
                 path=in_phase(spec, i, "sampling", "unit"),
                 help="leave unit and records_per_user out of sampling: a user is then a group of as many records as "
                 "data.records_per_user says",
