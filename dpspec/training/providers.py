@@ -37,11 +37,14 @@ def native_constants(spec: Spec) -> Assumption:
     """Whether the native loop's divisor is a number that the spec declares, or rests on the number of records."""
     fixed = "add-remove" not in {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
     told = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
-    counted = any("sampling" in phase and phase.sampling.batch_size is None for phase in told)
+    # An epoch of shuffled batches ends with a smaller one: their mean size follows from the number of records.
+    sizes = [phase.sampling for phase in told if "sampling" in phase]
+    counted = any(one.batch_size is None or one.scheme == "shuffled" for one in sizes)
     if "expected_batch_size" in spec.training.options or not counted or fixed:
         return NATIVE_CONSTANTS
+    whom = "users" if any(one.of_users for one in sizes) else "records"
     text = (
-        "the divisor is the sampling rate times the number of records, which is taken to be public; "
+        f"the divisor is the sampling rate times the number of {whom}, which is taken to be public; "
         "training.expected_batch_size declares one that rests on nothing"
     )
     return Assumption(name="public-constants", status="declared", text=text)

@@ -99,6 +99,17 @@ def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], word
     assert [check["test"] for check in audit["checks"] if check["p_value"] == 0.0] == [f"{words}, exact"]
 
 
+def test_a_recording_of_records_says_nothing_of_users_that_are_drawn(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.format(**DECLARED).replace("rate: 0.1}", "rate: 0.1, unit: user, records_per_user: 3}")
+    (place / "spec.yaml").write_text(text.replace("adjacency: zero-out", "adjacency: zero-out, unit: user"))
+    assert main(["run", "spec.yaml"]) == 3
+    told = capsys.readouterr().err
+    assert "which records were drawn and how each was clipped" in " ".join(told.split())
+    assert "leave unit and records_per_user out" in " ".join(told.split())
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_what_deviates_by_itself_deviates_from_its_spec(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(place / "run")

@@ -21,6 +21,7 @@ threat_model: {{group_size: [1]}}
 claims: [{{id: one, kind: approx-dp, epsilon: 5.0, delta: 1e-5{claim}}}]
 """
 POISSON = "{scheme: poisson, rate: 0.1}"
+DRAWN = "{scheme: poisson, rate: 0.1, unit: user, records_per_user: 2}"
 
 
 def constants(tmp_path: Path, sampling: str = POISSON, training: str = "", claim: str = "") -> Assumption:
@@ -47,6 +48,26 @@ def test_the_native_loop_says_on_what_its_divisor_rests(
     said = constants(tmp_path, sampling, training)
     assert said.status == status
     assert ("number of records" in said.text) == (status == "declared")
+
+
+def test_of_users_that_are_drawn_it_rests_on_how_many_users_there_are(tmp_path: Path) -> None:
+    text = SPEC.format(sampling=DRAWN, training="", claim="").replace("group_size: [1]", "unit: user")
+    (tmp_path / "spec.yaml").write_text(text.replace("{kind: synthetic,", "{kind: declared,"), encoding="utf-8")
+    catalog = dpspec.load_catalog()
+    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
+    said = prepare(spec, catalog).constants
+    assert said.status == "declared"
+    assert "the number of users, which is taken to be public" in said.text
+    assert "records" not in said.text
+
+
+def test_the_mean_size_of_shuffled_batches_rests_on_the_number_of_records(tmp_path: Path) -> None:
+    text = SPEC.format(sampling="{scheme: shuffled, batch_size: 16}", training="", claim="")
+    attacked = "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 8}}\n"
+    (tmp_path / "spec.yaml").write_text(text + attacked, encoding="utf-8")
+    catalog = dpspec.load_catalog()
+    (spec,) = dpspec.load_specs([tmp_path / "spec.yaml"], catalog).specs
+    assert prepare(spec, catalog).constants.status == "declared"
 
 
 def test_a_finding_tells_of_it(tmp_path: Path) -> None:

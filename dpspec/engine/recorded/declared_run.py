@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Outcome, Phase, Spec
+from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Outcome, Phase, Spec, in_phase
 from dpspec.engine.recorded.assumptions import assumptions
 from dpspec.engine.recorded.cautions import cautions
 from dpspec.engine.recorded.checked_run import Question, canaries_of, cost_of, look_at
@@ -101,6 +101,14 @@ def recording_refusals(spec: Spec) -> Iterator[Diagnostic]:
             "evidence that of canaries that were planted and scored, if there are any",
         )
     for i, phase in enumerate(spec.phases):
+        if phase.sampling.of_users:
+            yield Diagnostic(
+                code="unsupported",
+                message="a recorded run shows which records were drawn and how each was clipped, not that users were",
+                path=in_phase(spec, i, "sampling", "unit"),
+                help="leave unit and records_per_user out of sampling: a user is then a group of as many records as "
+                "data.records_per_user says",
+            )
         if phase.sampling.scheme != "poisson":
             own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
             yield Diagnostic(

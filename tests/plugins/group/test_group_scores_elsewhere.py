@@ -334,6 +334,18 @@ def test_scores_that_reject_the_declared_bound_deviate_and_support_nothing(tmp_p
     assert verify(result, catalog) == ()
 
 
+def test_where_no_theorem_covers_what_is_declared_scores_contradict_nothing(tmp_path: Path, catalog: Catalog) -> None:
+    """Shuffled batches of records that come or go have no bound: what scores show is no deviation from one."""
+    written(tmp_path, *scored(1000, 9.0))
+    shuffled = "mechanism.sampling={scheme: shuffled, batch_size: 100}"
+    spec = spec_in(
+        tmp_path, shuffled, "mechanism.noise_multiplier=8", "claims.one.epsilon=1", "claims.one.expect=refuted"
+    )
+    (audit,) = audited(spec, catalog, tmp_path).audits
+    assert audit.verdicts[0].verdict == "refuted"
+    assert (audit.conformance.status, audit.checks) == ("not-run", ())
+
+
 def test_a_claim_that_scores_reject_is_refuted(tmp_path: Path, catalog: Catalog) -> None:
     written(tmp_path, *scored(1000, 9.0))
     (audit,) = audited(spec_in(tmp_path, "claims.one.expect=refuted"), catalog, tmp_path).audits
