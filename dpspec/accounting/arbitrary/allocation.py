@@ -38,8 +38,8 @@ _POINTS, _SLICES = 800, 800
 #: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
 _DEPTH = 60.0
 
-#: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and with
-#: the least noise no number leaves float64.
+#: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and
+#: with the least noise no number leaves float64.
 _DEEPEST, _FARTHEST = 720.0, 37.0
 
 #: More steps than this, or less noise, take too many points.

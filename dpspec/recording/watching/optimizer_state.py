@@ -118,7 +118,7 @@ def _sums_of_bits(value: Tensor) -> Tensor:
         value = value.int_repr()
     dense = value if value.layout == torch.strided else value.to_dense()
     found = torch.zeros(2, dtype=torch.int64, device=dense.device)
-    for start, part in enumerate(_real(dense).resolve_neg().reshape(-1).split(_CHUNK)):
+    for start, part in enumerate(torch.split(_real(dense).resolve_neg().reshape(-1), _CHUNK)):
         bits = part.view(_BITS[part.element_size()]).to(torch.int64)
         places = torch.arange(1, len(bits) + 1, device=bits.device) + start * _CHUNK
         found += torch.stack([bits.sum(), (bits * (places * _ODD)).sum()])

@@ -261,7 +261,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             **_compared(log, index),
-            epochs=_epochs(sampler, sizes, log.astray[index]) if isinstance(sampler, RandomAllocation) else None,
+            epochs=_epochs(sampler, sizes, log, index) if isinstance(sampler, RandomAllocation) else None,
         )
 
 
@@ -278,10 +278,15 @@ def _cut(sampler: Sampler) -> int:
     return sampler.batch_size if isinstance(sampler, Shuffled) else 0
 
 
-def _epochs(sampler: RandomAllocation, sizes: Array, astray: int) -> EpochSums:
+def _epochs(sampler: RandomAllocation, sizes: Array, log: SamplingLog, phase: int) -> EpochSums:
     whole = len(sizes) // sampler.epoch_steps
     apart = sizes[: whole * sampler.epoch_steps] - sampler.records / sampler.epoch_steps
-    return EpochSums(whole=whole, astray=astray if whole else 0, spread=float(np.square(apart).sum()))
+    return EpochSums(
+        whole=whole,
+        astray=log.astray[phase] if whole else 0,
+        spread=float(np.square(apart).sum()),
+        stays=log.stays[phase] if phase < len(log.stays) else None,
+    )
 
 
 def _most(sampler: Sampler) -> float:
