@@ -109,6 +109,8 @@ class _AllocationPart(TruncatedPair):
     def _bins(self, law: Law) -> Bins:
         """The points of a law as outcomes of one loss each."""
         used = (law.values > 0.0) & (law.masses > 1e-300)
+        if self.direction == "present-first":
+            used &= law.masses * law.values / self.steps > 1e-300
         values, masses = law.values[used], law.masses[used]
         loss = np.log(values) - math.log(self.steps)
         present = self.direction == "present-first"
