@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ class StepHooks:
         self._optimizer, self._look_before, self._look_after = optimizer, before, after
         self._before = optimizer.register_step_pre_hook(lambda *_: self._begin())
         self._after = optimizer.register_step_post_hook(lambda *_: self._end())
-        self._move(optimizer._optimizer_step_post_hooks, self._after.id, last=False)
+        self._move("_optimizer_step_post_hooks", self._after, last=False)
 
     def remove(self) -> None:
         """Look no more."""
@@ -29,13 +30,13 @@ class StepHooks:
     def _begin(self) -> None:
         self._look_before()
         # torch goes through the hooks before a step now, and order can only be changed among those after it
-        self._move(self._optimizer._optimizer_step_post_hooks, self._after.id, last=False)
+        self._move("_optimizer_step_post_hooks", self._after, last=False)
 
     def _end(self) -> None:
         self._look_after()
-        self._move(self._optimizer._optimizer_step_pre_hooks, self._before.id, last=True)
+        self._move("_optimizer_step_pre_hooks", self._before, last=True)
 
-    @staticmethod
-    def _move(hooks: object, key: int, *, last: bool) -> None:
-        with contextlib.suppress(AttributeError, KeyError):  # another kind of collection, or removed meanwhile
-            hooks.move_to_end(key, last=last)  # type: ignore[attr-defined]
+    def _move(self, name: str, handle: Any, *, last: bool) -> None:
+        """To an end of the optimizer's hooks; where they are kept in another way, or it is gone, nothing is moved."""
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            getattr(self._optimizer, name).move_to_end(handle.id, last=last)
