@@ -18,9 +18,10 @@ from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
+from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.optimizer_state import OptimizerState
+from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
@@ -60,7 +61,7 @@ class WatchedTraining:
         self._trained = parts.trained_parameters()
         self._watch = ParameterWatch(self._trained)
         self._untrained = parts.untrained(self._trained)
-        self._resumed = parts.optimizer is not None and bool(parts.optimizer.state)
+        self._resumed = parts.optimizer is not None and not untouched(_inner(parts.optimizer))
         self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
         self._repeated = RepeatedNoise(self._sizes)
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
@@ -206,9 +207,8 @@ class WatchedTraining:
             return watch, []
         if parts.optimizer is None:
             return None, []
-        before = parts.optimizer.register_step_pre_hook(lambda *_: self.guarded(self._before_own))
-        after = parts.optimizer.register_step_post_hook(lambda *_: self.guarded(self._after_own))
-        return None, [before, after]
+        before, after = (lambda: self.guarded(self._before_own)), (lambda: self.guarded(self._after_own))
+        return None, [StepHooks(parts.optimizer, before, after)]
 
     # What happens.
 

@@ -32,6 +32,12 @@ _SCHEMES = ("poisson", "truncated-poisson", "fixed", "full", "random-allocation"
 #: Of these, those that cover members who stay and count for nothing.
 _ZEROED = {"poisson", "full", "random-allocation"}
 
+#: Batches of which the black-box conversions have no profile of one record to start from, and why.
+_NO_PROFILE = {
+    "truncated-poisson": "their profile is an interval",
+    "random-allocation": "their profile is no mixture of Gaussians'",
+}
+
 _CANARY = ("audit", "canary")
 
 
@@ -100,12 +106,14 @@ def _sizes(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    if black_box and any(phase.sampling.scheme == "truncated-poisson" for phase in spec.phases):
-        yield kit.unsupported(
-            f"{' and '.join(sorted(black_box))} of truncated-poisson batches: their profile is an interval",
-            ("mechanism", "baselines"),
-            "leave them out; linear and full-batch are there",
-        )
+    drawn = {phase.sampling.scheme for phase in spec.phases}
+    for scheme, why in _NO_PROFILE.items():
+        if black_box and scheme in drawn:
+            yield kit.unsupported(
+                f"{' and '.join(sorted(black_box))} of {scheme} batches: {why}",
+                ("mechanism", "baselines"),
+                "leave them out; linear and full-batch are there",
+            )
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
         sampling, noise = phase.sampling, phase.noise_multiplier

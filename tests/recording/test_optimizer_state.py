@@ -63,9 +63,67 @@ def unseen(found: CheckedRun) -> tuple[str, str]:
     return one
 
 
+def threads(optimizer: torch.optim.Optimizer) -> None:
+    """Sums are made in other orders from now on."""
+    torch.set_num_threads(1 + torch.get_num_threads() % 2)
+
+
+def layout(optimizer: torch.optim.Optimizer) -> None:
+    """The same numbers, at other places of memory."""
+    for state in optimizer.state.values():
+        if isinstance(buffer := state.get("momentum_buffer"), torch.Tensor) and buffer.ndim == 2:
+            state["momentum_buffer"] = buffer.t().contiguous().t()
+
+
+def reloaded(optimizer: torch.optim.Optimizer) -> None:
+    """Kept and brought back."""
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def frozen(optimizer: torch.optim.Optimizer) -> None:
+    """After the first step the first layer is trained no more."""
+    if optimizer.state:
+        optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][-2:]
+
+
+def swapped(optimizer: torch.optim.Optimizer) -> None:
+    """Two numbers change places: all sums and squares stay as they are."""
+    for state in optimizer.state.values():
+        first = state["momentum_buffer"].view(-1)
+        first[:2] = first[:2].flip(0)
+
+
+def early(optimizer: torch.optim.Optimizer) -> None:
+    """Momentum before the first step."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state.setdefault(parameter, {"momentum_buffer": torch.ones_like(parameter)})
+
+
+def hooked(optimizer: torch.optim.Optimizer) -> None:
+    """A hook that comes after that of the recorder, before the same step."""
+    if not optimizer.state:
+        optimizer.register_step_pre_hook(lambda *_: momentum(optimizer))
+
+
+class Hooked(torch.optim.SGD):
+    """A hook that was there before the recorder's, after the same step."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.register_step_post_hook(lambda *_: momentum(self))
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(torch.optim.SGD, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW, {})],
+    [
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.Adagrad, {"initial_accumulator_value": 0.1}),
+    ],
 )
 def test_torch_optimizers_whose_state_is_left_alone(
     kind: type[torch.optim.Optimizer], options: dict[str, float], tmp_path: Path
@@ -85,6 +143,62 @@ def test_momentum_that_is_changed_between_steps_is_no_proof(tmp_path: Path) -> N
     assert status == "unchecked"
     assert "(momentum and the like) was changed before 19 of its steps" in text
     assert "was changed before 19 of its steps" in found.reason
+
+
+@pytest.mark.parametrize("between", [threads, layout, reloaded, frozen])
+def test_state_that_only_looks_otherwise(between: Between, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        assert trained(tmp_path / "run", torch.optim.SGD, between, momentum=0.9).verdict == "proved"
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "between"),
+    [(torch.optim.SGD, swapped), (torch.optim.SGD, early), (torch.optim.SGD, hooked), (Hooked, nothing)],
+)
+def test_whatever_is_changed_at_whatever_moment_is_seen(
+    kind: type[torch.optim.Optimizer], between: Between, tmp_path: Path
+) -> None:
+    found = trained(tmp_path / "run", kind, between, momentum=0.9)
+    assert (found.verdict, unseen(found)[0]) == ("open", "unchecked")
+
+
+def test_an_accumulator_that_was_filled_is_no_fresh_one(tmp_path: Path) -> None:
+    def filled(*args: object, **options: object) -> torch.optim.Optimizer:
+        optimizer = torch.optim.Adagrad(*args, **options)  # type: ignore[arg-type]
+        for state in optimizer.state.values():
+            state["sum"].view(-1)[0] += 1.0
+        return optimizer
+
+    found = trained(tmp_path / "run", filled, nothing)
+    assert (found.verdict, unseen(found)[0]) == ("open", "unchecked")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([True, False]),
+        torch.tensor([1.0 + 2.0j, 0.0]).conj(),
+        torch.ones(4).to(torch.float8_e4m3fn),
+        torch.zeros(3, dtype=torch.uint16),
+        torch.eye(3).to_sparse(),
+        torch.zeros(0),
+        torch.zeros(3, device="meta"),
+        -(10**400),
+        float("nan"),
+    ],
+)
+def test_whatever_may_be_remembered_is_looked_at(value: object) -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    optimizer.state[parameter] = {"value": value}
+    watch = OptimizerState(optimizer)
+    watch.look_before()
+    watch.look_after()
+    watch.look_before()
+    assert watch.restated == 0
 
 
 def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:

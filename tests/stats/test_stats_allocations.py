@@ -18,7 +18,7 @@ from dpspec.stats.conformance import run_checks, sampling
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.stats.conformance.expectations import Run, as_declared, foresee
 from dpspec.stats.conformance.sampling import allocations
-from dpspec.stats.conformance.sampling.allocations import size_spread
+from dpspec.stats.conformance.sampling.allocations import most_stays, size_spread
 from dpspec.testing.jobs import small_job
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled
 from dpspec.training.measure.run_evidence import RunLogs, reported
@@ -80,6 +80,24 @@ def test_spreads_as_declared_are_hardly_ever_surprising() -> None:
         assert size_spread(epochs, epochs * even, records, epoch_steps).p_value < 1e-6
 
 
+def test_stays_of_honest_runs_have_their_level() -> None:
+    rng, found = np.random.default_rng(4), []
+    for records, epoch_steps, epochs in ((200, 10, 5), (1, 2, 20), (20, 3, 2)):
+        for _ in range(200):
+            steps = rng.integers(epoch_steps, size=(epochs, records))
+            stays = int((steps[1:] == steps[:-1]).sum(axis=0).max())
+            found.append(most_stays(records, stays, epochs, epoch_steps).p_value)
+    assert np.mean(np.array(found) <= 0.1) <= 0.1
+    assert most_stays(1, 3, 4, 2).p_value == pytest.approx(1 / 8)
+    assert most_stays(2, 2, 3, 3).p_value == pytest.approx(2 / 9)
+
+
+@pytest.mark.parametrize("bad", [(0, 1, 3, 2), (5, 3, 3, 2), (5, 0, 1, 2), (5, 1, 3, 1)])
+def test_stays_that_make_no_sense_are_refused(bad: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="stays"):
+        most_stays(*bad)
+
+
 @pytest.mark.parametrize("bad", [(0, 1.0, 5, 2), (1, -1.0, 5, 2), (1, 1.0, 0, 2), (1, 1.0, 5, 1)])
 def test_what_makes_no_sense_is_refused(bad: tuple[int, float, int, int]) -> None:
     with pytest.raises(ValueError, match="epoch_steps"):
@@ -118,7 +136,7 @@ def test_runs_as_declared_are_hardly_ever_surprising() -> None:
     found = np.array(
         [[c.p_value for c in checks_of(drawn(RandomAllocation(RECORDS, EPOCH), seed))] for seed in range(20)]
     )
-    assert found.shape[1] == 8
+    assert found.shape[1] == 9
     assert np.sum(found.min(axis=1) <= 0.01) <= 6
     assert found.min() > 1e-6
 
@@ -141,6 +159,13 @@ def half_sticky(rng: np.random.Generator) -> Iterator[Array]:
     """Half of the records keep their steps."""
     steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
     steps[:, ::2] = steps[0, ::2]
+    return allocated(steps)
+
+
+def one_sticky(rng: np.random.Generator) -> Iterator[Array]:
+    """A single record keeps its step: nothing amplifies its privacy."""
+    steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
+    steps[:, 5] = 2
     return allocated(steps)
 
 
@@ -169,6 +194,7 @@ FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], str]] 
     "the same batches in another order": (turning, "any two batches"),
     "records in pairs": (in_pairs, "batches against others"),
     "half of the records keep their steps": (half_sticky, "independence across steps"),
+    "one record keeps its step": (one_sticky, "steps of single records"),
     "first steps are twice as likely": (early, "sizes within epochs"),
     "one record twice in one epoch": (twice, "once in every epoch"),
     "one record in no batch of an epoch": (left_out, "once in every epoch"),

@@ -38,6 +38,10 @@ _POINTS, _SLICES = 800, 800
 #: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
 _DEPTH = 60.0
 
+#: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and
+#: with the least noise no number leaves float64.
+_DEEPEST, _FARTHEST = 720.0, 37.0
+
 #: More steps than this, or less noise, take too many points.
 _MOST_STEPS, _LEAST_NOISE = 10**7, 0.1
 
@@ -80,7 +84,7 @@ class RandomAllocation(Pair):
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The law of the sum whose cut tails have less than these masses, under either distribution."""
-        depth = _DEPTH * math.ceil(-min(log_edge, log_far, -1.0) / _DEPTH)
+        depth = min(_DEPTH * math.ceil(-min(log_edge, log_far, -1.0) / _DEPTH), _DEEPEST)
         return _AllocationPart(*_laws(self.steps, self.sigma, depth), self.steps, one_direction(direction))
 
 
@@ -105,6 +109,8 @@ class _AllocationPart(TruncatedPair):
     def _bins(self, law: Law) -> Bins:
         """The points of a law as outcomes of one loss each."""
         used = (law.values > 0.0) & (law.masses > 1e-300)
+        if self.direction == "present-first":
+            used &= law.masses * law.values / self.steps > 1e-300
         values, masses = law.values[used], law.masses[used]
         loss = np.log(values) - math.log(self.steps)
         present = self.direction == "present-first"
@@ -135,7 +141,7 @@ def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
 def _one(a: float, log_tail: float) -> tuple[Law, Law]:
     """Laws of exp(a z - a^2 / 2), z standard normal, from above and from below, cut where tails have e^log_tail."""
     edge = math.sqrt(-2.0 * log_tail)
-    z = np.linspace(-edge, a + edge, _SLICES + 1)
+    z = np.linspace(max(-edge, -_FARTHEST), min(a + edge, _FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))
     ends = np.concatenate(([-np.inf], z, [np.inf]))
     masses = Masses.of(ratio, ends[:-1], ends[1:])

@@ -34,6 +34,9 @@ _ROUGH = 160
 #: The share of points that is spread evenly over the range; the rest goes where the mass is.
 _EVEN = 0.4
 
+#: Lighter cells are left out from below, where means of them would be imprecise; the least that a product rounds to 0.
+_LIGHTEST, _UNDERFLOW = 1e-290, 5e-324
+
 
 @dataclass(frozen=True, eq=False)
 class Law:
@@ -141,16 +144,14 @@ def _gather(one: Law, other: Law, points: Points) -> Law:
         mass += np.bincount(cell, weights=masses, minlength=count)
         excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=count)
         terms += np.bincount(cell, minlength=count)
-    rounding = EPS * (8.0 + terms)
-    return (
-        _above(one, other, edges, mass, excess, rounding)
-        if one.upper
-        else _below(one, other, bases, mass, excess, rounding)
-    )
+    if one.upper:
+        return _above(one, other, edges, mass, excess, terms)
+    return _below(one, other, bases, mass, excess, EPS * (8.0 + terms))
 
 
-def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, rounding: Floats) -> Law:
+def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
     """Each cell's mass on its two ends, 0 being the lowest; what lies at the last and above it, on it."""
+    rounding = EPS * (8.0 + terms)
     values = np.concatenate(([0.0], edges))
     widths = np.diff(values)
     share = np.clip(excess[:-1] / widths, 0.0, mass[:-1])
@@ -161,13 +162,14 @@ def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, ro
     masses[-1] += mass[-1]
     masses *= 1.0 + 2.0 * float(rounding[-1]) + 8.0 * EPS
     lost = (one.lost * _total(other) + other.lost * _total(one) + float(excess[-1])) * (1.0 + 1e-9)
+    lost += float(_UNDERFLOW * terms.sum()) * float(one.values[-1] + other.values[-1])
     used = masses > 0.0
     return Law(values[used], masses[used], True, lost)
 
 
 def _below(one: Law, other: Law, bases: Floats, mass: Floats, excess: Floats, rounding: Floats) -> Law:
     """Each cell's mass in its mean, the cell below the first point and that of the last one too."""
-    used = mass > 0.0
+    used = mass > _LIGHTEST
     means = bases[used] + excess[used] / mass[used]
     off = max(one.off, other.off) + 4.0 * float(rounding[used].max()) + 16.0 * EPS
     return Law(means, mass[used] * (1.0 - rounding[used]), False, 0.0, off)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN
+from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.contributions import Contributions
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.pending_step import PendingStep
@@ -67,12 +68,8 @@ class OpacusWatch:
             self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
         self._replace(optimizer, "add_noise", self._around_noise)
         self._replace(optimizer, "scale_grad", self._around_scaling)
-        inner = optimizer.original_optimizer
-        handles = (
-            inner.register_step_pre_hook(lambda *_: guarded(before)),
-            inner.register_step_post_hook(lambda *_: guarded(after)),
-        )
-        self._undo += [handle.remove for handle in handles]
+        hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
+        self._undo.append(hooks.remove)
 
     def detach(self) -> None:
         """Leave the optimizer as it was."""

@@ -330,7 +330,8 @@ def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
 
 
 def _epochs(records: int, whole: int, epoch_steps: int, times: int) -> EpochSums:
-    return EpochSums(whole=whole, astray=0, spread=whole * records * times * (1.0 - times / epoch_steps))
+    spread, stays = whole * records * times * (1.0 - times / epoch_steps), math.ceil((whole - 1) / epoch_steps)
+    return EpochSums(whole=whole, astray=0, spread=spread, stays=stays)
 
 
 def _together(records: int, size: int, looked: int, pairs: int) -> TogetherSums:

@@ -44,6 +44,7 @@ class SamplingLog(Observer):
     together: what batches have in common with all that are remembered; None where no phases are given.
     epochs: by phase, of batches that are cut from an order, what is seen of their epochs.
     astray: per phase, how often a record was not in exactly one batch of an epoch that was completed.
+    stays: per completed phase, how often one record was in the same step as in the epoch before, the largest number.
     """
 
     inclusions: Tensor
@@ -57,6 +58,7 @@ class SamplingLog(Observer):
     together: sampling.RememberedBatches | None
     epochs: dict[int, sampling.EpochLog]
     astray: list[int]
+    stays: list[int]
     _before: Tensor
 
     def __init__(
@@ -102,6 +104,10 @@ class SamplingLog(Observer):
             self.together.add(once.numpy())
         self._count_epoch(drawn)
         if len(self.sizes) in self._ends:
+            self.stays.append(int(self._stayed.max()) if self._records else 0)
+            self._stayed.zero_()
+            self._place.fill_(-1)
+            self._earlier_place.fill_(-1)
             here = self.inclusions - self._before
             if len(self.spreads) < len(self._means):
                 self.above.append(sampling.excess(here.numpy(), self._means[len(self.spreads)]))
@@ -115,7 +121,11 @@ class SamplingLog(Observer):
             return
         self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
         begun = self._ends[phase - 1] if phase else 0
+        self._place[drawn] = (len(self.sizes) - begun - 1) % self._epoch_steps[phase]
         if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
+            self._stayed += (self._place == self._earlier_place) & (self._place >= 0)
+            self._earlier_place.copy_(self._place)
+            self._place.fill_(-1)
             self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
             self._epoch.zero_()
 
@@ -161,6 +171,10 @@ class SamplingLog(Observer):
             "before": self._before.numpy().copy(),
             "astray": np.array(self.astray, dtype=np.int64),
             "epoch": self._epoch.numpy().copy(),
+            "stays": np.array(self.stays, dtype=np.int64),
+            "stayed": self._stayed.numpy().copy(),
+            "place": self._place.numpy().copy(),
+            "earlier_place": self._earlier_place.numpy().copy(),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
             "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
         }
@@ -171,6 +185,10 @@ class SamplingLog(Observer):
         self.inclusions = torch.tensor(state.get("inclusions", none))
         self._before = torch.tensor(state.get("before", none))
         self._epoch = torch.tensor(state.get("epoch", none))
+        self._stayed = torch.tensor(state.get("stayed", none))
+        self._place = torch.tensor(state.get("place", none - 1))
+        self._earlier_place = torch.tensor(state.get("earlier_place", none - 1))
+        self.stays = [int(n) for n in state.get("stays", ())]
         self.astray = [int(n) for n in state.get("astray", np.zeros(self._phases))]
         self.sizes = [int(n) for n in state.get("sizes", ())]
         self.spreads = [int(n) for n in state.get("spreads", ())]

@@ -262,7 +262,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
             again=tuple(CommonAtStep(lag, *told) for lag, told in sorted(log.again[index].items()) if told[1]),
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             **_compared(log, index),
-            epochs=_epochs(sampler, sizes, log.astray[index]) if isinstance(sampler, RandomAllocation) else None,
+            epochs=_epochs(sampler, sizes, log, index) if isinstance(sampler, RandomAllocation) else None,
         )
 
 
@@ -284,10 +284,15 @@ def _batches_per_epoch(sampler: Sampler) -> int:
     return sampler.batches_per_epoch if isinstance(sampler, RandomAllocation) else 1
 
 
-def _epochs(sampler: RandomAllocation, sizes: Array, astray: int) -> EpochSums:
+def _epochs(sampler: RandomAllocation, sizes: Array, log: SamplingLog, phase: int) -> EpochSums:
     whole = len(sizes) // sampler.epoch_steps
     apart = sizes[: whole * sampler.epoch_steps] - sampler.records * sampler.batches_per_epoch / sampler.epoch_steps
-    return EpochSums(whole=whole, astray=astray if whole else 0, spread=float(np.square(apart).sum()))
+    return EpochSums(
+        whole=whole,
+        astray=log.astray[phase] if whole else 0,
+        spread=float(np.square(apart).sum()),
+        stays=log.stays[phase] if phase < len(log.stays) else None,
+    )
 
 
 def _most(sampler: Sampler) -> float:

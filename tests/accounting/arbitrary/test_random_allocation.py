@@ -41,6 +41,18 @@ def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> Non
         assert found.width <= 0.05 * found.upper
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("steps", "sigma", "delta"), [(2, 0.1, 1e-290), (2, 0.3, 1e-100), (2, 5.0, 1e-300)])
+def test_the_least_deltas_and_noise_have_intervals_too(
+    steps: int, sigma: float, delta: float, direction: Direction
+) -> None:
+    """Numbers beyond float64 used to end it. Whoever is told the step, which is in one of two, bounds it."""
+    found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).epsilon(delta)
+    told = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
+    assert 0.0 <= found.lower <= told.upper
+    assert found.lower <= found.upper < math.inf
+
+
 def test_one_step_is_the_gaussian_mechanism() -> None:
     found = PrivacyLoss.of(RandomAllocation(1, 1.5)).compose(4).epsilon(1e-6)
     assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found

@@ -109,6 +109,13 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     assert any("replac" in message for message in messages(tmp_path, replaced))
 
 
+def test_conversions_that_have_no_profile_to_start_from_are_refused(tmp_path: Path) -> None:
+    asked = SPEC.replace("mechanism:\n", "mechanism:\n  baselines: [linear, full-batch, vadhan-literal]\n", 1)
+    assert asked != SPEC
+    assert any("vadhan-literal of random-allocation batches" in message for message in messages(tmp_path, asked))
+    assert not messages(tmp_path, asked.replace(", vadhan-literal", ""))
+
+
 def test_members_that_stay_and_count_for_nothing_are_covered(tmp_path: Path) -> None:
     zeroed = SPEC.replace("{group_size: [1, 3]}", "{group_size: [1, 3], adjacency: zero-out}")
     assert messages(tmp_path, zeroed) == []

@@ -87,17 +87,22 @@ class EpochSums(Record):
     """The whole epochs of a phase whose records are allocated to steps at random.
 
     whole: how many there are. astray: how often, over all of them, a record was not drawn exactly once, or as often as
-    is declared. spread: the sum over their batches of (size - records times that / steps of an epoch)^2.
+    is declared. spread: the sum over their batches of (size - records times that / steps of an epoch)^2. stays: how
+    often one record was in the same of the steps as in the epoch before (of several, in the same last one), the record
+    of which that is most. None of trials of earlier versions, and of phases that were cut short.
     """
 
     whole: Count
     astray: Count
     spread: Amount
+    stays: Count | None = None
 
     def problem(self) -> str | None:
         """Nobody is astray in no epoch."""
         if not self.whole and (self.astray or self.spread):
             return f"astray and spread must be 0 of no epoch, got {self.astray} and {self.spread}"
+        if self.stays is not None and self.stays > max(0, self.whole - 1):
+            return f"stays must be less than the {self.whole} epochs, got {self.stays}"
         return None
 
 

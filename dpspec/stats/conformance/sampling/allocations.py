@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special
 
+from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.conformance.sampling.sizes import tails
+from dpspec.stats.conformance.sampling.sizes import detectable_more, tails
 
 #: Probability of ever leaving the window of batch sizes that is summed over; it is added to the p-value.
 _OUTSIDE = 1e-16
@@ -77,6 +78,27 @@ def _unevenness(epochs: int, spread: float, records: int, epoch_steps: int, time
         measured=spread / (epochs * alone * (1.0 - times / epoch_steps)),
         p_value=_chernoff(epochs, spread, alone, epoch_steps) if above else 1.0,
         detectable=high / seldom * (epoch_steps - 1) / (epoch_steps - times) - 1.0,
+    )
+
+
+def most_stays(records: int, stays: int, epochs: int, epoch_steps: int) -> Measurement:
+    """Test that no single record keeps its step from epoch to epoch: ``stays`` is the largest number of times one did.
+
+    Of each record it is Binomial(epochs - 1, 1 / t): p = records P[Bin >= stays], at most 1. ``measured`` is that
+    record's share. A record that is moved by as many steps each time is not seen.
+    """
+    if not (epochs >= 2 and 0 <= stays < epochs and records >= 1 and epoch_steps >= 2):
+        raise ValueError(
+            f"need records >= 1, epoch_steps >= 2 and 0 <= stays < epochs >= 2, got {records}, {epoch_steps}, {stays}, "
+            f"{epochs}"
+        )
+    times, rate = epochs - 1, 1.0 / epoch_steps
+    return Measurement(
+        test="the record that kept its step most often, binomial, Bonferroni",
+        declared=rate,
+        measured=stays / times,
+        p_value=min(1.0, records * binomial.at_least(stays, times, rate)),
+        detectable=detectable_more(times, rate, LEVEL / records),
     )
 
 

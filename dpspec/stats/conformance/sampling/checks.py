@@ -9,7 +9,7 @@ from dpspec.contract import Check, Phase
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.evidence.reported import BatchSums, SamplingSums, TogetherSums
 from dpspec.stats.conformance.measurement import Measurement, abstaining, check, exact, worst
-from dpspec.stats.conformance.sampling.allocations import size_spread
+from dpspec.stats.conformance.sampling.allocations import most_stays, size_spread
 from dpspec.stats.conformance.sampling.epochs import sizes_of
 from dpspec.stats.conformance.sampling.joint import alike, closest
 from dpspec.stats.conformance.sampling.overlaps import overlap, overlap_at_a_step
@@ -159,6 +159,13 @@ def _allocated(drawn: Sequence[tuple[int, BatchSums]], epoch_steps: int, times: 
     ]
     if spreads:
         yield worst("sampling", spreads, "reported", f"sizes within epochs, {where}")
+    if times == 1 and any(sums.whole > 1 for _, sums in told):  # of several steps the last is not uniform
+        stays = [
+            most_stays(records, sums.stays, sums.whole, epoch_steps)
+            for records, sums in told
+            if sums.whole > 1 and sums.stays is not None
+        ]
+        yield _worst_count(stays, "the record that kept its step most often", f"steps of single records, {where}")
     yield from _together(drawn, where)
     if any(batch.steps > epoch_steps for _, batch in drawn):
         earlier = [
