@@ -14,7 +14,9 @@ from support import results as factory
 from dpspec.contract import FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.reporters import html
-from dpspec.reporters.view.audited import audited, conclusion, odds
+from dpspec.reporters.view.audited import audited, conclusion
+from dpspec.reporters.view.in_short import in_short
+from dpspec.reporters.view.risk import odds, risk
 
 DOCUMENT = {
     "dpspec": 1,
@@ -114,23 +116,48 @@ def test_odds_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float):
     (said,) = odds(audit(findings=(held,), series=()))
     power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
     if power[0] > 0.999:
-        assert said.endswith("the bound allows all to be found out.")
+        assert said.endswith("the proved bound does not rule out that this can be told of all.")
         return
-    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+)(?: in|;)", said)]
+    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
     for shown, true in zip(found, power, strict=True):
         assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
 
 
+def test_a_run_that_deviates_is_promised_nothing():
+    """The bound is of what was declared: whoever reads the odds has read before that something else ran."""
+    told = risk(audit(conformance=status("deviates")))
+    assert told[0].startswith("What follows holds for the mechanism as declared. What ran is something else")
+    assert told[1:] == tuple(odds(audit())) != ()
+    broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
+    assert risk(broken)[0].endswith("do not rely on it.")
+    assert risk(audit(conformance=status("conforms-within"))) == tuple(odds(audit()))
+
+
+def test_the_four_questions_are_answered_of_one_audit_and_of_several():
+    one = dataclasses.replace(factory.result(), audits=(audit(),))
+    several = dataclasses.replace(one, audits=(audit(), audit(name="other", conformance=status("deviates"))))
+    for result in (one, several):
+        answers = dict(in_short(result))
+        assert list(answers) == [
+            *("What was audited", "What came of it", "What the bound means", "What was not checked"),
+        ]
+        assert all(answers.values())
+    assert "What ran is not what was declared in other" in answers["What came of it"][0]
+    assert in_short(dataclasses.replace(one, audits=())) == ()
+
+
 def test_nothing_proved_has_no_odds():
     weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
-    assert list(odds(audit(findings=(weak,), series=()))) == []
+    bare = audit(findings=(weak,), series=())
+    assert list(odds(bare)) == []
+    assert risk(bare)[0].startswith("No proved bound here holds for every record")
 
 
 def test_the_page_tells_all_of_it():
     text = page(audit(conformance=status("conforms-within")))
     for part in ("What was audited", "The clinic&#39;s model", "What the bound means", '<h2 id="words-h">Words</h2>'):
         assert part in text
-    assert text.index('class="conclusion"') < text.index('id="claims"')
+    assert text.index('id="short"') < text.index('class="conclusion"') < text.index('id="claims"')
 
 
 def test_a_control_does_not_look_like_a_failure():

@@ -102,7 +102,7 @@ def _plain(value: float, step: float) -> str:
     largest = max(abs(value), step)
     if step < 1e-4 or largest >= 1e7:
         return _written(value, digits=min(17, max(4, 2 + math.floor(math.log10(largest / step)))))
-    places = max(0, -math.floor(math.log10(step) + 1e-9)) + (1 if _is_quarter(step) else 0)
+    places = max(0, (1 if _is_quarter(step) else 0) - math.floor(math.log10(step) + 1e-9))
     return f"{value + 0.0:.{places}f}" if abs(value) >= 0.5 * step else f"{0.0:.{places}f}"
 
 

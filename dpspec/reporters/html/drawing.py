@@ -26,6 +26,9 @@ _TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 22.0
 #: The size of text, and the width of a character relative to it, on average.
 _TEXT, _LEGEND_TEXT, _CHARACTER = 10.0, 9.5, 0.58
 
+#: The widest that a character beside an axis is: a digit, in the larger text of narrow pages.
+_DIGIT = 7.0
+
 #: The length of a line in the legend, the room behind it, and that between columns.
 _HANDLE, _GAP, _COLUMN = 23.0, 7.0, 20.0
 
@@ -156,7 +159,7 @@ class _Frame:
             texts, height = [_short(one) for one in drawing.names], _NAME_ROW * len(drawing.names)
         else:
             texts, height = [text for _, text in up.ticks(_TICKS_Y)], _HEIGHT
-        left = 8.0 + _CHARACTER * _TEXT * max(map(len, texts), default=0) + (_BESIDE if drawing.y else 0.0)
+        left = 8.0 + _DIGIT * max(map(len, texts), default=0) + (_BESIDE if drawing.y else 0.0)
         return cls(across, up, min(left, 0.6 * _WIDTH), _WIDTH - _RIGHT, _TOP + height)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
@@ -198,7 +201,7 @@ def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
     yield '<g text-anchor="middle">'
     spaced = -math.inf
     for x, text in across:
-        half = 0.5 * _CHARACTER * _TEXT * len(text)
+        half = 0.5 * _DIGIT * len(text)
         if x - half > spaced:  # a label that would touch the one before is left out; its tick stays
             yield _text(min(x, _WIDTH - half), frame.bottom + 14.0, text)
             spaced = x + half + 4.0

@@ -92,11 +92,14 @@ _MOST_ROWS = 500
 #: Tables of so many columns are wider than a figure.
 _BROAD = 6
 
+#: What is said of the line on which both axes are equal.
+_CHANCE = " The thin dotted line is what guessing reaches."
+
 _CAPTION = "No test beats a bound at any level if the mechanism is as declared."
 _CLAIMS = " Claims are dashed, in the colour of the bound for their group size."
 _POINTS = (
     " Points are the rates that attacks had, which chance may lift; guesses within one run count as if half of them "
-    "had said that a record was there."
+    "had said that a record was there. Attacks without a false alarm stand at the left edge."
 )
 
 
@@ -125,7 +128,7 @@ def figures(audit: AuditResult, name: str, *, drawn: bool = True) -> Iterator[Fi
 
 def _of_table(caption: str) -> str:
     """A caption without what it says of lines and points."""
-    for said in (_CLAIMS, _POINTS, f". {CAPTION}", CAPTION):
+    for said in (_CHANCE, _CLAIMS, _POINTS, f". {CAPTION}", CAPTION):
         caption = caption.replace(said, "")
     return caption
 
@@ -138,7 +141,7 @@ def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) 
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
-        caption = _CAPTION + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
+        caption = _CAPTION + _CHANCE + _CLAIMS + (_POINTS if any(line.marker for line in drawing.lines) else "")
         yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
     plot = curves.profile(audit)
     if plot is not None and not any(is_profile(series) for series in audit.series):
@@ -157,6 +160,8 @@ def _of_series(series: Series, name: str, audit: AuditResult, svg: Callable[[Dra
     caption = "; ".join(part for part in (words.value(series.rigor), series.source, rounded) if part)
     if drawing is not None and any(line.marker for line in drawing.lines) and not drawing.names:
         caption += f". {CAPTION}"
+    if drawing is not None and drawing.identity:
+        caption = f"{caption.removesuffix('.')}.{_CHANCE}"
     return Figure(
         title=series.title,
         caption=caption,

@@ -23,7 +23,9 @@ MOST_DRAWN = 8
 #: A joined table is cut here; the JSON in the page has the whole.
 _MOST_ROWS = 500
 
-_CAPTION = "Solid: best upper bounds. Dashed: best lower bounds."
+_CAPTION = (
+    "Solid: best upper bounds. Dashed: best lower bounds. A line may hide one of equal numbers; the table has all."
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class MatrixView:
     """
 
     name: str
+    description: str
     count: int
     head: tuple[str, ...]
     rows: tuple[tuple[str, bool, tuple[str, ...]], ...]
@@ -48,6 +51,7 @@ def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> Matrix
     drawn = cells.across(matrix)
     return MatrixView(
         name=matrix.name,
+        description=str(matrix.audits[0].document.get("description") or ""),
         count=len(matrix.audits),
         head=head,
         rows=tuple(

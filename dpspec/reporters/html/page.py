@@ -21,8 +21,10 @@ from dpspec.reporters.html import matrix_views
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.view import glossary, sentences, words
-from dpspec.reporters.view.audited import audited, conclusion, odds
+from dpspec.reporters.view.audited import audited, conclusion
+from dpspec.reporters.view.in_short import in_short
 from dpspec.reporters.view.limits import limits, recipes
+from dpspec.reporters.view.risk import risk
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class AuditView:
     description: str
     audited: tuple[tuple[str, str], ...]
     conclusion: tuple[str, ...]
-    odds: tuple[str, ...]
+    risk: tuple[str, ...]
     claims: tuple[ClaimView, ...]
     conformance: str
     tests: str
@@ -126,6 +128,12 @@ def render(result: Result, *, internal: bool = False) -> str:
             matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
             most_drawn=matrix_views.MOST_DRAWN,
             tally=words.tally(result),
+            in_short=in_short(result),
+            made_to_deviate=[
+                one.audit.name
+                for one in audits
+                if one.audit.conformance.status == "deviates" and one.audit.conformance.expected
+            ],
             limits=(*result.notes, *limits(result)),
             recipes=tuple(
                 RecipeView(one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)
@@ -201,7 +209,7 @@ def _audit(audit: AuditResult, name: str, origin: str, cell: str, drawn: bool) -
         description=str(audit.document.get("description") or ""),
         audited=tuple(audited(audit)),
         conclusion=tuple(conclusion(audit)),
-        odds=tuple(odds(audit)),
+        risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
         conformance=words.conformance_outcome(audit),
         tests=words.count(len(audit.checks), "test"),

@@ -1,4 +1,4 @@
-"""What was audited, what came of it in plain English, and what a proved bound means in odds.
+"""What was audited, and what came of it in plain English.
 
 Text that a spec or a plugin may have brought in is returned as it is: escaping is the format's business.
 """
@@ -9,21 +9,13 @@ from collections.abc import Iterator, Mapping
 
 from dpspec.contract import Json
 from dpspec.contract.spec import unit_in_words
-from dpspec.engine.judging.proven_curves import proven_curves
-from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.reporters.view import words
 from dpspec.reporters.view.limits import recorded
-from dpspec.text import joined, several, shortened
+from dpspec.text import joined, shortened
 
 #: What signs an audit, as keys of a spec, and what a reader sees.
 SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
-
-#: The false-alarm rates at which odds are told.
-_FALSE_ALARMS = (0.01, 0.1)
-
-#: More than this is all of them.
-_ALL = 0.999
 
 #: A part of a spec is told in so many characters.
 _LONGEST = 400
@@ -79,6 +71,8 @@ def _adversary(threat: Json, data: Json) -> str:
     sizes = threat.get("group_size")
     if sizes is not None:
         of_whom = "" if unit == "record" else f" {unit.partition(' (')[0]}s"
+        if of_whom and _list(sizes) == [1]:
+            of_whom = of_whom.removesuffix("s")
         parts.append(f"groups of {joined([words.value(one) for one in _list(sizes)])}{of_whom}")
     return ", ".join(parts)
 
@@ -134,27 +128,3 @@ def _subject(claims: list[Verdict]) -> str:
     named = joined([f"{one.claim} ({one.text})" for one in claims[:3]])
     more = f" and {len(claims) - 3} more" if len(claims) > 3 else ""
     return f"{'The claim' if len(claims) == 1 else 'The claims'} {named}{more}"
-
-
-def odds(audit: AuditResult) -> Iterator[str]:
-    """What the proved curves mean: how many of 100 records somebody could find out about, at stated false alarms.
-
-    The power of any test of membership at false-alarm rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
-    Roth and Su 2022); it is rounded up. Nothing without a curve that holds in both directions for all records.
-    """
-    for curve in proven_curves(audit):
-        powers = [min(1.0, float(curve.polygon.tpr(rate))) for rate in _FALSE_ALARMS]
-        size, unit = curve.group_size, curve.scope.unit
-        one = "a record" if unit == "record" else several(1, unit)
-        who = f"{one} was" if size == 1 else f"{several(size, unit)} were"
-        scope = words.curve(curve).removeprefix(words.groups(size, unit))
-        alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
-        if powers[0] > _ALL:
-            yield f"Whether {who} in the training{scope}: the bound allows all to be found out."
-            continue
-        found = [decimals.upper(100.0 * power, digits=3) for power in powers]
-        told = f"with {alarms[0]} false alarm in 100 at most {found[0]} in 100 are found out"
-        yield (
-            f"Whether {who} in the training{scope}: {told}, with {alarms[1]} at most {found[1]}; by chance it is "
-            f"{alarms[0]} and {alarms[1]}."
-        )

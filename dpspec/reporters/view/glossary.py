@@ -37,5 +37,13 @@ TERMS = {
     "lower bound": "What an attack, or a proof, shows to be lost at least.",
     "upper bound": "What is proved to be lost at most.",
     "canary": "A record, or a gradient, that is planted by the toss of a coin, for an attack to find.",
+    "interval": "From the best lower to the best upper bound: the true number lies in it, if the bounds hold.",
+    "direction": "Whether a bound is on what a record's being there makes likelier (remove), or its being away (add).",
+    "gamma, kappa": "How likely an adversary rebuilds or names a record from what was released (gamma), who would have "
+    "been right with probability kappa by guessing.",
+    "Renyi divergence, order": "How far two probability laws are apart; large orders look at what is rare.",
+    "p": "How likely a measurement at least so strange is, were all as declared or claimed. Small speaks against it.",
+    "noise_multiplier, clip_norm": "What one record may add to a step at most (clip_norm), and the noise that is "
+    "added, as a multiple of that. More noise is more private.",
     "control": "A claim that is made to be false, to show that the audit would see it.",
 }

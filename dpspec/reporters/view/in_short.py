@@ -1,0 +1,157 @@
+"""The four questions that somebody without training in the field asks of a report, answered in a few sentences each.
+
+What was audited, what came of it, what is the risk, what was not checked. Text that a spec or a plugin may have brought
+in is returned as it is: escaping is the format's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.view import cells, words
+from dpspec.reporters.view.audited import conclusion
+from dpspec.reporters.view.limits import recorded
+from dpspec.reporters.view.risk import power, risk
+from dpspec.reporters.view.sentences import assumptions_of
+from dpspec.text import joined, shortened
+
+#: So many names, or values of an axis, are told.
+_NAMED = 6
+
+#: The false-alarm rate at which the odds of several audits are compared.
+_FALSE_ALARM = 0.01
+
+_ALWAYS = "Floating-point noise, timing and other side channels, and what else was released of the same data."
+
+Answer = tuple[str, tuple[str, ...]]
+
+
+def in_short(result: Result) -> tuple[Answer, ...]:
+    """Each question with its sentences; nothing of a result without audits."""
+    audits = result.audits
+    if not audits:
+        return ()
+    alone = len(audits) == 1
+    return (
+        ("What was audited", (_what(audits[0]),) if alone else tuple(_whats(result))),
+        ("What came of it", tuple(conclusion(audits[0])) if alone else tuple(_outcomes(audits))),
+        ("What the bound means", risk(audits[0]) if alone else tuple(_risks(audits))),
+        ("What was not checked", tuple(_unchecked(audits))),
+    )
+
+
+def _what(audit: AuditResult) -> str:
+    """``Training of a model (mlp, 4810 parameters) on 1438 records (digits) by the mechanism group.``"""
+    document, facts = audit.document, audit.facts
+    mechanism = _kind(document.get("mechanism"))
+    data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
+    if not audit.planned_trials and not recorded(audit):
+        return f"The mechanism {mechanism}, as declared for {data}; no code that does it."
+    size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
+    model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
+    how = "The recording of a training" if recorded(audit) else "The training"
+    return f"{how}{model} on {data} by the mechanism {mechanism}."
+
+
+def _kind(block: object) -> str:
+    return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+
+
+def _whats(result: Result) -> Iterator[str]:
+    """Every matrix by what varies in it, then the audits that are in none, by name."""
+    within: set[int] = set()
+    for matrix in result.matrices:
+        within.update(matrix.numbers)
+        axes = []
+        for name in matrix.axes.values():
+            held = list(dict.fromkeys(cells.cell_value(matrix.values(audit)[name]) for audit in matrix.audits))
+            axes.append(f"{name} {_some(held)}")
+        yield f"{matrix.name}, {len(matrix.audits)} times, each with another {joined(axes)}. {_what(matrix.audits[0])}"
+    others = [audit for number, audit in enumerate(result.audits) if number not in within]
+    if others:
+        yield f"{'Besides ' if within else ''}{_some([audit.name for audit in others])}."
+
+
+def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
+    """How many claims came out how, and of how many audits it is known what ran; the worst first."""
+    deviating = [audit.name for audit in audits if audit.conformance.status == "deviates"]
+    if deviating:
+        yield (
+            f"What ran is not what was declared in {_some(deviating)}: proofs there are of the declared mechanism, not "
+            "of that training."
+        )
+    verdicts = [verdict for audit in audits for verdict in audit.verdicts]
+    claims = [one for one in verdicts if not words.is_control(one)]
+    if claims:
+        yield f"Of {words.count(len(claims), 'claim')} {_counts(claims)}."
+    controls = [one for one in verdicts if words.is_control(one)]
+    if controls:
+        made = f"{words.count(len(controls), 'claim')} made to be false"
+        yield f"Of {made}, {sum(one.expected for one in controls)} came out so: that is what the audit can see."
+    bare = [audit for audit in audits if not audit.planned_trials and not recorded(audit)]
+    if bare:
+        which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"
+        yield f"Nothing was trained for {which}: their numbers speak of the mechanism as declared, not of any code."
+    fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
+    if fine:
+        yield f"In {words.count(len(fine), 'audit')} what ran was tested against what was declared: no difference seen."
+
+
+def _counts(claims: Sequence[Verdict]) -> str:
+    """``3 are contradicted and 1 is proved``, the worst first."""
+    order = ("contradicted", "refuted", "open", "supported", "proved")
+    found = [(name, sum(one.verdict == name for one in claims)) for name in order]
+    told = {"supported": "supported by evidence and not proved"}
+    return joined([f"{n} {'is' if n == 1 else 'are'} {told.get(name, name)}" for name, n in found if n])
+
+
+def _risks(audits: Sequence[AuditResult]) -> Iterator[str]:
+    """The audits that promise the most and the least to the smallest group that they speak of."""
+    if any(audit.conformance.status == "deviates" for audit in audits):
+        yield "Where what ran is not what was declared, nothing is promised of it."
+    found = []
+    for audit in audits:
+        curves = proven_curves(audit)
+        if curves:
+            smallest = [one for one in curves if one.group_size == curves[0].group_size]
+            found.append((max(power(one, _FALSE_ALARM) for one in smallest), audit))
+    if not found:
+        yield "No proved bound here holds for every record and in both directions: no odds follow."
+        return
+    (least, best), (most, worst) = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
+    low, high = (decimals.upper(100.0 * one, digits=3) for one in (least, most))
+    where = f"in {best.name}" if best is worst else f"in {best.name} and {high} in {worst.name}"
+    yield (
+        "Whether somebody was in the training: whoever is wrong in 1 of 100 cases where it is not so is right in at "
+        f"most {low} of 100 where it is {where}, and between these in others. Guessing gives 1. Of each audit, below."
+    )
+    if len(found) < len(audits):
+        yield f"No odds follow of {words.count(len(audits) - len(found), 'audit')}."
+
+
+def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
+    """What no test looked at, by name."""
+    bare = [audit.name for audit in audits if not audit.planned_trials and not recorded(audit)]
+    if bare:
+        yield f"Any code{'' if len(bare) == len(audits) else f' of {_some(bare)}'}."
+    untested = [
+        one.name for one in audits if one.name not in bare and one.conformance.status in ("not-run", "checks-missing")
+    ]
+    if untested:
+        yield f"Whether what ran is what was declared{'' if len(audits) == 1 else f', in {_some(untested)}'}."
+    if any(audit.conformance.status == "conforms-within" for audit in audits):
+        yield "Deviations smaller than the tests can see, or of kinds that no test looks for."
+    held = [one for audit in audits for one in assumptions_of(audit) if one.status in ("false", "unchecked")]
+    names = list(dict.fromkeys(one.name for one in held))
+    if names:
+        yield f"{words.count(len(names), 'assumption')}: {_some(names)}."
+    yield _ALWAYS
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of them."""
+    shown = [shortened(name, 80) for name in names[:_NAMED]]
+    return f"{', '.join(shown)} and {len(names) - _NAMED} more" if len(names) > _NAMED else joined(shown)

@@ -1,0 +1,101 @@
+"""What proved bounds mean in odds: how well anybody can tell who was in the training, or rebuild a record.
+
+Text that a spec or a plugin may have brought in is returned as it is: escaping is the format's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import AuditResult
+from dpspec.reporters.view import words
+from dpspec.text import several
+
+#: The false-alarm rates at which odds are told.
+_FALSE_ALARMS = (0.01, 0.1)
+
+#: More than this is all of them.
+_ALL = 0.999
+
+_NOT_OF_WHAT_RAN = (
+    "What follows holds for the mechanism as declared. What ran is something else, whose risk is not bounded here and "
+    "may be far higher."
+)
+_CONTRADICTED = "What follows rests on a bound that an attack contradicts: do not rely on it."
+_NOTHING = (
+    "No proved bound here holds for every record and in both directions, adding and removing: no odds of being found "
+    "out follow from it."
+)
+
+
+def risk(audit: AuditResult) -> tuple[str, ...]:
+    """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty."""
+    told = (*odds(audit), *_rebuilt(audit))
+    if not told:
+        return (_NOTHING,)
+    return (*_doubts(audit), *told)
+
+
+def _doubts(audit: AuditResult) -> Iterator[str]:
+    if audit.conformance.status == "deviates":
+        yield _NOT_OF_WHAT_RAN
+    elif any(verdict.verdict == "contradicted" for verdict in audit.verdicts):
+        yield _CONTRADICTED
+
+
+def odds(audit: AuditResult) -> Iterator[str]:
+    """What the proved curves mean: how many of 100 records somebody could find out about, at stated false alarms.
+
+    The power of any test of membership at false-alarm rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
+    Roth and Su 2022); it is rounded up. Nothing without a curve that holds in both directions for all records.
+    """
+    for curve in proven_curves(audit):
+        powers = [power(curve, rate) for rate in _FALSE_ALARMS]
+        alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
+        about = _about(curve)
+        if powers[0] > _ALL:
+            yield f"{about}: the proved bound does not rule out that this can be told of all."
+            continue
+        found = [decimals.upper(100.0 * one, digits=3) for one in powers]
+        yield (
+            f"{about}: whoever is wrong in {alarms[0]} of 100 cases where it is not so is right in at most {found[0]} "
+            f"of 100 where it is; wrong in {alarms[1]}, right in at most {found[1]}. Guessing gives {alarms[0]} and "
+            f"{alarms[1]}."
+        )
+
+
+def power(curve: ProvenCurve, rate: float) -> float:
+    """The most that a test of membership reaches at a false-alarm rate, from 0 to 1."""
+    return min(1.0, float(curve.polygon.tpr(rate)))
+
+
+def _about(curve: ProvenCurve) -> str:
+    """What is to be told: whether somebody was in the training, or which of two."""
+    size, unit = curve.group_size, curve.scope.unit
+    one = "a record" if unit == "record" else several(1, unit)
+    scope = words.curve(curve).removeprefix(words.groups(size, unit))
+    if curve.scope.adjacency == "replace-one":
+        who = (
+            f"{one}, and not another in its place, was" if size == 1 else f"{several(size, unit)}, and not others, were"
+        )
+    else:
+        who = f"{one} was" if size == 1 else f"{several(size, unit)} were"
+    return f"Whether {who} in the training{scope}"
+
+
+def _rebuilt(audit: AuditResult) -> Iterator[str]:
+    """Of every proved claim about reconstruction: how often a record can be rebuilt, against how often by guessing."""
+    blocks = audit.document.get("claims", ())
+    for verdict in audit.verdicts:
+        if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
+            continue
+        for block in blocks if isinstance(blocks, list | tuple) else ():
+            kappa = block.get("kappa") if isinstance(block, Mapping) and block.get("id") == verdict.claim else None
+            if isinstance(kappa, int | float) and not isinstance(kappa, bool):
+                yield (
+                    f"Which record it was, or what is in it: whoever guesses that right with probability "
+                    f"{decimals.exact(kappa)} without what was released gets it right with probability at most "
+                    f"{decimals.upper(verdict.provable, digits=3)} with it."
+                )
