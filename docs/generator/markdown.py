@@ -87,15 +87,8 @@ def _signature(name: str, thing: Any) -> str:
 
 def _field(f: dataclasses.Field[Any]) -> str:
     if f.default is not dataclasses.MISSING:
-        return f"{f.name}: {f.type} = {_shown(f.default)}"
+        return f"{f.name}: {f.type} = {f.default!r}"
     return f"{f.name}: {f.type}" + (" = ..." if f.default_factory is not dataclasses.MISSING else "")
-
-
-def _shown(default: object) -> str:
-    """As it is written; sets in one order, whatever the run."""
-    if isinstance(default, frozenset) and default:
-        return f"frozenset({{{', '.join(sorted(map(repr, default)))}}})"
-    return repr(default)
 
 
 def _parameter(parameter: inspect.Parameter) -> str:

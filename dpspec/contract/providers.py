@@ -74,7 +74,7 @@ class Mechanism:
     steps: bool = True
     missing: bool = False
     units: frozenset[str] = frozenset({"record"})
-    accesses: frozenset[str] = frozenset({"all-iterates", "final-model"})
+    accesses: tuple[str, ...] = ("all-iterates", "final-model")
     revision_only: bool = False
     tokens: bool = False
     chosen_weights: bool = False

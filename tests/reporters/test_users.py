@@ -15,7 +15,8 @@ from dpspec.engine.results.result import Result
 from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
 from dpspec.reporters.view import words
-from dpspec.reporters.view.audited import audited, odds
+from dpspec.reporters.view.audited import audited
+from dpspec.reporters.view.risk import odds
 
 SPEC = """\
 dpspec: 1
