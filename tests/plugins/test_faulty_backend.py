@@ -58,7 +58,12 @@ REJECTED = {
     "large-batch-once": {("sampling", "reported")},
     "shuffled": {("sampling", "reported")},
     "last-batch-dropped": {("sampling", "reported")},
+    "same-steps": {("sampling", "reported")},
 }
+
+#: How batches are drawn, for faults of a scheme of their own; and for all others.
+SCHEMES = {"same-steps": {"scheme": "random-allocation", "epoch_steps": 5}}
+USUAL = {"scheme": "poisson", "rate": 0.2}
 
 
 @pytest.fixture
@@ -73,7 +78,7 @@ def faulty(monkeypatch):
     return dpspec_faulty
 
 
-def make_job(seed=5, canaries=None, sizes=(6, 2, 10), **phase):
+def make_job(seed=5, canaries=None, sampling=USUAL):
     """300 records whose features differ in scale, and a network with one hidden layer."""
     rng = np.random.default_rng(0)
     with torch.random.fork_rng():
@@ -82,8 +87,7 @@ def make_job(seed=5, canaries=None, sizes=(6, 2, 10), **phase):
     centres = rng.standard_normal((5, 20))
     y = rng.integers(0, 5, 300)
     features = (2.0 + centres[y] + rng.standard_normal((300, 20))) * np.geomspace(0.05, 5.0, 20)
-    declared = {"steps": 80, "noise_multiplier": 1.0, "clip_norm": 3.0, **phase}
-    declared = {**declared, "sampling": {"scheme": "poisson", "rate": 0.2}}
+    declared = {"steps": 80, "noise_multiplier": 1.0, "clip_norm": 3.0, "sampling": sampling}
     return TrainingJob(
         x=features.astype(np.float32),
         y=y,
@@ -97,13 +101,13 @@ def make_job(seed=5, canaries=None, sizes=(6, 2, 10), **phase):
     )
 
 
-def audited(trainer, seed=5):
+def audited(trainer, seed=5, sampling=USUAL):
     """The checks of a run with sixty groups of two, half of them planted, and of its twin."""
-    plain = make_job(seed=seed)
+    plain = make_job(seed=seed, sampling=sampling)
     parameters = sum(p.numel() for p in plain.model.parameters())
     directions, coins = SignBlocks(parameters, 60, seed=1), np.arange(60) % 2
     groups = CanaryGroups.planted(directions, torch.from_numpy(coins == 1), 2, 30.0)
-    job, twin = make_job(seed=seed, canaries=groups), make_job(seed=seed + 1)
+    job, twin = make_job(seed, groups, sampling), make_job(seed + 1, sampling=sampling)
     logs, twin_logs, watcher = RunLogs(job), RunLogs(twin), ProjectionObserver(job, directions)
     watcher.keep_log(job)
     trainer.train(replace(job, observers=(watcher, *logs.observers)))
@@ -118,13 +122,14 @@ def rejected(checks):
 
 @pytest.mark.parametrize("fault", REJECTED)
 def test_every_fault_is_told_by_its_checks(faulty, fault):
-    found = audited(getattr(faulty.backend, faulty.trainer_of(fault))())
+    found = audited(getattr(faulty.backend, faulty.trainer_of(fault))(), sampling=SCHEMES.get(fault, USUAL))
     assert REJECTED[fault] <= rejected(found)
 
 
+@pytest.mark.parametrize("sampling", [USUAL, *SCHEMES.values()], ids=lambda sampling: sampling["scheme"])
 @pytest.mark.parametrize("seed", range(3))
-def test_without_a_fault_nothing_is(faulty, seed):
-    found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed)
+def test_without_a_fault_nothing_is(faulty, seed, sampling):
+    found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed, sampling=sampling)
     assert min(check.p_value for check in found) > 1e-4
     assert {c.assumption for c in found} >= {a for told in REJECTED.values() for a, _ in told} | {"steps"}
 
