@@ -159,6 +159,7 @@ def expected_checks(
     planted: int = 0,
     groups: Mapping[int, int] | None = None,
     twin: bool = False,
+    estimated: int | None = None,
 ) -> tuple[dps.Check, ...]:
     """The checks that the runs of ``spec`` will allow, each with the deviation that it would see: for ``Plan.checks``.
 
@@ -166,6 +167,7 @@ def expected_checks(
     undone: whether updates are undone, so that released models are measured at ``looks`` steps, None for all.
     phases: as they are trained; by default the spec's. planted: records that canaries add on average.
     groups: per group size, how many groups of gradient canaries are drawn for.
+    estimated: from how many records what all of them add is estimated at each step; None if from all.
     """
     from dpspec.stats.conformance import expectations
 
@@ -179,5 +181,6 @@ def expected_checks(
         twin=twin,
         looks=looks,
         undone=undone,
+        estimated=estimated,
     )
     return tuple(expectations.foresee(run))

@@ -28,6 +28,7 @@ from dpspec_group.options import EDGES, Attack
 if TYPE_CHECKING:
     import torch
 
+    from dpspec.training.measure.population import Sample
     from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
 
@@ -70,7 +71,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
     """
     from dpspec.training.loop.native import train_many
-    from dpspec.training.measure.residuals import Populations
+    from dpspec.training.measure.asked_together import Populations
 
     attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":
@@ -177,10 +178,15 @@ def _gradients(
     if attack.watched(context.facts.capabilities, job.options):
         if attack.every == 1:
             watcher = ProjectionObserver(
-                job, directions, planted=expected, looks=attack.looks, drawn=attack.others_drawn
+                job,
+                directions,
+                planted=expected,
+                looks=attack.looks,
+                drawn=attack.others_drawn,
+                sample=_sample(attack, context, index),
             )
         else:  # what canaries add on average over the steps is no check of what each adds
-            watcher = Residuals(job, expected, looks=attack.looks)
+            watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
             watcher.directions = directions
 
     def score() -> Array:
@@ -212,9 +218,10 @@ def _records(
     initial, expected = flat_model.flatten(job.model), attack.records_on_average
     watcher: Residuals | None = None
     if attack.white_box:
-        watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn)
+        sample = _sample(attack, context, index)
+        watcher = RecordScores(job, canaries, sizes, expected, drawn=attack.others_drawn, sample=sample)
     elif attack.watched(context.facts.capabilities, job.options):
-        watcher = Residuals(job, expected, looks=attack.looks)
+        watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
     known = _known(attack, sizes, coins)
     declared = _without_luck(job) if attack.by_final_model else job
     rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
@@ -227,6 +234,15 @@ def _records(
         return context.attack.scores(_observed(attack, context, declared, canaries, sizes, known, (initial, final)))
 
     return Planted(job=job, records=len(rows.x), watcher=watcher, score=score)
+
+
+def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
+    """The records by which a trial's adversary estimates what all of them add."""
+    from dpspec.training.measure.population import Sample
+
+    if attack.expected_from is None:
+        return None
+    return Sample(attack.expected_from, context.seed(index, "expected"))
 
 
 def _without_luck(job: dps.TrainingJob) -> dps.TrainingJob:

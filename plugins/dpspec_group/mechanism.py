@@ -86,11 +86,11 @@ class RecordsAudit(dps.Audit):
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
         trained = 1.0 + 1.0 / runs if many else 2.0 + attack.trains
-        records = float(facts.records)
-        if attack.others_drawn:  # each batch is differentiated once more, and nobody else
+        records, asked = float(facts.records), attack.expected_from or 0
+        if attack.others_drawn or asked:  # each batch is differentiated, and nobody else but those who are asked
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
-            trained += 1.0
-        gradients = trained * records + (attack.count if attack.space == "input" else 0)
+            trained += 1.0 if attack.others_drawn else 0.0
+        gradients = trained * records + asked + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
         return dps.Plan(
             chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),

@@ -59,6 +59,14 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "planned",
         "settled",
     ),
+    expected_from={
+        "type": "integer",
+        "minimum": 2,
+        "description": "From how many real records an adversary who sees iterates estimates what all of them add "
+        "on average; from all of them if left out. They are drawn anew at each step, apart from the training's own "
+        "draws, at least as many as a batch holds. In small batches this costs one more batch a step, where asking all "
+        "records costs many trainings. The chance of that draw is charged: scores and checks see a little less.",
+    },
 )
 
 
@@ -73,6 +81,7 @@ class Attack(kit.Options):
         from them nothing is known then.
     scoring: how planted records are scored by a final model, where they are; of a trial's inputs :meth:`chosen` has it.
     every: gradient canaries have gradients in every so many-th step, and none in the others.
+    expected_from: how many real records stand for all of them at each step; None for all.
     chosen_weights: whether the adversary chose the weights that training starts from.
     """
 
@@ -88,6 +97,7 @@ class Attack(kit.Options):
     elsewhere: bool = False
     chosen_weights: bool = False
     every: int = 1
+    expected_from: int | None = None
     scoring: Score | None = None
 
     @classmethod
@@ -117,6 +127,7 @@ class Attack(kit.Options):
             score=str(audit.get("score", USUAL_SCORE)),
             spread=float(canary.get("spread", 0.0)),
             every=int(canary.get("every", 1)),
+            expected_from=audit.get("expected_from"),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
@@ -153,7 +164,8 @@ class Attack(kit.Options):
         planted += f", gradients in one of {self.every} steps" if self.every > 1 else ""
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
-        return f"{self.method}, {self.access}{planted}{scored}{started}"
+        known = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
+        return f"{self.method}, {self.access}{planted}{scored}{known}{started}"
 
     @property
     def calibrated(self) -> bool:

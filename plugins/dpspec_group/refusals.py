@@ -203,6 +203,7 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
             (*_CANARY, "every"),
         )
     yield from _options(canary, spec.audit.options, spec.training.options, attack)
+    yield from _estimates(spec, facts, attack)
     if attack.method == "many-run":
         yield from _many_runs(spec.audit.runs, canary, attack)
     elif "count" not in canary:
@@ -283,6 +284,40 @@ def _options(
             "plant the same record, whose scores are compared with each other",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
+        )
+
+
+def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """A sample of the records tells what all of them add where each enters a batch by a coin of its own."""
+    if attack.expected_from is None:
+        return
+    path = ("audit", "expected_from")
+    why = None
+    if attack.others_drawn:
+        why = "is told who was drawn and estimates nothing: leave expected_from out, or write access: all-iterates"
+    elif attack.method == "many-run":
+        why = "looks at many runs together, which ask all records: leave expected_from out, or write method: one-run"
+    elif not attack.watched(facts.capabilities, spec.training.options):
+        why = "sees no iterate whose update could be undone, so that nothing is estimated: leave expected_from out"
+    if why is not None:
+        yield kit.unsupported(f"the adversary of this attack {why.partition(': ')[0]}", path, why.partition(": ")[2])
+        return
+    batch = 0.0
+    for i, phase in enumerate(spec.phases):
+        if phase.sampling.scheme != "poisson" or phase.sampling.of_users:
+            drawn = "users are" if phase.sampling.of_users else f"{phase.sampling.scheme} batches are"
+            yield kit.unsupported(
+                f"expected_from estimates what Poisson batches of records add on average, and here {drawn} drawn",
+                dps.in_phase(spec, i, "sampling"),
+                "leave expected_from out",
+            )
+            return
+        batch = max(batch, phase.rate() * facts.records)
+    if not batch <= attack.expected_from <= facts.records:
+        yield kit.bad_value(
+            f"expected_from must be at least the {batch:g} records that a batch holds on average, and at most all "
+            f"{facts.records}, got {attack.expected_from}: with fewer one of them would count for more than itself",
+            path,
         )
 
 

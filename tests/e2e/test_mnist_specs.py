@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "specs" / "mnist"
-SPECS = [FOLDER / "fashion-mnist-lenet5.yaml", FOLDER / "mnist-lenet5.yaml"]
+SPECS = [FOLDER / f"{name}.yaml" for name in ("fashion-mnist-lenet5", "mnist-lenet5", "mnist-transcript")]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 #: A child that knows the public facts alone and trains nothing.

@@ -60,6 +60,7 @@ class Run:
     trials: how many runs there are; twin: whether each has a second run beside it.
     looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
     undone: whether updates can be undone, so that anything is measured on released models but their number.
+    estimated: from how many records the expected updates are estimated; None if from all.
     """
 
     phases: Sequence[FrozenMap]
@@ -71,6 +72,7 @@ class Run:
     twin: bool = True
     looks: int | None = None
     undone: bool = True
+    estimated: int | None = None
 
 
 def foresee(run: Run) -> Iterator[Check]:
@@ -180,6 +182,12 @@ class _Part:
         return self.sigma * self.sigma > 0.0
 
 
+def _sampled(run: Run, part: _Part) -> float:
+    """What the draw of a step's records adds in squared length, and what that of an estimate of it adds."""
+    batch = part.rate * (1.0 - part.rate) * run.records
+    return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
+
+
 def _compared(run: Run, phases: Sequence[Phase]) -> bool:
     """Whether enough groups of gradient canaries are drawn for, and clipping leaves their gradients' directions."""
     flat = all(phase.clipping_scheme == "flat" for phase in phases)
@@ -197,11 +205,7 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
     if not degrees:
         return OutsideNoise(statistic=float(degrees), degrees=degrees)
     share = free / run.parameters
-    each = [
-        np.full(part.seen, free + share * part.rate * (1.0 - part.rate) * run.records / part.sigma**2)
-        for part in parts
-        if part.noisy
-    ]
+    each = [np.full(part.seen, free + share * _sampled(run, part) / part.sigma**2) for part in parts if part.noisy]
     squares = np.concatenate(each)
     most = int(np.argmax(squares))
     deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
@@ -211,11 +215,7 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
 
 
 def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
-    sums = [
-        (part.first, part.sigma, part.rate * (1.0 - part.rate) * run.records)
-        for part in parts
-        if part.noisy and not part.shuffled
-    ]
+    sums = [(part.first, part.sigma, _sampled(run, part)) for part in parts if part.noisy and not part.shuffled]
     steps = sum(n for n, _, _ in sums)
     return ResidualSums(
         steps=steps,
@@ -251,8 +251,8 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
     draws = sum(part.seen * part.rate for part in parts)
     noise = sum(part.seen * part.sigma * part.sigma for part in parts)
     inclusion = sum(part.inclusion for part in parts)
-    sampled = sum(part.seen * part.rate * (1.0 - part.rate) for part in parts)
-    outside = noise + sampled * run.records / run.parameters
+    sampled = sum(part.seen * _sampled(run, part) for part in parts)
+    outside = noise + sampled / run.parameters
     moments: list[GroupSums] = []
     for size, count in run.groups.items():
         for coin in (0, 1):

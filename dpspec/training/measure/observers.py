@@ -31,7 +31,7 @@ from dpspec.training.gradients.fetching import Array, Settled
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.loop.schedule import ScheduledPhase
-from dpspec.training.measure.population import Population
+from dpspec.training.measure.population import Drawn, Estimated, Population, Sample
 from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
 
 
@@ -53,9 +53,10 @@ class ProjectionObserver(Residuals):
         looks: int | None = None,
         *,
         drawn: bool = False,
+        sample: Sample | None = None,
     ) -> None:
         """All but ``directions`` as for :class:`~dpspec.training.measure.residuals.Residuals`."""
-        super().__init__(job, planted, looks, drawn=drawn)
+        super().__init__(job, planted, looks, drawn=drawn, sample=sample)
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
@@ -95,12 +96,13 @@ class RecordScores(Residuals):
         planted: int,
         *,
         drawn: bool = False,
+        sample: Sample | None = None,
     ) -> None:
         """``job`` holds the real records alone; ``copies`` (m,) of each canary enter by a fair coin.
 
-        planted: how many records an adversary takes to be planted. drawn: as for ``Residuals``.
+        planted: how many records an adversary takes to be planted. drawn, sample: as for ``Residuals``.
         """
-        super().__init__(job, planted, drawn=drawn)
+        super().__init__(job, planted, drawn=drawn, sample=sample)
         self._canaries = tensors(canaries.x, canaries.y, job.device)
         self._copies = torch.tensor(copies, dtype=torch.float64, device=job.device)
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
@@ -115,8 +117,8 @@ class RecordScores(Residuals):
         gram = (rows @ rows.T).double()
         sigma, q = max(phase.noise_multiplier, _LEAST_NOISE), phase.sampler.inclusion
         covariance = sigma**2 * gram
-        if q < 1.0 and isinstance(known, Population):
-            covariance += self._sampling(previous, rows, phase)
+        if q < 1.0 and not isinstance(known, Drawn):
+            covariance += self._sampling(previous, rows, phase, known)
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
@@ -145,16 +147,23 @@ class RecordScores(Residuals):
         terms = weights + counts * shift.unsqueeze(1) - 0.5 * counts**2 * strength.unsqueeze(1)
         return torch.logsumexp(torch.where(inside, terms, -torch.inf), dim=1)
 
-    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase) -> Tensor:
-        """The covariance (m, m) of what the drawn real records add along ``rows`` (m, P)."""
+    def _sampling(
+        self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | Estimated | None = None
+    ) -> Tensor:
+        """The covariance (m, m) of what the drawn real records add along ``rows`` (m, P), and of an estimate of it."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-        for chunk in self._clipped(state, self.x, self.y, phase):
+        x, y, c, factor = self.x, self.y, covariance(phase.sampler), 1.0
+        if isinstance(known, Estimated):
+            at = known.places.to(x.device)
+            x, y, factor = x[at], y[at], known.factor
+        for chunk in self._clipped(state, x, y, phase):
             products = (rows @ chunk.T).double()
             total += products @ products.T
             along += products.sum(1)
-        c = covariance(phase.sampler)
-        return (q * (1.0 - q) - c) * total + c * torch.outer(along, along)
+        # The sample stands for all, and what it leaves out of them is drawn as well: q^2 (factor - 1) for each of all.
+        each = q * (1.0 - q) - c + q * q * (factor - 1.0)
+        return each * factor * total + c * torch.outer(along, along)
 
     def _clipped(self, state: Tensor, x: Tensor, y: Tensor, phase: ScheduledPhase) -> Iterator[Tensor]:
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero where one is not finite."""

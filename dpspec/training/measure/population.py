@@ -1,9 +1,10 @@
-"""What real records add to a step, for an adversary who knows the data: on average, or by who was drawn."""
+"""What real records add to a step, for an adversary who knows the data: on average, estimated, or by who was drawn."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,6 +62,75 @@ class Drawn:
         return 0.0
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Which real records stand for all of them: ``count`` at each step, drawn anew, apart from everything else.
+
+    seed: at least 0, used for nothing else.
+    """
+
+    count: int
+    seed: int
+
+    def at(self, step: int, records: int) -> Tensor:
+        """Their places (count,) among ``records`` at a step, at least 0, without replacement and ascending."""
+        drawn = np.random.default_rng((self.seed, step)).choice(records, self.count, replace=False)
+        return torch.from_numpy(np.sort(drawn))
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What all n real records add on average, by s of them that were drawn without replacement, ``places`` (s,).
+
+    ``sum`` (P,) is n / s times that of their clipped gradients, and ``sampled`` the sum of their squared norms. What a
+    step adds besides noise has, along any one direction, at most the variance
+
+        q (1 - q) squares + q^2 within,  squares = n C^2,  within = n^2 C^2 / s,  C the clip norm:
+
+    the batch's and the estimate's, sum ||g||^2 being at most n C^2. While s is at least q n nothing that is drawn adds
+    more than one clip norm, so that tests of martingales (Freedman's, with increments up to 1) hold with this variance
+    as they do with a batch's: a sum w sum_S <g, u>, w = q n / s, has no larger exponential moments than one drawn with
+    replacement (Hoeffding 1963, theorem 4), whose increments w <g_I, u> are at most w <= 1 and have second moments of
+    w^2 mean <g, u>^2 (Bennett's inequality).
+    """
+
+    sum: Tensor
+    sampled: Number
+    places: Tensor
+    records: int
+    clip_norm: float
+
+    @property
+    def factor(self) -> float:
+        """How many records each of the sample stands for."""
+        return self.records / len(self.places)
+
+    @property
+    def squares(self) -> float:
+        """The most that squared norms of all records can sum to."""
+        return self.records * self.clip_norm**2
+
+    @property
+    def within(self) -> float:
+        """At most the variance of ``sum`` along any one direction."""
+        return self.factor * self.squares
+
+    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+        """As of a population, without bias."""
+        return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
+
+    def spread(self, sampler: Sampler) -> Number:
+        """The expected squared distance of a Poisson batch's clipped sum from ``mean``, itself without bias.
+
+        q (1 - q) n/s sum_S ||g||^2 of the batch, and q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s) of
+        the estimate.
+        """
+        q, n, s = sampler.inclusion, self.records, len(self.places)
+        length = at_hand(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
+        scatter = (self.sampled - length**2 / s) / (s - 1)
+        return q * (1.0 - q) * self.factor * self.sampled + q * q * self.factor * (n - s) * scatter
+
+
 def population(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
 ) -> Population:
@@ -76,6 +146,16 @@ def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor
     """Clip the gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
     at = indices.to(x.device)
     return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
+
+
+def estimated(
+    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
+) -> Estimated:
+    """Clip the gradients of at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
+    at = places.to(x.device)
+    clipped = model.clipped_sum(state, x[at], y[at], clip)
+    found = Estimated(clipped.sum, at_hand(clipped.norms.square().sum()), places, len(x), clip_norm)
+    return replace(found, sum=found.factor * clipped.sum)
 
 
 def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, most: int) -> Population:

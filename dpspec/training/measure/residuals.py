@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
@@ -11,23 +10,21 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
-from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.fetching import Array, Later, Settled, at_hand
+from dpspec.training.gradients.clipping import Clip
+from dpspec.training.gradients.fetching import Array, Later, Settled
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
-from dpspec.training.measure.population import Drawn, Population, drawn, population
+from dpspec.training.measure.population import Drawn, Estimated, Population, Sample, drawn, estimated, population
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
 
 
@@ -62,7 +59,7 @@ class NoiseScale:
 
 
 #: What is known of what real records add to a step.
-Known: TypeAlias = Population | Drawn
+Known: TypeAlias = Population | Estimated | Drawn
 
 
 class AskedTogether(Protocol):
@@ -108,7 +105,13 @@ class Residuals(Observer):
     kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
 
     def __init__(
-        self, job: TrainingJob, planted: int | None = None, looks: int | None = None, *, drawn: bool = False
+        self,
+        job: TrainingJob,
+        planted: int | None = None,
+        looks: int | None = None,
+        *,
+        drawn: bool = False,
+        sample: Sample | None = None,
     ) -> None:
         """``job`` declares the run; its own observers and canaries' gradients play no part here.
 
@@ -118,6 +121,7 @@ class Residuals(Observer):
         records, which for small batches is many times what training takes.
         drawn: whether the adversary is told which real records each step drew, whose clipped sum is taken away then
         instead of the expected one: at the price of one more step.
+        sample: the real records by which the expected sum is estimated, of Poisson batches; by default all are asked.
         """
         if planted is None:
             planted = job.canaries.count if job.canaries is not None else 0
@@ -133,6 +137,7 @@ class Residuals(Observer):
         self._previous: Tensor | None = None
         self._told: Tensor | None = None
         self._knows_drawn = drawn
+        self._sample = sample
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
@@ -181,6 +186,11 @@ class Residuals(Observer):
             if self._told is None:
                 raise ValueError(f"which records step {step} drew was not told before its model was released")
             known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
+        elif self._sample is not None:
+            known = self._estimate(step, phase, previous, self._sample)
+            if self.log is not None and not self.log.begun:
+                # Along its own direction an estimate's error would be no chance: the first look has one made apart.
+                self.log.begin(self._estimate(0, phase, previous, self._sample).mean(phase.sampler))
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
             known = population(self.model, previous, self.x, self.y, phase.clip, most)
@@ -194,6 +204,10 @@ class Residuals(Observer):
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
             self.log.add(step, previous, undone, known)
+
+    def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Estimated:
+        places = sample.at(step, len(self.x))
+        return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
 
     def _keep(
         self, step: int, square: Array, spread: Array | float, rounding: Array | float, expected: Array | float
@@ -256,56 +270,3 @@ class Residuals(Observer):
             mine: Tensor = getattr(self, name)
             found = tensor(state, name)
             setattr(self, name, torch.zeros_like(mine) if found is None else found.to(mine))
-
-
-class Populations:
-    """Computes the population of every watcher whose run is at the same step when the first of them asks.
-
-    Watchers of runs that train one after the other are served one by one.
-    """
-
-    def __init__(self, watchers: Sequence[Residuals], module: nn.Module) -> None:
-        """``watchers`` look at runs on equal real records, of models like ``module``; they share one copy of the rows.
-
-        From here on they ask here.
-        """
-        first = watchers[0]
-        self._watchers = tuple(watchers)
-        self._x, self._y = first.x, first.y
-        self._model = StackedModel(module, self._x, self._y)
-        self._ready: dict[int, tuple[Tensor, Population]] = {}
-        self._most: int | None = None
-        for watcher in watchers:
-            watcher.x, watcher.y, watcher.populations = self._x, self._y, self
-
-    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
-        """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
-        at, population = self._ready.pop(id(watcher), (None, None))
-        if at is state and population is not None:
-            return population
-        waiting = [other for other in self._watchers if _is_a_step_behind(other, watcher)]
-        states = [state] + [other.previous for other in waiting if other.previous is not None]
-        first, *others = self._all(torch.stack(states), clip)
-        self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], others, strict=True)}
-        return first
-
-    def _all(self, states: Tensor, clip: Clip) -> list[Population]:
-        how, runs, records = clipper(clip), len(states), len(self._x)
-
-        def added(chunk: int) -> tuple[Tensor, Tensor]:
-            sums = torch.zeros_like(states)
-            squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
-            for at, places in tiles(runs, records, chunk):
-                some = len(states[at])
-                x, y = (rows[places].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
-                inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-                norms = self._model.add_clipped(sums[at], states[at], x, y, inside, how)
-                squares[at] += norms.square().sum(1)
-            return sums, squares
-
-        (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
-        return [Population(total, at_hand(square)) for total, square in zip(sums, squares, strict=True)]
-
-
-def _is_a_step_behind(other: Residuals, watcher: Residuals) -> bool:
-    return other is not watcher and other.steps == watcher.steps - 1 and other.previous is not None

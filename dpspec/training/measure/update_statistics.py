@@ -41,17 +41,21 @@ from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.loop import checkpoint
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import spaced
-from dpspec.training.measure.population import Drawn, Population
+from dpspec.training.measure.population import Drawn, Estimated, Population
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Where rounding can be more than this share of the declared noise's length, a step is not measured.
 BEARABLE = 0.25
+
+#: Shorter updates have no direction.
+_SHORTEST = 1e-300
 
 #: Canaries that turn away from their directions by less than this, relatively, count as identical.
 _TURNED = 1e-3
@@ -73,6 +77,9 @@ class ResidualLog:
 
     Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
     past tells of the batch.
+
+    An estimate's error is not without bias along the estimate itself. Where updates are estimated, that of the step
+    before gives the direction, of the first step one made apart, and the length is the update's along it.
 
     Which steps are left out is decided before each of them, by the models until then.
     """
@@ -102,10 +109,20 @@ class ResidualLog:
         self._turned = not flat or len(x) > 0 or not _along(self._free, job.canaries)
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
+        self._towards: Tensor | None = None
         self.later = Later()
         self.restore({})
 
-    def add(self, step: int, previous: Tensor, undone: Undone, known: Population | Drawn) -> None:
+    @property
+    def begun(self) -> bool:
+        """Whether there is an estimate of the step before."""
+        return self._towards is not None
+
+    def begin(self, towards: Tensor) -> None:
+        """An estimate (P,) made apart from the first step's."""
+        self._towards = towards
+
+    def add(self, step: int, previous: Tensor, undone: Undone, known: Population | Estimated | Drawn) -> None:
         """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add."""
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
@@ -121,13 +138,24 @@ class ResidualLog:
         self.later.add(self._keep_squares, residual, *hides, sigma)
         if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
             return  # given the epoch's earlier batches, records are not in this one with the rate: no martingale
-        free, update = self._free(residual), self._free(expected)
-        length = torch.linalg.vector_norm(update, dtype=torch.float64)
-        product = torch.dot(free.double(), update.double())
+        free = self._free(residual)
+        towards = self._free(self._before(known, expected))
+        length = torch.linalg.vector_norm(towards, dtype=torch.float64)
+        product = torch.dot(free.double(), towards.double())
+        pull = length
+        if isinstance(known, Estimated):
+            pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
         squares = known.squares + (at_hand(planted.norms.square().sum()) if self._turned else 0.0)
         without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
         sampled = (rate * without * squares + rate**2 * known.within) / clip**2
-        self.later.add(self._keep_along, product, length, spaced(free, self._width), sampled, *hides, sigma)
+        self.later.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
+
+    def _before(self, known: Population | Estimated | Drawn, expected: Tensor) -> Tensor:
+        """What a residual is held against: the expected update (P,), or the one before where that is estimated."""
+        if not isinstance(known, Estimated):
+            return expected
+        before, self._towards = self._towards, expected
+        return expected if before is None else before
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
         """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
@@ -138,18 +166,20 @@ class ResidualLog:
         self,
         product: Array,
         length: Array,
+        pull: Array,
         row: Array,
         sampled: Array | float,
         error: Array | float,
         hidden: Array | float,
         sigma: float,
     ) -> None:
-        """What a step says of directions; ``product``: of the residual with the update of this ``length``."""
+        """What a step says of directions; ``product``: of the residual with a vector of this ``length``, along which
+        the update is ``pull`` long."""
         if not float(hidden) <= sigma:
             self.hidden += 1
             return
         drift = float(product) / float(length) if length > 0.0 else 0.0
-        self.along.append((drift, float(length), float(error)))
+        self.along.append((drift, float(pull), float(error)))
         self.variances.append((sigma**2, sigma**2 + float(sampled)))
         self.rows.append(row)
 
@@ -196,6 +226,7 @@ class ResidualLog:
             "along": np.array(self.along).reshape(-1, 3),
             "variances": np.array(self.variances).reshape(-1, 2),
             "rows": np.stack(self.rows) if self.rows else np.zeros((0, 1), dtype=np.float32),
+            **checkpoint.tensors(towards=self._towards),
         }
 
     def restore(self, state: Memory) -> None:
@@ -210,6 +241,8 @@ class ResidualLog:
         self.along = [(float(a), float(b), float(c)) for a, b, c in state.get("along", ())]
         self.variances = [(float(a), float(b)) for a, b in state.get("variances", ())]
         self.rows = list(state.get("rows", ()))
+        towards = checkpoint.tensor(state, "towards")
+        self._towards = None if towards is None else towards.to(self._model.device)
 
 
 class _Free:
@@ -297,8 +330,8 @@ def _directions(log: ResidualLog) -> Directions:
         rounding=number(float(rounding.sum())),
         least=float(variances[:, 0].sum()),
         variance=number(float(variances[:, 1].sum())),
-        drift=Drift(total=number(float(along[:, 0].sum())), unit=number(float(along[:, 1].sum()))),
-        step=_worst_step(replace_non_finite(along[:, 0]), along[:, 1], rounding, variances[:, 1]),
+        drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
+        step=_worst_step(replace_non_finite(along[:, 0]), np.maximum(0.0, along[:, 1]), rounding, variances[:, 1]),
         lag=LagSum(
             lag=lag,
             total=number(float(products.lags[lag])),

@@ -1,0 +1,170 @@
+"""What an adversary makes of a sample of the records: without bias, with the variance that is charged, and no drift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+from math import expm1
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpspec.contract.attacks import Records
+from dpspec.contract.providers import Observer
+from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.loop.samplers import Poisson
+from dpspec.training.measure.observers import RecordScores
+from dpspec.training.measure.population import Estimated, Sample, estimated, population
+from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.update_statistics import ResidualLog
+
+#: Gradients of no more than one clip norm; the first two are the same, which Poisson batches do not keep apart.
+CLIPPED = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8], [0.1, -0.3], [0.0, 0.0]], dtype=torch.float64)
+
+
+def of(places: tuple[int, ...]) -> Estimated:
+    some = CLIPPED[list(places)]
+    factor = len(CLIPPED) / len(places)
+    return Estimated(factor * some.sum(0), float(some.square().sum()), torch.tensor(places), len(CLIPPED), 1.0)
+
+
+def differences(q: float, size: int) -> Iterator[tuple[float, Tensor]]:
+    """Every batch against every estimate: the probability, and the batch's sum less the estimated mean."""
+    estimates = [of(places).mean(Poisson(5, q)) for places in combinations(range(5), size)]
+    for coins in product((0, 1), repeat=5):
+        chance = float(np.prod([q if coin else 1.0 - q for coin in coins])) / len(estimates)
+        drawn = (torch.tensor(coins, dtype=torch.float64).unsqueeze(1) * CLIPPED).sum(0)
+        yield from ((chance, drawn - estimate) for estimate in estimates)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("q", [0.1, 0.4])
+def test_sum_and_spread_are_without_bias(q: float, size: int) -> None:
+    """Over all samples there are, and all batches: the exact mean, and the exact squared distance."""
+    samples = [of(places) for places in combinations(range(5), size)]
+    assert torch.allclose(torch.stack([one.sum for one in samples]).mean(0), CLIPPED.sum(0))
+    exact = sum(chance * float(rest.square().sum()) for chance, rest in differences(q, size))
+    found = [float(one.spread(Poisson(5, q))) for one in samples]
+    assert float(np.mean(found)) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize(("q", "size"), [(0.1, 2), (0.4, 2), (0.4, 3), (0.8, 4), (0.9, 5)])
+def test_charged_variance_bounds_every_exponential_moment(q: float, size: int) -> None:
+    """E exp(l X) <= exp(V (e^l - 1 - l)) with the charged V, as Freedman's inequality asks, along many directions."""
+    assert size >= q * 5
+    one = of(tuple(range(size)))
+    charged = q * (1.0 - q) * one.squares + q * q * one.within
+    chances, rests = zip(*differences(q, size), strict=True)
+    angles = torch.linspace(0.0, 2.0 * torch.pi, 37, dtype=torch.float64)
+    along = torch.stack(rests) @ torch.stack([angles.cos(), angles.sin()])
+    weights = torch.tensor(chances, dtype=torch.float64)
+    assert torch.allclose(weights @ along, torch.zeros(37, dtype=torch.float64), atol=1e-12)
+    assert float((weights @ along.square()).max()) <= charged
+    for scale in (0.1, 0.5, 1.0, 2.0, 4.0):
+        assert float((weights @ torch.exp(scale * along)).max()) <= np.exp(charged * (expm1(scale) - scale))
+
+
+def test_samples_are_drawn_anew_and_without_replacement() -> None:
+    sample = Sample(40, seed=7)
+    first, again, other = sample.at(1, 100), sample.at(1, 100), sample.at(2, 100)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(first.unique(), first)
+    assert (len(first), int(first[0]) >= 0, int(first[-1]) < 100) == (40, True, True)
+    assert not torch.equal(first, Sample(40, seed=8).at(1, 100))
+    counts = torch.stack([torch.bincount(sample.at(step, 100), minlength=100) for step in range(1000)]).sum(0)
+    # Each of the hundred is drawn Binomial(1000, 0.4) times: six deviations either way.
+    assert int(counts.min()) > 400 - 6 * 15.5
+    assert int(counts.max()) < 400 + 6 * 15.5
+
+
+def test_all_records_are_no_estimate(make_model, rows) -> None:
+    x, y = rows("mlp", 30)
+    model, sampler = FlatModel(make_model("mlp")), Poisson(30, 0.3)
+    whole = population(model, model.initial(), x, y, 0.5)
+    found = estimated(model, model.initial(), x, y, torch.arange(30), 0.5, 0.5)
+    assert torch.equal(found.sum, whole.sum)
+    assert float(found.spread(sampler)) == pytest.approx(float(whole.spread(sampler)), rel=1e-9)
+    assert found.squares == 30 * 0.25 >= float(whole.squares)
+
+
+def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals:
+    job = make_job(steps=steps, **changes)
+    watcher = Residuals(job, sample=sample)
+    watcher.keep_log(job)
+    NativeTrainer().train(replace(job, observers=(watcher,)))
+    return watcher
+
+
+def drift(watcher: Residuals) -> float:
+    """The mean of residuals along the expected updates, in deviations of it."""
+    assert watcher.log is not None
+    along = np.array(watcher.log.along)[:, 0]
+    return float(along.mean() / (along.std(ddof=1) / np.sqrt(len(along))))
+
+
+def test_estimates_show_no_drift_along_the_step_before(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along itself an estimate is too long, by its own error; along the one before it is not."""
+
+    def mean_drift() -> float:
+        runs = (watched(make_job, Sample(16, seed), 250, seed=seed, noise_multiplier=0.05) for seed in range(2))
+        return float(np.mean([drift(run) for run in runs]))
+
+    # The mean of two runs deviates by 0.71.
+    assert abs(mean_drift()) < 2.9
+    monkeypatch.setattr(ResidualLog, "_before", lambda self, known, expected: expected)
+    assert mean_drift() < -3.0
+
+
+class Kept(Observer):
+    """All released models."""
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+
+    def released(self, step: int, state: Tensor) -> None:
+        self.states.append(state.clone())
+
+
+def test_a_resumed_run_sees_the_same(make_job) -> None:
+    job, kept = make_job(steps=12), Kept()
+    NativeTrainer().train(replace(job, observers=(kept,)))
+    whole, half, other = (Residuals(job, sample=Sample(16, 3)) for _ in range(3))
+    for watcher in (whole, half, other):
+        watcher.keep_log(job)
+    for step, state in enumerate(kept.states):
+        whole.released(step, state)
+        if step == 7:
+            other.restore(half.state())
+        (half if step < 7 else other).released(step, state)
+    mine, theirs = whole.state(), other.state()
+    assert mine.keys() == theirs.keys()
+    assert "log.towards" in mine
+    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_model, rows) -> None:
+    """Of two planted records: over all samples of 3 of 4, the batch's covariance and the estimate's."""
+    q, (x, y) = 0.5, rows("mlp", 4)
+    job = make_job(x=x.numpy(), y=y.numpy())
+    canaries = rows("mlp", 2, seed=5)
+    watcher = RecordScores(job, Records(canaries[0].numpy(), canaries[1].numpy()), np.array([1, 1]), 1)
+    model, clip = watcher.model, next(iter(watcher.schedule)).clip
+    state = model.initial()
+    phase = replace(next(iter(watcher.schedule)), sampler=Poisson(4, q))
+    planted = torch.cat(list(watcher._clipped(state, *canaries, phase)))
+    real = torch.cat(list(watcher._clipped(state, x, y, phase)))
+    samples = [torch.tensor(places) for places in combinations(range(4), 3)]
+    found = [
+        watcher._sampling(state, planted, phase, estimated(model, state, x, y, places, clip, phase.clip_norm))
+        for places in samples
+    ]
+    products = (planted @ real.T).double()
+    whole = products @ products.T
+    # The batch's q (1 - q), and at most q^2 (n / s - 1) for the sample: what it leaves out, taken about 0.
+    assert torch.allclose(torch.stack(found).mean(0), (q * (1 - q) + q * q / 3.0) * whole, rtol=1e-5)
+    assert torch.allclose(watcher._sampling(state, planted, phase), q * (1 - q) * whole, rtol=1e-5)
