@@ -42,22 +42,30 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One trial store for all pages: what one page trained, another need not."""
-    return tmp_path_factory.mktemp("store")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trials and bounds of all pages, in all workers: what one page trained or computed, another need not.
+
+    As it is for whoever reads one page after another.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept-by-pages"
+    for part in ("store", "bounds"):
+        (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, store: Path) -> None:
+def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept: Path) -> None:
     if not any("$ " in b.text and b.language == "console" for b in blocks(page)):
         return
     shutil.copytree(ROOT / "specs", tmp_path / "specs")
     (tmp_path / ".dpspec").mkdir()
-    (tmp_path / ".dpspec" / "store").symlink_to(store, target_is_directory=True)
+    (tmp_path / ".dpspec" / "store").symlink_to(kept / "store", target_is_directory=True)
     path = [str(Path(sys.executable).parent), os.environ["PATH"]]
     if page.name != "README.md":
         path.insert(0, warm.programs(tmp_path / ".programs"))
     environment = {**os.environ, "PATH": os.pathsep.join(path), "COLUMNS": "80", "NO_COLOR": "1"}
+    environment["DPSPEC_KEPT_BOUNDS"] = str(kept / "bounds")
     for block in blocks(page):
         if "file" in block.notes:
             file = tmp_path / block.notes["file"]
