@@ -85,7 +85,8 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     """Sentences that a reader without training in the field can act on, the worst first."""
     status = audit.conformance.status
     if status == "deviates":
-        yield "What ran is not what was declared: proofs here are of the declared mechanism, not of that training."
+        made = ", as this control was made to be" if audit.conformance.expected else ""
+        yield f"What ran is not what was declared{made}: proofs here are of the declared mechanism, not of that training."
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
     for name, one, more in _SAID:
@@ -104,7 +105,7 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     elif status == "conforms-within":
         yield (
             f"What ran was held against what was declared by {words.count(len(audit.checks), 'test')}, and none saw a "
-            "difference."
+            "difference that it could see."
         )
     elif status == "not-run":
         yield "Whether what ran is what was declared was not tested."
