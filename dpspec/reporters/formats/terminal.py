@@ -57,7 +57,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
             shown_source = source
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
-    page.line((tally(result, width=width), "bold"))
+    page.line((tally(result), "bold"))
     for audit, family in zip(result.audits, sentences.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
         _conformance(page, audit, suffix, family)

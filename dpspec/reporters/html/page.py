@@ -25,7 +25,7 @@ from dpspec.reporters.view.audited import audited, conclusion
 from dpspec.reporters.view.in_short import in_short
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.risk import risk
-from dpspec.reporters.view.tally import tally
+from dpspec.reporters.view.tally import failed, tally
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class FindingView:
 class AuditView:
     """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
 
-    drawn: whether its figures are on the page. cell: what it is called in its matrix, empty where it is in none;
+    drawn: whether its figures and findings are on the page. cell: what it is called in its matrix, empty where it is in none;
     title: with the name before it.
     """
 
@@ -142,6 +142,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
             tally=tally(result),
             most_controls=_MOST_CONTROLS,
+            failed=failed(result),
+            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in several),
             in_short=in_short(result),
             limits=(*result.notes, *limits(result)),
             recipes=tuple(
@@ -163,7 +165,7 @@ def render(result: Result, *, internal: bool = False) -> str:
 
 
 def _drawn(result: Result) -> set[int]:
-    """The audits whose figures and tables are on the page: at most so many, those that are not as expected first.
+    """The audits whose figures and findings are on the page: at most so many, those that are not as expected first.
 
     Of a large matrix only cells that are not as expected: it has a figure and tables of its own.
     """
@@ -197,6 +199,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["whole"] = _whole
+    environment.filters["parted"] = _parted
     return environment
 
 
@@ -207,6 +210,13 @@ def _whole(text: str) -> Markup:
     parts = _EXPONENT.split(plain(text))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
     return Markup("").join(map(Markup, marked))
+
+
+def _parted(name: str) -> Markup:
+    """A name that may be broken behind its underscores, and nowhere else."""
+    from markupsafe import Markup, escape
+
+    return Markup("_<wbr>").join(escape(part) for part in plain(name).split("_"))
 
 
 def _tame(value: Any) -> Any:
@@ -248,7 +258,7 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
         as_run=sentences.as_run(audit),
         numbers=words.count(len(sentences.findings(audit)), "number"),
-        findings=tuple(_finding(finding) for finding in sentences.findings(audit)),
+        findings=tuple(_finding(finding) for finding in sentences.findings(audit)) if drawn else (),
         assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
     )

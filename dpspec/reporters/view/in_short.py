@@ -141,10 +141,10 @@ def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str
         return
     (least, best), (most, worst) = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
     low, high = (decimals.upper(100.0 * one, digits=3) for one in (least, most))
-    where = f"in {best}" if best == worst else f"in {best} and {high} in {worst}"
+    others = "" if best == worst else f" In the worst, {worst}, it is {high}."
     yield (
-        "Whether somebody was in the training: whoever is wrong in 1 of 100 cases where it is not so is right in at "
-        f"most {low} of 100 where it is {where}, and between these in others. Guessing gives 1. Of each audit, below."
+        "Whether somebody was in the training: whoever says so wrongly in 1 of 100 cases says it rightly in at most "
+        f"{low} of 100 in the best of these audits, {best}.{others} Guessing gives 1. Of each audit, below."
     )
     if len(found) < len(audits):
         yield f"No odds follow of {words.count(len(audits) - len(found), 'audit')}."

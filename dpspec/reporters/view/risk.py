@@ -60,9 +60,8 @@ def odds(audit: AuditResult) -> Iterator[str]:
             continue
         found = [decimals.upper(100.0 * one, digits=3) for one in powers]
         yield (
-            f"{about}: whoever is wrong in {alarms[0]} of 100 cases where it is not so is right in at most {found[0]} "
-            f"of 100 where it is; wrong in {alarms[1]}, right in at most {found[1]}. Guessing gives {alarms[0]} and "
-            f"{alarms[1]}."
+            f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
+            f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
         )
 
 

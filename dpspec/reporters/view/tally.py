@@ -49,7 +49,7 @@ def tally(result: Result, *, width: int | None = None) -> str:
     everything = f"{words.count(len(result.audits), 'audit')}, {words.count(len(verdicts), 'claim')}"
     said = list(_said(result, len(verdicts)))
     ends = [] if result.complete else ["INCOMPLETE, trials are missing"]
-    if not any(one.begin.startswith("FAILED") for one in said):
+    if not failed(result):
         if not said and not ends:
             return _as_expected(result, f"{head}{everything}", width)
         head += f"{everything}; "
@@ -59,6 +59,15 @@ def tally(result: Result, *, width: int | None = None) -> str:
         if width is None or len(text) <= width:
             return text
     return f"{head}{'; '.join([*(one.counted for one in said), *(['INCOMPLETE'] if ends else [])])}"
+
+
+def failed(result: Result) -> bool:
+    """Whether something is not as expected that missing trials cannot mend."""
+    return any(
+        not (audit.conformance.expected or words.untested(audit))
+        or any(not verdict.expected and not words.pending(audit, verdict) for verdict in audit.verdicts)
+        for audit in result.audits
+    )
 
 
 def _as_expected(result: Result, everything: str, width: int | None) -> str:
