@@ -13,8 +13,8 @@ from dpspec.text import plain, shortened
 #: of the bar alone, the room around the bars and below them.
 _WIDTH, _ROW, _BAR, _SIDE, _BELOW = 418.0, 30.0, 9.0, 6.0, 36.0
 
-#: So many characters of a name, and of what stands at the other end of its line, have room.
-_NAME, _SAID = 30, 34
+#: So many characters have room on a line, names and what stands at its other end together.
+_LINE = 62
 
 #: So many ticks the axis has at most.
 _TICKS = 7
@@ -27,13 +27,15 @@ _HATCH = 5.0
 class Bar:
     """A name, what is said of it, and shares of the axis: hatched up to ``low``, light up to ``high``, full beyond.
 
-    bad: the whole bar in the colour of what is wrong.
+    name: without its ``words``, which stand before it, where there is no room for them. bad: the whole bar in the
+    colour of what is wrong.
     """
 
     name: str
     said: str
     low: float
     high: float
+    words: str = ""
     bad: bool = False
 
 
@@ -74,8 +76,12 @@ def _ticks(axis: Axis, bottom: float, unit: str) -> Iterator[str]:
 
 def _bar(bar: Bar, top: float, name: str) -> Iterator[str]:
     y = top + _ROW - _BAR - 4.0
-    yield _text(_SIDE, y - 4.0, shortened(plain(bar.name), _NAME))
-    yield f'<g text-anchor="end">{_text(_WIDTH - _SIDE, y - 4.0, shortened(plain(bar.said), _SAID))}</g>'
+    said = shortened(plain(bar.said), _LINE // 2)
+    named = f"{bar.words} ({bar.name})" if bar.words else bar.name
+    if len(named) > _LINE - len(said):
+        named = bar.name
+    yield _text(_SIDE, y - 4.0, shortened(plain(named), _LINE - len(said)))
+    yield f'<g text-anchor="end">{_text(_WIDTH - _SIDE, y - 4.0, said)}</g>'
     if bar.bad:
         yield _piece(0.0, 1.0, y, 'fill="var(--bad)"')
         return

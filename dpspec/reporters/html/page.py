@@ -41,8 +41,9 @@ MOST_DRAWN, MOST_CELLS = 24, 8
 #: So many audits that were made to deviate have a line of their own on top; all are marked in the table.
 _MOST_CONTROLS = 3
 
-#: Looked for once in each run of digits: from every digit of a long one it would take quadratic time.
-_EXPONENT = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+)")
+#: What no line ends in. Looked for once in each run of digits: from every digit of a long one it would take quadratic
+#: time.
+_WHOLE = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+|DP-SGD)")
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,10 @@ def _environment() -> Environment:
 
 
 def _whole(text: str) -> Markup:
-    """Text in which no line ends inside a number: browsers break ``1e-5`` at its hyphen."""
+    """Text in which no line ends inside a number, or a name: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
-    parts = _EXPONENT.split(plain(text))
+    parts = _WHOLE.split(plain(text))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
     return Markup("").join(map(Markup, marked))
 

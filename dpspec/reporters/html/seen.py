@@ -17,7 +17,7 @@ from dpspec.engine.results.result import AuditResult
 from dpspec.reporters.html.axes import Axis
 from dpspec.reporters.html.bars import Bar, svg
 from dpspec.reporters.html.figures import Figure
-from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view import glossary, sentences, words
 
 #: The axis ends here at least and at most: a ten-thousandth, a hundred times. Sizes beyond them are written.
 _LEAST, _MOST = 1e-4, 100.0
@@ -123,12 +123,13 @@ def figure(audit: AuditResult, family: int, name: str) -> Figure | None:
 
 
 def _bar(row: Row, axis: Axis) -> Bar:
+    said = glossary.CHECKED.get(row.name, "")
     if row.rejected:
-        return Bar(row.name, row.text, 0.0, 0.0, bad=True)
+        return Bar(row.name, row.text, 0.0, 0.0, said, bad=True)
     if row.low is None or row.high is None:
-        return Bar(row.name, row.text, 1.0, 1.0)
+        return Bar(row.name, row.text, 1.0, 1.0, said)
     low, high = (min(1.0, max(0.0, axis.share(100.0 * size))) if size > 0.0 else 0.0 for size in (row.low, row.high))
-    return Bar(row.name, row.text, low, high)
+    return Bar(row.name, row.text, low, high, said)
 
 
 def _told(row: Row) -> tuple[str, str]:

@@ -36,6 +36,28 @@ MECHANISMS = {
     "selection": "choosing the best of several trainings",
 }
 
+#: What tests of conformance look at, by the names of the assumptions.
+CHECKED = {
+    "noise-scale": "how much noise is added",
+    "noise-isotropy": "as much noise everywhere",
+    "fresh-noise": "new noise at each step",
+    "clipping": "the limit of each record",
+    "sampling": "who is drawn",
+    "steps": "how many steps",
+    "update": "nothing else is added",
+    "contribution": "what one record adds",
+    "public-constants": "no record moves what others add",
+    "gap": "the gap to mix over",
+    "mixing-weights": "how it is mixed",
+    "hidden-weights": "what stays secret",
+    "one-hot-worst": "the worst case is known",
+    "constants": "the constants of the proof",
+    "collection": "within the declared limits",
+    "released": "what is published",
+    "public-count": "how many records there are",
+    "radius": "how large records are",
+}
+
 TERMS = {
     "epsilon, delta": "Whatever is computed of the training, adding or removing one record (or what else a claim is "
     "for) changes its probability by a factor of at most e^epsilon, but for a probability of delta. Smaller is more "

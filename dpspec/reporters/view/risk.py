@@ -5,6 +5,7 @@ Text that a spec or a plugin may have brought in is returned as it is: escaping 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
@@ -15,6 +16,10 @@ from dpspec.text import several
 
 #: The false-alarm rates at which odds are told.
 _FALSE_ALARMS = (0.01, 0.1)
+
+#: Keys with which a claim speaks of fewer data sets, records or neighbours than all.
+_OF_DATA = ("min_records", "neighbours")
+_NARROWER = frozenset({"over", "record", "fraction", "population", *_OF_DATA})
 
 #: More than this is all of them.
 _ALL = 0.999
@@ -32,7 +37,7 @@ _NOTHING = (
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
     """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty."""
-    told = (*odds(audit), *_rebuilt(audit))
+    told = (*(tuple(odds(audit)) or tuple(_one_sided(audit))), *_rebuilt(audit))
     if not told:
         return (_NOTHING,)
     return (*_doubts(audit), *told)
@@ -63,6 +68,37 @@ def odds(audit: AuditResult) -> Iterator[str]:
             f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
             f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
         )
+
+
+def _one_sided(audit: AuditResult) -> Iterator[str]:
+    """What proved claims in the direction ``remove`` alone mean, of any data set and every record.
+
+    P(S) <= e^epsilon Q(S) + delta, P the law with the records and Q that without: with S as "they were in", true
+    positives are at most e^epsilon times false ones, plus delta.
+    """
+    threat, blocks = audit.document.get("threat_model"), audit.document.get("claims", ())
+    if not isinstance(threat, Mapping) or any(threat.get(key) not in (None, 0, "all") for key in _OF_DATA):
+        return
+    for verdict in audit.verdicts:
+        if verdict.kind != "approx-dp" or verdict.verdict != "proved" or verdict.provable is None:
+            continue
+        for block in blocks if isinstance(blocks, list | tuple) else ():
+            if not isinstance(block, Mapping) or block.get("id") != verdict.claim or block.keys() & _NARROWER:
+                continue
+            stated = {**threat, **block}
+            delta, size, unit = stated.get("delta"), stated.get("group_size"), stated.get("unit")
+            if stated.get("direction") != "remove" or stated.get("adjacency") != "add-remove" or unit != "record":
+                continue
+            if isinstance(delta, float | int) and type(size) is int:
+                factor = math.exp(min(verdict.provable, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
+                said = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
+                found = [decimals.upper(100.0 * one, digits=3) for one in said]
+                who = "a record was" if size == 1 else f"{several(size, unit)} were"
+                yield (
+                    f"Whether {who} in the training: whoever says so wrongly in 1 of 100 cases says it rightly in at "
+                    f"most {found[0]} of 100; wrongly in 10, rightly in at most {found[1]}. Guessing gives 1 and 10. "
+                    f"That follows of {verdict.claim}, which says nothing of how surely one can tell that it was not."
+                )
 
 
 def power(curve: ProvenCurve, rate: float) -> float:
