@@ -1,4 +1,4 @@
-"""Ranked bars as inline SVG: each is hatched where nothing is seen, light where some of it is, and full where all is."""
+"""Ranked bars as inline SVG: each is hatched where nothing is seen, light where some of it is, full where all is."""
 
 from __future__ import annotations
 

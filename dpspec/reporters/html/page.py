@@ -78,8 +78,8 @@ class FindingView:
 class AuditView:
     """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
 
-    drawn: whether its figures and findings are on the page. cell: what it is called in its matrix, empty where it is in none;
-    title: with the name before it.
+    drawn: whether its figures and findings are on the page. cell: what it is called in its matrix, empty where it is
+    in none; title: with the name before it.
     """
 
     audit: AuditResult

@@ -23,7 +23,11 @@ from dpspec.reporters.view import glossary, sentences, words
 _LEAST, _MOST = 1e-4, 100.0
 
 #: What an assumption's status says where no test of what ran looked at it.
-_UNTESTED = {"declared": "no test, the spec says so", "unchecked": "no test", "reported": "no test, told by the backend"}
+_UNTESTED = {
+    "declared": "no test, the spec says so",
+    "unchecked": "no test",
+    "reported": "no test, told by the backend",
+}
 
 _AXIS = "deviation, relative to what is declared"
 

@@ -95,7 +95,8 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     status = audit.conformance.status
     if status == "deviates":
         made = ", as this control was made to be" if audit.conformance.expected else ""
-        yield f"What ran is not what was declared{made}: proofs here are of the declared mechanism, not of that training."
+        proofs = "proofs here are of the declared mechanism, not of that training"
+        yield f"What ran is not what was declared{made}: {proofs}."
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
     for name, one, more in _SAID:

@@ -27,7 +27,8 @@ RIGOR = {
 
 #: What the mechanisms that dpspec ships do, in words of nobody's field. Of others a page says the name alone.
 MECHANISMS = {
-    "group": "training with noise (DP-SGD), which limits at each step what every record adds, and adds noise to the sum",
+    "group": "training with noise (DP-SGD), which limits at each step what every record adds, and adds noise to the "
+    "sum",
     "modelmix": "training with noise (DP-SGD), which goes on from a random mixture of its last two models",
     "per-instance": "training with noise (DP-SGD), looked at for every single record",
     "preprocessing": "preparing the records without noise (such as filling gaps or dropping copies), and a private "
@@ -46,7 +47,7 @@ CHECKED = {
     "steps": "how many steps",
     "update": "nothing else is added",
     "contribution": "what one record adds",
-    "public-constants": "no record moves what others add",
+    "public-constants": "fixed constants",
     "gap": "the gap to mix over",
     "mixing-weights": "how it is mixed",
     "hidden-weights": "what stays secret",

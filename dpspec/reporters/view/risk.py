@@ -6,7 +6,7 @@ Text that a spec or a plugin may have brought in is returned as it is: escaping 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
@@ -58,16 +58,21 @@ def odds(audit: AuditResult) -> Iterator[str]:
     """
     for curve in proven_curves(audit):
         powers = [power(curve, rate) for rate in _FALSE_ALARMS]
-        alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
         about = _about(curve)
         if powers[0] > _ALL:
             yield f"{about}: the proved bound does not rule out that this can be told of all."
             continue
-        found = [decimals.upper(100.0 * one, digits=3) for one in powers]
-        yield (
-            f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
-            f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
-        )
+        yield _found(about, powers)
+
+
+def _found(about: str, powers: Sequence[float]) -> str:
+    """What is found out at most, at each of the false-alarm rates."""
+    alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
+    found = [decimals.upper(100.0 * one, digits=3) for one in powers]
+    return (
+        f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
+        f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
+    )
 
 
 def _one_sided(audit: AuditResult) -> Iterator[str]:
@@ -76,29 +81,25 @@ def _one_sided(audit: AuditResult) -> Iterator[str]:
     P(S) <= e^epsilon Q(S) + delta, P the law with the records and Q that without: with S as "they were in", true
     positives are at most e^epsilon times false ones, plus delta.
     """
-    threat, blocks = audit.document.get("threat_model"), audit.document.get("claims", ())
+    threat, blocks = audit.document.get("threat_model"), audit.document.get("claims")
     if not isinstance(threat, Mapping) or any(threat.get(key) not in (None, 0, "all") for key in _OF_DATA):
         return
-    for verdict in audit.verdicts:
-        if verdict.kind != "approx-dp" or verdict.verdict != "proved" or verdict.provable is None:
+    proved = {one.claim: one for one in audit.verdicts if one.kind == "approx-dp" and one.verdict == "proved"}
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if not isinstance(block, Mapping) or block.keys() & _NARROWER or block.get("id") not in proved:
             continue
-        for block in blocks if isinstance(blocks, list | tuple) else ():
-            if not isinstance(block, Mapping) or block.get("id") != verdict.claim or block.keys() & _NARROWER:
-                continue
-            stated = {**threat, **block}
-            delta, size, unit = stated.get("delta"), stated.get("group_size"), stated.get("unit")
-            if stated.get("direction") != "remove" or stated.get("adjacency") != "add-remove" or unit != "record":
-                continue
-            if isinstance(delta, float | int) and type(size) is int:
-                factor = math.exp(min(verdict.provable, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
-                said = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
-                found = [decimals.upper(100.0 * one, digits=3) for one in said]
-                who = "a record was" if size == 1 else f"{several(size, unit)} were"
-                yield (
-                    f"Whether {who} in the training: whoever says so wrongly in 1 of 100 cases says it rightly in at "
-                    f"most {found[0]} of 100; wrongly in 10, rightly in at most {found[1]}. Guessing gives 1 and 10. "
-                    f"That follows of {verdict.claim}, which says nothing of how surely one can tell that it was not."
-                )
+        stated, epsilon = {**threat, **block}, proved[str(block.get("id"))].provable
+        delta, size = stated.get("delta"), stated.get("group_size")
+        if [stated.get(key) for key in ("direction", "adjacency", "unit")] != ["remove", "add-remove", "record"]:
+            continue
+        if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
+            factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
+            who = "a record was" if size == 1 else f"{several(size, 'record')} were"
+            powers = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
+            yield (
+                f"{_found(f'Whether {who} in the training', powers)} That follows from the claim {block.get('id')}, "
+                "which says nothing of how surely one can tell the opposite."
+            )
 
 
 def power(curve: ProvenCurve, rate: float) -> float:
