@@ -38,7 +38,7 @@ INTERNAL_MARK = "Internal: this page holds values that speak of the data itself.
 #: Figures are drawn of so many audits, and of all cells of matrices of at most so many: of more, the result has them.
 MOST_DRAWN, MOST_CELLS = 24, 8
 
-#: So many audits that were made to deviate have a line of their own on top; all are marked in the table.
+#: So many audits that were made to deviate are named on top; all are marked in the table.
 _MOST_CONTROLS = 3
 
 #: What no line ends in. Looked for once in each run of digits: from every digit of a long one it would take quadratic
@@ -142,6 +142,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             audits=audits,
             matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
             tally=tally(result),
+            controls=[view for view in audits if view.made_to_deviate],
             most_controls=_MOST_CONTROLS,
             failed=failed(result),
             all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in several),

@@ -26,7 +26,7 @@ _NAMED = 6
 #: The false-alarm rate at which the odds of several audits are compared.
 _FALSE_ALARM = 0.01
 
-#: So many assumptions of one kind are told.
+#: So many assumptions of one kind are told, and half as many of several audits.
 _ASSUMED = 4
 
 #: What is said of assumptions by their status, and whether it is said of those that a test looked at too.
@@ -163,13 +163,14 @@ def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
     if any(audit.conformance.status == "conforms-within" for audit in audits):
         yield "Deviations smaller than the tests can see, or of kinds that no test looks for."
     held = [one for audit in audits for one in assumptions_of(audit)]
+    most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, told in _HELD.items():
         # A test may stand beside what is declared: then it was looked at.
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or told[1])}
         if texts:
             named = list(texts.values())
-            more = f"; and {len(named) - _ASSUMED} more" if len(named) > _ASSUMED else ""
-            yield f"{told[0]}: {'; '.join(named[:_ASSUMED])}{more}."
+            more = f"; and {len(named) - most} more" if len(named) > most else ""
+            yield f"{told[0]}: {'; '.join(named[:most])}{more}."
     yield _ALWAYS
 
 
