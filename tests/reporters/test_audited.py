@@ -235,6 +235,20 @@ def test_cells_are_named_by_what_varies_where_the_risk_is_told():
     assert "sweep[" not in said
 
 
+@pytest.mark.parametrize("broken", [{"conformance": "deviates"}, {"verdict": "contradicted"}])
+def test_odds_of_what_ran_otherwise_or_was_contradicted_are_not_told(broken: dict[str, str]):
+    changes: dict[str, object] = {"findings": (_bound(0.1),)}
+    if "conformance" in broken:
+        changes["conformance"] = status("deviates")
+    else:
+        changes["verdicts"] = (factory.verdict("c", verdict="contradicted", expected=False),)
+    result = factory.result(audit(name="bad", **changes), audit(name="good", findings=(_bound(2.0),)))
+    said = " ".join(dict(in_short(result))["What the bound means"])
+    assert "bad" not in said
+    assert "in the best of these audits, good. Guessing gives 1." in said
+    assert "No odds follow of 1 audit." in said
+
+
 def _bound(epsilon: float) -> Finding:
     return dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None)
 

@@ -91,6 +91,8 @@ def _whats(result: Result) -> Iterator[str]:
     others = [audit for number, audit in enumerate(result.audits) if number not in within]
     if others:
         yield f"{'Besides ' if within else ''}{_some([audit.name for audit in others])}."
+        kinds = dict.fromkeys(_kind(audit.document.get("mechanism")) for audit in others)
+        yield f"Each is {' or '.join(map(_mechanism, kinds))}."
 
 
 def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
@@ -127,17 +129,21 @@ def _counts(claims: Sequence[Verdict]) -> str:
 
 
 def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """The audits that promise the most and the least to the smallest group that they speak of, by their titles."""
+    """The audits that promise the most and the least to the smallest group that they speak of, by their titles.
+
+    Not those of which something else ran than was declared, or whose bound an attack contradicts: they promise nothing.
+    """
     if any(audit.conformance.status == "deviates" for audit in audits):
         yield "Where what ran is not what was declared, nothing is promised of it."
     found = []
     for audit, title in zip(audits, titles, strict=True):
-        curves = proven_curves(audit)
+        broken = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
+        curves = [] if broken or audit.conformance.status == "deviates" else proven_curves(audit)
         if curves:
             smallest = [one for one in curves if one.group_size == curves[0].group_size]
             found.append((max(power(one, _FALSE_ALARM) for one in smallest), title))
     if not found:
-        yield "No proved bound here holds for every record and in both directions: no odds follow."
+        yield "No bound here can be relied on for every record and in both directions: no odds follow."
         return
     (least, best), (most, worst) = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
     low, high = (decimals.upper(100.0 * one, digits=3) for one in (least, most))
