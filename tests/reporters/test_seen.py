@@ -100,7 +100,7 @@ def test_nothing_that_others_wrote_becomes_markup():
 def test_the_page_ranks_what_would_have_been_seen_and_puts_rejected_tests_first():
     fine = render(factory.result(audit(check("steps", 0.0), check("update", 0.5))))
     assert "How large a deviation would have been seen" in fine
-    assert "None of 2 tests is rejected, which says no more than this" in fine
+    assert "None of 2 tests is rejected. What that shows, and what it does not, is in the figure." in fine
     broken = render(factory.result(audit(check("steps", 0.0), check("update", 0.5, p_value=0.0), status="deviates")))
     rows = re.findall(
         r"<tr( class=\"rejected\")?><td>(.*?)</td>", broken.partition("Tests of conformance</caption>")[2]

@@ -66,7 +66,7 @@ def _ticks(axis: Axis, bottom: float, unit: str) -> Iterator[str]:
     yield '<g text-anchor="middle">'
     spaced = -math.inf
     for x, text in placed:
-        half = 3.5 * len(text)
+        half = 4.4 * len(text)  # in the larger text of narrow pages
         middle = min(max(x, half), _WIDTH - half)
         if middle - half > spaced:
             yield _text(middle, bottom + 14.0, text)

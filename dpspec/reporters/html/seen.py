@@ -148,4 +148,4 @@ def reason(audit: AuditResult) -> str:
         return audit.conformance.reason
     number = len(audit.checks)
     none = f"None of {words.count(number, 'test')} is rejected" if number > 1 else "Its one test is not rejected"
-    return f"{none}, which says no more than this: larger deviations than in the figure would have been seen."
+    return f"{none}. What that shows, and what it does not, is in the figure."
