@@ -262,6 +262,12 @@ def test_a_claim_of_one_direction_bounds_who_is_found(epsilon: float, delta: flo
         assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
 
 
+def test_odds_of_a_claim_about_the_final_model_say_so():
+    assert "Whether a record was in the training, seeing the final model: whoever" in _told(
+        1.0, 1e-6, access="final-model"
+    )
+
+
 @pytest.mark.parametrize(
     "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
 )
@@ -271,6 +277,11 @@ def test_a_narrower_claim_or_another_direction_promises_nothing_to_everybody(nar
 
 def _one_sided(epsilon: float, delta: float, **claim: object) -> list[float]:
     """The numbers that are told of one proved claim, where no curve is proved."""
+    said = _told(epsilon, delta, **claim)
+    return [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
+
+
+def _told(epsilon: float, delta: float, **claim: object) -> str:
     threat = {"adjacency": "add-remove", "unit": "record", "direction": "remove"}
     block = {"id": "one", "kind": "approx-dp", "epsilon": 9.0, "delta": delta, "group_size": 1, **claim}
     document = FrozenMap({**DOCUMENT, "threat_model": threat, "claims": [block]})
@@ -278,4 +289,4 @@ def _one_sided(epsilon: float, delta: float, **claim: object) -> list[float]:
     verdicts = (factory.verdict("one", provable=epsilon),)
     (said, *more) = risk(audit(document=document, verdicts=verdicts, findings=(weak,), series=()))
     assert not more
-    return [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
+    return said

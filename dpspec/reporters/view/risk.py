@@ -86,18 +86,20 @@ def _one_sided(audit: AuditResult) -> Iterator[str]:
         return
     proved = {one.claim: one for one in audit.verdicts if one.kind == "approx-dp" and one.verdict == "proved"}
     for block in blocks if isinstance(blocks, list | tuple) else ():
-        if not isinstance(block, Mapping) or block.keys() & _NARROWER or block.get("id") not in proved:
+        if not isinstance(block, Mapping) or block.keys() & _NARROWER or str(block.get("id")) not in proved:
             continue
-        stated, epsilon = {**threat, **block}, proved[str(block.get("id"))].provable
-        delta, size = stated.get("delta"), stated.get("group_size")
+        verdict, stated = proved[str(block.get("id"))], {**threat, **block}
+        epsilon, delta, size = verdict.provable, stated.get("delta"), stated.get("group_size")
         if [stated.get(key) for key in ("direction", "adjacency", "unit")] != ["remove", "add-remove", "record"]:
             continue
         if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
             factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
             who = "a record was" if size == 1 else f"{several(size, 'record')} were"
+            seen = words.access(audit, verdict)
+            about = f"Whether {who} in the training{f', {seen}' if seen else ''}"
             powers = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
             yield (
-                f"{_found(f'Whether {who} in the training', powers)} That follows from the claim {block.get('id')}, "
+                f"{_found(about, powers)} That follows from the claim {verdict.claim}, "
                 "which says nothing of how surely one can tell the opposite."
             )
 
