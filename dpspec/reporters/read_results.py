@@ -5,7 +5,10 @@ A page holds its result as JSON that no browser runs and that ``report``, ``veri
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,8 +28,23 @@ _BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
+#: A result of more characters is packed: no browser reads it, and it shrinks to a tenth.
+_PACKED_FROM = 1_000_000
+
+#: A packed result begins so, and is at most so many times as long as what holds it: longer ones stay as they are.
+_PACKED, _DENSEST = "zlib:", 200
+
+
 def embedded(json: str) -> str:
-    """The JSON text with every character escaped that HTML could take for markup; it stays the same JSON."""
+    """What stands in a page: the JSON with every character escaped that HTML could take for markup, or it, packed.
+
+    A long one is ``zlib:`` and base64. :func:`extract` reads both.
+    """
+    if len(json) > _PACKED_FROM:
+        data = json.encode("utf-8")
+        packed = _PACKED + base64.b64encode(zlib.compress(data, 9)).decode("ascii")
+        if len(data) <= _DENSEST * len(packed):
+            return packed
     for character, escape in _ESCAPES.items():
         json = json.replace(character, escape)
     return json
@@ -45,7 +63,27 @@ def extract(page: str) -> str:
     if begins != 1 or not end:
         held = begins if begins != 1 else "one that does not end"
         raise ResultError(f"a report holds one result, this page holds {held}")
-    return text
+    return _unpacked(text) if text.startswith(_PACKED) else text
+
+
+def with_plain_result(page: str) -> str:
+    """The page with its result unpacked: other builds of zlib pack the same text in other ways."""
+    before, begin, rest = page.partition(_BEGIN)
+    text, end, after = rest.partition(_END)
+    return f"{before}{begin}{_unpacked(text)}{end}{after}" if text.startswith(_PACKED) else page
+
+
+def _unpacked(text: str) -> str:
+    """The JSON text of a packed result; raises ``ResultError`` where it is none, or longer than any that is packed."""
+    most = _DENSEST * len(text)
+    try:
+        reader = zlib.decompressobj()
+        data = reader.decompress(base64.b64decode(text.removeprefix(_PACKED), validate=True), most)
+        if not reader.eof or reader.unused_data:
+            raise ResultError(f"the result packed in this page is cut, or longer than {most} bytes")
+        return data.decode("utf-8")
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise ResultError(f"the result packed in this page cannot be read: {error}") from None
 
 
 #: Files that programs show as what their names say, whatever they begin with: any markup in them, in texts too.

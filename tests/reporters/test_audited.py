@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import results as factory
 
-from dpspec.contract import FrozenMap
+from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.registry.loader import load_catalog
 from dpspec.reporters import html
+from dpspec.reporters.view import glossary
 from dpspec.reporters.view.audited import audited, conclusion
 from dpspec.reporters.view.in_short import in_short
 from dpspec.reporters.view.risk import odds, risk
@@ -98,10 +100,12 @@ def test_controls_are_told_of_as_such():
 def test_what_ran_is_told_of():
     ran = audit(conformance=status("conforms-within"))
     assert list(conclusion(ran))[-1] == (
-        "What ran was held against what was declared by 1 test, and none saw a difference."
+        "What ran was held against what was declared by 1 test, and none saw a difference that it could see."
     )
     first = next(conclusion(audit(conformance=status("deviates", expected=False))))
-    assert first.startswith("What ran is not what was declared")
+    assert first.startswith("What ran is not what was declared: proofs here")
+    control = next(conclusion(audit(conformance=status("deviates"))))
+    assert control.startswith("What ran is not what was declared, as this control was made to be: proofs here")
     assert "none saw a difference" not in " ".join(conclusion(audit(conformance=status("deviates"))))
     bare = audit(planned_trials=0, trials=())
     assert list(conclusion(bare))[-1].startswith("Nothing was trained")
@@ -174,3 +178,115 @@ def test_a_run_that_deviates_is_on_top_and_is_never_hidden():
     assert text.index('<p class="alarm">') < text.index('id="claims"')
     assert text.count('data-expected="no"') == 1
     assert '<p class="alarm">' not in page(audit(conformance=status("deviates")))
+
+
+def test_what_was_made_to_deviate_is_told_in_one_sentence_and_looks_like_a_control():
+    broken = factory.verdict("c", verdict="contradicted", expect=("refuted",))
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="Why.")
+    text = page(audit(conformance=deviates, verdicts=(broken,)))
+    assert '<p class="tally">1 audit, 1 claim: as expected; demo deviates, as it was made to</p>' in text
+    assert "all as expected" not in text
+    assert '<p class="alarm">' not in text
+    assert text.count('<p class="made">') == 1
+    assert text.count('class="verdict deviates control"') == 2
+    alarming = page(audit(conformance=dataclasses.replace(deviates, expected=False), verdicts=(broken,)))
+    assert alarming.count('<p class="alarm">') == 2
+    assert '<p class="made">' not in alarming
+    assert 'class="tally unexpected"' in alarming
+
+
+def test_of_many_controls_the_first_are_named_on_top():
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="Why.")
+    text = page(*(audit(name=f"c{n}", conformance=deviates) for n in range(5)))
+    assert text.count('<p class="made">') == 1
+    assert '<a href="#a2">c2</a> and 2 more, marked below, were made to run something else' in text
+
+
+def test_mechanisms_and_assumptions_are_told_in_words_with_their_names_behind():
+    unchecked = Assumption(name="fresh-noise", status="unchecked", text="every step draws fresh noise; nobody looked")
+    false = Assumption(name="sampling", status="false", text="batches are drawn by chance")
+    stated = Assumption(name="released", status="declared", text="only the output is released")
+    tested = Assumption(name="clipping", status="declared", text="each record is clipped", test="largest norm")
+    finding = dataclasses.replace(factory.audit().findings[0], assumptions=(unchecked, false, stated, tested))
+    one = audit(findings=(finding,), planned_trials=1)
+    answers = dict(in_short(dataclasses.replace(factory.result(), audits=(one,))))
+    assert "and adds noise to the sum (the mechanism group)." in answers["What was audited"][0]
+    said = " ".join(answers["What was not checked"])
+    assert "found not to hold: batches are drawn by chance (sampling)." in said
+    assert "nobody looked whether it is so: every step draws fresh noise (fresh-noise)." in said
+    assert "Taken from the spec, without a test: only the output is released (released)." in said
+    assert "clipping" not in said
+    strange = audit(document=FrozenMap({**DOCUMENT, "mechanism": {"kind": "theirs"}}))
+    assert "by the mechanism theirs." in dict(in_short(factory.result(strange)))["What was audited"][0]
+
+
+def test_every_mechanism_that_is_shipped_is_told_of_in_words():
+    assert set(load_catalog().mechanisms) <= set(glossary.MECHANISMS)
+
+
+def test_cells_are_named_by_what_varies_where_the_risk_is_told():
+    matrix = [
+        audit(name=f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise_multiplier": noise}), findings=(found,))
+        for noise, found in ((4.0, _bound(0.5)), (1.0, _bound(2.0)))
+    ]
+    said = " ".join(dict(in_short(factory.result(*matrix)))["What the bound means"])
+    assert "in the best of these audits, sweep (noise_multiplier=4)." in said
+    assert "In the worst, sweep (noise_multiplier=1), it is" in said
+    assert "sweep[" not in said
+
+
+@pytest.mark.parametrize("broken", [{"conformance": "deviates"}, {"verdict": "contradicted"}])
+def test_odds_of_what_ran_otherwise_or_was_contradicted_are_not_told(broken: dict[str, str]):
+    changes: dict[str, object] = {"findings": (_bound(0.1),)}
+    if "conformance" in broken:
+        changes["conformance"] = status("deviates")
+    else:
+        changes["verdicts"] = (factory.verdict("c", verdict="contradicted", expected=False),)
+    result = factory.result(audit(name="bad", **changes), audit(name="good", findings=(_bound(2.0),)))
+    said = " ".join(dict(in_short(result))["What the bound means"])
+    assert "bad" not in said
+    assert "in the best of these audits, good. Guessing gives 1." in said
+    assert "No odds follow of 1 audit." in said
+
+
+def _bound(epsilon: float) -> Finding:
+    return dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None)
+
+
+@given(epsilon=st.floats(0.0, 8.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
+def test_a_claim_of_one_direction_bounds_who_is_found(epsilon: float, delta: float):
+    """Oracle: P(S) <= e^eps Q(S) + delta, and at most 1, rounded up; of S as "they were in"."""
+    found = _one_sided(epsilon, delta)
+    for shown, rate in zip(found, (0.01, 0.1), strict=True):
+        true = 100.0 * min(1.0, math.exp(epsilon) * rate + delta)
+        assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
+
+
+def test_odds_of_a_claim_about_the_final_model_say_so():
+    assert "Whether a record was in the training, seeing the final model: whoever" in _told(
+        1.0, 1e-6, access="final-model"
+    )
+
+
+@pytest.mark.parametrize(
+    "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
+)
+def test_a_narrower_claim_or_another_direction_promises_nothing_to_everybody(narrower: dict[str, object]):
+    assert _one_sided(1.0, 1e-6, **narrower) == []
+
+
+def _one_sided(epsilon: float, delta: float, **claim: object) -> list[float]:
+    """The numbers that are told of one proved claim, where no curve is proved."""
+    said = _told(epsilon, delta, **claim)
+    return [float(text) for text in re.findall(r"at most ([0-9.e-]+?)(?: of|\. )", said)]
+
+
+def _told(epsilon: float, delta: float, **claim: object) -> str:
+    threat = {"adjacency": "add-remove", "unit": "record", "direction": "remove"}
+    block = {"id": "one", "kind": "approx-dp", "epsilon": 9.0, "delta": delta, "group_size": 1, **claim}
+    document = FrozenMap({**DOCUMENT, "threat_model": threat, "claims": [block]})
+    weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
+    verdicts = (factory.verdict("one", provable=epsilon),)
+    (said, *more) = risk(audit(document=document, verdicts=verdicts, findings=(weak,), series=()))
+    assert not more
+    return said

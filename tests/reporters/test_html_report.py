@@ -106,9 +106,9 @@ def test_it_shows_the_verdict_and_what_it_rests_on() -> None:
 
 def test_every_figure_has_a_title_and_a_table() -> None:
     page = html.render(plotted())
-    assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 2
-    assert page.count("<figure") == 2
-    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 2
+    assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 3
+    assert page.count("<figure") == 3
+    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 3
     ids = re.findall(r'\bid="([^"]+)"', page.split('<script type="application/json"')[0])
     assert len(ids) == len(set(ids))
 

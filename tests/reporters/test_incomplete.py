@@ -12,8 +12,8 @@ from support import results as factory
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.reporters import html
 from dpspec.reporters.formats import ci, markdown, terminal
-from dpspec.reporters.view import words
 from dpspec.reporters.view.limits import limits
+from dpspec.reporters.view.tally import tally
 
 
 def incomplete(**changes: Any) -> Result:
@@ -27,13 +27,13 @@ def incomplete(**changes: Any) -> Result:
 
 
 def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
-    assert words.tally(incomplete()) == (
+    assert tally(incomplete()) == (
         "FAILED 1 of 2 claims: demo.wrong; not yet decided: demo.later; INCOMPLETE, trials are missing"
     )
     waiting = incomplete(verdicts=incomplete().audits[0].verdicts[:1])
-    assert words.tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
+    assert tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
     complete = incomplete(planned_trials=0)
-    assert words.tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was held against nothing"
+    assert tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was held against nothing"
 
 
 @pytest.mark.parametrize("render", [terminal.render, html.render, markdown.render])

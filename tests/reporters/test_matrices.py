@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
+import re
+import zlib
 
 import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
+from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
+from dpspec.errors import ResultError
+from dpspec.reporters import read_results
 from dpspec.reporters.formats import brief
+from dpspec.reporters.html.edited_pages import edited
 from dpspec.reporters.html.page import render
+from dpspec.reporters.read_results import ELEMENT, extract
 from dpspec.reporters.view import cells
+
+
+def _packed(text: str, level: int) -> str:
+    return f"zlib:{base64.b64encode(zlib.compress(text.encode(), level)).decode()}"
 
 
 def cell(values: dict[str, object], upper: float | None = 2.5, **changes: object) -> AuditResult:
@@ -109,15 +122,43 @@ def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> 
     assert "S, all cells" in page  # the series that every cell has, joined
 
 
-def test_of_many_cells_single_ones_are_not_drawn_but_their_tables_stand() -> None:
+def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_numbers_are() -> None:
     few, many = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9))
     assert 'id="a0-tradeoff-title"' in few
     assert "a0-tradeoff-title" not in many
-    assert "Figures of single cells are drawn for at most 8 cells" in many
-    tables = [page.count("Table</summary>") / cells for page, cells in ((few, 2), (many, 9))]
-    assert tables[1] > 0.5 * tables[0]
-    assert "Claims are dashed" in few
-    assert "Claims are dashed" not in many
+    assert "<h3>Findings</h3>" in few
+    assert "<h3>Findings</h3>" not in many
+    assert many.count("the result inside this page has all of them") == 9
+    assert "All claims, cell by cell" in many
+    assert "All claims, cell by cell" not in few
+
+
+def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None:
+    wrong = factory.audit("wrong", verdicts=(factory.verdict("main", verdict="open", expected=False),))
+    page = render(factory.result(*(factory.audit(f"a{n}") for n in range(40)), wrong))
+    drawn = [number for number in range(41) if f'id="a{number}-tradeoff-title"' in page]
+    assert drawn == [*range(23), 40]
+    assert page.count("the result inside this page has all of them") == 17
+
+
+def test_the_page_of_a_large_result_is_packed_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = factory.result(*(cell({"noise": k}) for k in range(9)))
+    plain = render(result)
+    monkeypatch.setattr(read_results, "_PACKED_FROM", 100)
+    packed = render(result)
+    assert len(packed) < len(plain)
+    assert json.loads(extract(packed)) == json.loads(extract(plain))
+    assert list(edited(packed, load(extract(packed)))) == []
+    again = re.sub(r"zlib:[^<]*", _packed(extract(packed), 1), packed)
+    assert again != packed
+    assert list(edited(again, load(extract(again)))) == []
+
+
+@pytest.mark.parametrize("text", ["zlib:", "zlib:!", "zlib:AAAA", _packed("0" * 10**6, 9), _packed("{}", 9)[:-4]])
+def test_what_is_packed_wrongly_is_refused_and_nothing_large_comes_of_little(text: str) -> None:
+    page = f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
+    with pytest.raises(ResultError, match="packed in this page"):
+        extract(page)
 
 
 def test_hostile_values_of_a_cell_are_escaped() -> None:

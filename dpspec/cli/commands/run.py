@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
-from dpspec.cli.terminal.output import emit, note
+from dpspec.cli.terminal.output import emit, note, page_width
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 
@@ -98,7 +98,7 @@ def run(
     from dpspec.engine.storage.trial_store import Store
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
-    from dpspec.reporters.view.words import tally
+    from dpspec.reporters.view.tally import tally
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     if not _DEVICE.fullmatch(device):
@@ -142,7 +142,7 @@ def run(
     else:
         if not quiet:
             show_on_terminal(result, internal=internal, brief=not verbose)
-        emit(tally(result))
+        emit(tally(result, width=page_width()))
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:

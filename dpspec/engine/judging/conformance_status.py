@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
-from dpspec.engine.results.decimals import exact, upper
+from dpspec.engine.results.decimals import given, upper
 from dpspec.engine.results.result import Conformance, ConformanceName
 from dpspec.stats.conformance.measurement import LEVEL
 
@@ -28,6 +28,15 @@ def looks(there: int, needed: int) -> int:
     """Among how many looks a check's level is divided: each look at a run that is not complete has a trial more than
     the one before, so that there are no more of them than trials; the look at all of them is one."""
     return needed if there < needed else 1
+
+
+def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
+    """Among how many checks each audit's level is divided: all of the invocation, times its looks.
+
+    audits: of each the number of its checks, of the trials that are there, and of those that are needed.
+    """
+    checks = sum(made for made, _, _ in audits)
+    return [checks * looks(there, needed) for _, there, needed in audits]
 
 
 def missing(promised: Sequence[Check], made: Sequence[Check]) -> tuple[Check, ...]:
@@ -159,7 +168,7 @@ def _sharpness(check: Check) -> float:
 def _deviation(check: Check) -> str:
     text = f"{check.assumption} ({check.test}, p = {upper(check.p_value)}"
     if check.declared is not None and check.measured is not None:
-        text += f"; declared {exact(check.declared)}, {check.observed} {check.measured:.4g}"
+        text += f"; declared {given(check.declared)}, {check.observed} {check.measured:.4g}"
     return text + ")"
 
 

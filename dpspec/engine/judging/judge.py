@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dpspec.contract import Evidence, Finding, Scope
 from dpspec.engine.judging import hypotheses, reasons
 from dpspec.engine.judging.claim_tests import ClaimTests, RejectedBound, TestedClaim, reject_bounds, rejection_of
-from dpspec.engine.judging.conformance_status import conformance_of, join_checks, looks
+from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
 from dpspec.engine.judging.evidence_weight import (
     WeighedFinding,
     covers,
@@ -246,8 +246,7 @@ def judge(audits: Sequence[Concluded], others: OtherTests = NO_OTHERS) -> tuple[
 
     Raises ``ValueError`` where a p-value is none, or no test reads the evidence.
     """
-    checks = sum(len(audit.checks) for audit in audits)
-    families = [checks * looks(audit.trials, audit.needed) for audit in audits]
+    families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [
         join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]

@@ -12,6 +12,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 #: Significant digits of a reported number.
 DIGITS = 4
 
+#: People write numbers of so many significant digits at most.
+_WRITTEN = 8
+
 #: A float64 is told apart from its neighbours by this many significant digits.
 _ALL_DIGITS = 17
 
@@ -39,6 +42,12 @@ def exact(value: float) -> str:
     if not math.isfinite(value):
         return _special(value)
     return _text(Decimal(repr(float(value))))
+
+
+def given(value: float) -> str:
+    """A declared number as it was written; one that was computed and has more digits than people write, to nearest."""
+    text = exact(value)
+    return text if sum(map(str.isdigit, text.partition("e")[0].strip("-0."))) <= _WRITTEN else nearest(value)
 
 
 def percent(value: float, *, digits: int = DIGITS) -> str:

@@ -29,7 +29,7 @@ _MORE = "-v shows findings, checks, assumptions and limits; nothing is trained a
 
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    """The report as text of at most ``width`` columns; :func:`dpspec.reporters.view.words.tally` is to follow.
+    """The report as text of at most ``width`` columns; :func:`dpspec.reporters.view.tally.tally` is to follow.
 
     internal: keep data-dependent and per-record values, which are otherwise left out and counted.
     """
@@ -106,8 +106,9 @@ def _as_expected(page: Page, audit: AuditResult) -> None:
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     claimed = words.claimed(verdict)
-    wanted = "" if verdict.verdict in ("proved", "supported") else ", as expected"
-    told = f" {words.interval(audit, verdict)}: {verdict.text}{f', claimed {claimed}' if claimed else ''}{wanted}"
+    wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
+    rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
+    told = f" {words.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
     terminal.row(page, verdict.verdict, (verdict.claim, "bold"), told)
 
 

@@ -19,6 +19,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters.view import words
+from dpspec.reporters.view.tally import tally
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     if not internal:
         result = redact(result)
     lines = [line for audit in result.audits for line in _annotations(audit)]
-    lines.append(_command("notice", words.tally(result), title="dpspec"))
+    lines.append(_command("notice", tally(result), title="dpspec"))
     return "\n".join(lines) + "\n"
 
 

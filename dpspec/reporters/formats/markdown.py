@@ -11,6 +11,7 @@ from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.view import sentences, words
 from dpspec.reporters.view.limits import limits, recipes
+from dpspec.reporters.view.tally import tally
 from dpspec.text import markdown, plain
 
 #: Of so many claims, and audits, those that are as expected are shown; of more they are folded away.
@@ -26,7 +27,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     if not internal:
         result = redact(result)
     several = len(result.audits) > 1
-    lines = ["# dpspec", "", f"**{markdown(words.tally(result))}**", ""]
+    lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:
         lines.extend(_contradicted(audit))
     for audit in result.audits:

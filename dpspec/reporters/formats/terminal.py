@@ -13,6 +13,7 @@ from dpspec.reporters.view import sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.number_tables import grid, pictures, rounding, series_table
 from dpspec.reporters.view.page_layout import Page
+from dpspec.reporters.view.tally import tally
 
 _STYLE = {
     "contradicted": "bold white on red",
@@ -56,10 +57,10 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
             shown_source = source
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
-    page.line((words.tally(result), "bold"))
-    for audit in result.audits:
+    page.line((tally(result), "bold"))
+    for audit, family in zip(result.audits, sentences.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
-        _conformance(page, audit, suffix)
+        _conformance(page, audit, suffix, family)
         _findings(page, audit, suffix)
         _assumptions(page, audit, suffix)
         _notes(page, audit, suffix)
@@ -103,7 +104,8 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
 def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
-    row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}")
+    seen = words.access(audit, verdict)
+    row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
     claimed = words.claimed(verdict)
     page.line(
         f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
@@ -121,7 +123,7 @@ def row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
     page.line((word.upper(), _STYLE[word]), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
-def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
+def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
     page.heading(f"Conformance{suffix}")
     conformance, outcome = audit.conformance, words.conformance_outcome(audit)
     page.line(
@@ -131,8 +133,9 @@ def _conformance(page: Page, audit: AuditResult, suffix: str) -> None:
         indent=2,
         hang=2,
     )
-    for check in audit.checks:
-        page.item(sentences.check(check), indent=4)
+    for check, is_rejected in sentences.ranked(audit.checks, family):
+        mark = (("REJECTED", "bold red"), "  ") if is_rejected else ()
+        page.item(*mark, sentences.check(check), indent=4)
     for said in sentences.as_run(audit):
         page.line(said, indent=2, hang=2)
 

@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 
 from dpspec.engine.results.result import Result
 from dpspec.reporters.html.page import INTERNAL_MARK, generator, render
+from dpspec.reporters.read_results import with_plain_result
 
 #: A drawing as a page holds it: drawings hold none themselves.
 FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
@@ -90,6 +91,7 @@ def edited(page: str, result: Result) -> Iterator[Edited]:
     again = _again(page, result)
     if page == again:
         return
+    page, again = with_plain_result(page), with_plain_result(again)
     shown, due = (list(FIGURE.findall(text)) for text in (page, again))
     if len(shown) == len(due) and all(map(same_drawing, shown, due)):
         # Another machine may round otherwise in what only draws.

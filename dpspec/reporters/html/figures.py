@@ -6,8 +6,8 @@ And the bar of a claim: the interval from the best lower to the best upper bound
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dpspec.contract import Series
 from dpspec.engine.judging.proven_curves import is_profile
@@ -17,7 +17,7 @@ from dpspec.reporters.html import curves
 from dpspec.reporters.html import series_plots as of_series
 from dpspec.reporters.html import series_plots as pictures
 from dpspec.reporters.html.curves import CAPTION
-from dpspec.reporters.html.drawing import Drawing, svg
+from dpspec.reporters.html.drawing import svg
 from dpspec.reporters.view import words
 from dpspec.reporters.view.number_tables import cell, rounding
 from dpspec.reporters.view.number_tables import pictures as picture_columns
@@ -120,24 +120,8 @@ class Figure:
         return not self.svg and len(self.head) >= _BROAD
 
 
-def figures(audit: AuditResult, name: str, *, drawn: bool = True) -> Iterator[Figure]:
-    """Every figure of an audit; ``name`` is unique to the audit on its page. drawn: otherwise their tables alone."""
-    for figure in _figures(audit, name, svg if drawn else _undrawn):
-        yield figure if drawn else replace(figure, caption=_of_table(figure.caption))
-
-
-def _of_table(caption: str) -> str:
-    """A caption without what it says of lines and points."""
-    for said in (_CHANCE, _CLAIMS, _POINTS, f". {CAPTION}", CAPTION):
-        caption = caption.replace(said, "")
-    return caption
-
-
-def _undrawn(drawing: Drawing, name: str) -> str:
-    return ""
-
-
-def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) -> Iterator[Figure]:
+def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
+    """Every figure of an audit; ``name`` is unique to the audit on its page."""
     plot = curves.power(audit)
     if plot is not None:
         drawing, (head, rows) = plot
@@ -148,10 +132,10 @@ def _figures(audit: AuditResult, name: str, svg: Callable[[Drawing, str], str]) 
         drawing, (head, rows) = plot
         yield Figure(drawing.title, CAPTION, svg(drawing, f"{name}-profile"), head, rows)
     for i, series in enumerate(audit.series):
-        yield _of_series(series, f"{name}-series{i}", audit, svg)
+        yield _of_series(series, f"{name}-series{i}", audit)
 
 
-def _of_series(series: Series, name: str, audit: AuditResult, svg: Callable[[Drawing, str], str]) -> Figure:
+def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
     shown = picture_columns(series)
     head = tuple(column for column in series.columns if column not in shown)
     rows = list(zip(*(series.columns[column] for column in head), strict=True))

@@ -17,9 +17,6 @@ from dpspec.reporters.html.figures import Figure
 from dpspec.reporters.view import cells
 from dpspec.reporters.view.number_tables import cell, pictures
 
-#: The figures of single cells are drawn in matrices of at most so many: of more, the tables are there.
-MOST_DRAWN = 8
-
 #: A joined table is cut here; the JSON in the page has the whole.
 _MOST_ROWS = 500
 
@@ -64,10 +61,10 @@ def view(matrix: Matrix[AuditResult], number: int, ids: Sequence[str]) -> Matrix
     )
 
 
-def titles(matrices: Sequence[Matrix[AuditResult]]) -> dict[int, tuple[str, bool]]:
-    """By the number of an audit: what its cell is called, and whether its own figures are drawn."""
+def titles(matrices: Sequence[Matrix[AuditResult]]) -> dict[int, str]:
+    """By the number of an audit: what its cell is called."""
     return {
-        index: (cells.cell_title(matrix, audit), len(matrix.audits) <= MOST_DRAWN)
+        index: cells.cell_title(matrix, audit)
         for matrix in matrices
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }

@@ -17,7 +17,7 @@ from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.matrices import base_name
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.html import matrix_views
+from dpspec.reporters.html import matrix_views, seen
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.view import glossary, sentences, words
@@ -25,6 +25,7 @@ from dpspec.reporters.view.audited import audited, conclusion
 from dpspec.reporters.view.in_short import in_short
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.risk import risk
+from dpspec.reporters.view.tally import failed, tally
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -34,8 +35,15 @@ if TYPE_CHECKING:
 #: What a page says that leaves nothing out.
 INTERNAL_MARK = "Internal: this page holds values that speak of the data itself. It must not leave the house."
 
-#: Looked for once in each run of digits: from every digit of a long one it would take quadratic time.
-_EXPONENT = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+)")
+#: Figures are drawn of so many audits, and of all cells of matrices of at most so many: of more, the result has them.
+MOST_DRAWN, MOST_CELLS = 24, 8
+
+#: So many audits that were made to deviate are named on top; all are marked in the table.
+_MOST_CONTROLS = 3
+
+#: What no line ends in. Looked for once in each run of digits: from every digit of a long one it would take quadratic
+#: time.
+_WHOLE = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+|DP-SGD)")
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,8 @@ class FindingView:
 class AuditView:
     """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
 
-    cell: what it is called in its matrix, empty where it is in none; title: with the name before it.
+    drawn: whether its figures and findings are on the page. cell: what it is called in its matrix, empty where it is
+    in none; title: with the name before it.
     """
 
     audit: AuditResult
@@ -82,11 +91,15 @@ class AuditView:
     risk: tuple[str, ...]
     claims: tuple[ClaimView, ...]
     conformance: str
+    reason: str
     tests: str
-    checks: tuple[tuple[str, ...], ...]
+    checks: tuple[tuple[bool, tuple[str, ...]], ...]
+    seen: Figure | None
+    made_to_deviate: bool
     as_run: tuple[str, ...]
     power: tuple[str, ...]
     figures: tuple[Figure, ...]
+    drawn: bool
     cell: str
     title: str
     numbers: str
@@ -116,8 +129,10 @@ def render(result: Result, *, internal: bool = False) -> str:
     several = result.matrices
     cells = matrix_views.titles(several)
     names = [f"a{i}" for i in range(len(result.audits))]
+    families, drawn = sentences.families(result), _drawn(result)
     audits = tuple(
-        _audit(audit, names[i], origins[i], *cells.get(i, ("", True))) for i, audit in enumerate(result.audits)
+        _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
+        for i, audit in enumerate(result.audits)
     )
     text: str = (
         _environment()
@@ -126,14 +141,12 @@ def render(result: Result, *, internal: bool = False) -> str:
             result=result,
             audits=audits,
             matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(several)),
-            most_drawn=matrix_views.MOST_DRAWN,
-            tally=words.tally(result),
+            tally=tally(result),
+            controls=[view for view in audits if view.made_to_deviate],
+            most_controls=_MOST_CONTROLS,
+            failed=failed(result),
+            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in several),
             in_short=in_short(result),
-            made_to_deviate=[
-                one.audit.name
-                for one in audits
-                if one.audit.conformance.status == "deviates" and one.audit.conformance.expected
-            ],
             limits=(*result.notes, *limits(result)),
             recipes=tuple(
                 RecipeView(one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)
@@ -151,6 +164,16 @@ def render(result: Result, *, internal: bool = False) -> str:
         )
     )
     return text
+
+
+def _drawn(result: Result) -> set[int]:
+    """The audits whose figures and findings are on the page: at most so many, those that are not as expected first.
+
+    Of a large matrix only cells that are not as expected: it has a figure and tables of its own.
+    """
+    large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
+    first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
+    return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
 
 
 def _digest(script: str) -> str:
@@ -178,16 +201,24 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["whole"] = _whole
+    environment.filters["parted"] = _parted
     return environment
 
 
 def _whole(text: str) -> Markup:
-    """Text in which no line ends inside a number: browsers break ``1e-5`` at its hyphen."""
+    """Text in which no line ends inside a number, or a name: browsers break ``1e-5`` at its hyphen."""
     from markupsafe import Markup, escape
 
-    parts = _EXPONENT.split(plain(text))
+    parts = _WHOLE.split(plain(text))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
     return Markup("").join(map(Markup, marked))
+
+
+def _parted(name: str) -> Markup:
+    """A name that may be broken behind its underscores, and nowhere else."""
+    from markupsafe import Markup, escape
+
+    return Markup("_<wbr>").join(escape(part) for part in plain(name).split("_"))
 
 
 def _tame(value: Any) -> Any:
@@ -201,7 +232,8 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, origin: str, cell: str, drawn: bool) -> AuditView:
+def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> AuditView:
+    conformance = audit.conformance
     return AuditView(
         audit=audit,
         name=name,
@@ -213,18 +245,22 @@ def _audit(audit: AuditResult, name: str, origin: str, cell: str, drawn: bool) -
         claims=tuple(_claim(audit, verdict) for verdict in audit.verdicts),
         conformance=words.conformance_outcome(audit),
         tests=words.count(len(audit.checks), "test"),
-        checks=tuple(_check(check) for check in audit.checks),
+        reason=seen.reason(audit),
+        checks=tuple((bad, _check(check)) for check, bad in sentences.ranked(audit.checks, family)),
+        seen=seen.figure(audit, family, f"{name}-seen"),
+        made_to_deviate=conformance.status == "deviates" and conformance.expected,
         power=tuple(
             f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
             + (f"; {power.note}" if power.note else "")
             for power in audit.power
         ),
-        figures=tuple(figures(audit, name, drawn=drawn)),
+        figures=tuple(figures(audit, name)) if drawn else (),
+        drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
         as_run=sentences.as_run(audit),
         numbers=words.count(len(sentences.findings(audit)), "number"),
-        findings=tuple(_finding(finding) for finding in sentences.findings(audit)),
+        findings=tuple(_finding(finding) for finding in sentences.findings(audit)) if drawn else (),
         assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
     )
@@ -244,7 +280,7 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
 
 def _check(check: Check) -> tuple[str, ...]:
     """A row of the table of tests: what, how, p, declared, found, and the deviations that it detects."""
-    declared = "" if check.declared is None else decimals.exact(check.declared)
+    declared = "" if check.declared is None else decimals.given(check.declared)
     found = "" if check.measured is None else decimals.nearest(check.measured)
     what = f"{check.assumption}, {check.note}" if check.note else check.assumption
     seen = "" if check.detectable is None else sentences.detectable(check.detectable).removeprefix("detects ")

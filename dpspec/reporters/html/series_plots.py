@@ -65,7 +65,7 @@ def _curves(series: Series, x: str, ys: Sequence[str]) -> Iterator[Line]:
         for i, (group, rows) in enumerate(groups):
             parts = [group, y] if group and len(ys) > 1 else [group or y]
             yield Line(
-                ", ".join(map(label, parts)),
+                f"{', '.join(map(label, parts))}{_no_bound(series, x, y)}",
                 _values(series, x, rows),
                 _values(series, y, rows),
                 colour=i if len(groups) > 1 else j,
@@ -105,7 +105,7 @@ def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
             values = _values(series, y, rows)
             lines.append(
                 Line(
-                    ", ".join(map(label, parts)),
+                    f"{', '.join(map(label, parts))}{_no_bound(series, x, y)}",
                     values,
                     places,
                     colour=len(lines),
@@ -140,6 +140,11 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
 
 def _values(series: Series, column: str, rows: Sequence[int]) -> list[float]:
     return [_number(series.columns[column][row]) for row in rows]
+
+
+def _no_bound(series: Series, x: str, y: str) -> str:
+    """What marks a line of estimates among bounds; of a series without a bound its caption says it of all."""
+    return " (no bound)" if series.bounds and not {x, y} & set(series.bounds) else ""
 
 
 def _names(value: Json) -> list[str]:

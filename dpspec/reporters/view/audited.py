@@ -27,7 +27,7 @@ def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
     for key, term in SIGNED.items():
         if document.get(key):
             yield term, shortened(str(document[key]), _LONGEST)
-    yield "Mechanism", _block(document.get("mechanism"), "kind")
+    yield "Mechanism", _mechanism(document.get("mechanism"))
     yield "Data", "; ".join(part for part in (_block(document.get("data"), "kind"), _records(audit)) if part)
     if document.get("model"):
         count = audit.facts.parameters
@@ -38,6 +38,15 @@ def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
     yield "Adversary", _adversary(document.get("threat_model"), document.get("data"))
     if document.get("audit"):
         yield "Attack", _block(document.get("audit"), "method", leave_out=("expect", "confidence"))
+
+
+def _mechanism(block: Json) -> str:
+    """A block in words; of a choice among cells how many there are, as each stands on the page by itself."""
+    cells = block.get("cells") if isinstance(block, Mapping) and block.get("kind") == "selection" else None
+    if not isinstance(cells, list | tuple):
+        return _block(block, "kind")
+    rest = _block(block, "kind", leave_out=("cells",))
+    return f"{rest}{',' if ':' in rest else ':'} the best of {words.count(len(cells), 'cell')}"
 
 
 def _block(block: Json, kind: str, leave_out: tuple[str, ...] = ()) -> str:
@@ -85,7 +94,9 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     """Sentences that a reader without training in the field can act on, the worst first."""
     status = audit.conformance.status
     if status == "deviates":
-        yield "What ran is not what was declared: proofs here are of the declared mechanism, not of that training."
+        made = ", as this control was made to be" if audit.conformance.expected else ""
+        proofs = "proofs here are of the declared mechanism, not of that training"
+        yield f"What ran is not what was declared{made}: {proofs}."
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
     for name, one, more in _SAID:
@@ -104,7 +115,7 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     elif status == "conforms-within":
         yield (
             f"What ran was held against what was declared by {words.count(len(audit.checks), 'test')}, and none saw a "
-            "difference."
+            "difference that it could see."
         )
     elif status == "not-run":
         yield "Whether what ran is what was declared was not tested."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dpspec.contract import Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.matrices import Matrix
-from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.view import words
 from dpspec.text import shortened
 
@@ -22,12 +22,23 @@ _LINES = 8
 
 def cell_value(item: Json) -> str:
     """A value of an axis; what a cell leaves as the spec says it is told so."""
-    return "as in the spec" if item is None else shortened(words.value(item), _VALUE)
+    if item is None:
+        return "as in the spec"
+    return shortened(decimals.exact(item) if isinstance(item, float) else words.value(item), _VALUE)
 
 
 def cell_title(matrix: Matrix[AuditResult], audit: AuditResult) -> str:
     """What a cell is called: ``noise_multiplier=1, k=8``."""
     return ", ".join(f"{name}={cell_value(item)}" for name, item in matrix.values(audit).items())
+
+
+def titles(result: Result) -> tuple[str, ...]:
+    """What every audit is called where people read of it: a cell by its matrix and what varies, others by name."""
+    names = [audit.name for audit in result.audits]
+    for matrix in result.matrices:
+        for number, audit in zip(matrix.numbers, matrix.audits, strict=True):
+            names[number] = f"{matrix.name} ({cell_title(matrix, audit)})"
+    return tuple(names)
 
 
 def claims_of(matrix: Matrix[AuditResult]) -> tuple[str, ...]:

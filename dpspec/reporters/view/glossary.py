@@ -25,6 +25,40 @@ RIGOR = {
     "approximate": "An estimate that promises nothing.",
 }
 
+#: What the mechanisms that dpspec ships do, in words of nobody's field. Of others a page says the name alone.
+MECHANISMS = {
+    "group": "training with noise (DP-SGD), which limits at each step what every record adds, and adds noise to the "
+    "sum",
+    "modelmix": "training with noise (DP-SGD), which goes on from a random mixture of its last two models",
+    "per-instance": "training with noise (DP-SGD), looked at for every single record",
+    "preprocessing": "preparing the records without noise (such as filling gaps or dropping copies), and a private "
+    "computation on what comes of it",
+    "rero": "training with noise (DP-SGD), looked at for how well a record could be rebuilt",
+    "selection": "choosing the best of several trainings",
+}
+
+#: What tests of conformance look at, by the names of the assumptions.
+CHECKED = {
+    "noise-scale": "how much noise is added",
+    "noise-isotropy": "as much noise everywhere",
+    "fresh-noise": "new noise at each step",
+    "clipping": "the limit of each record",
+    "sampling": "who is drawn",
+    "steps": "how many steps",
+    "update": "nothing else is added",
+    "contribution": "what one record adds",
+    "public-constants": "fixed constants",
+    "gap": "the gap to mix over",
+    "mixing-weights": "how it is mixed",
+    "hidden-weights": "what stays secret",
+    "one-hot-worst": "the worst case is known",
+    "constants": "the constants of the proof",
+    "collection": "within the declared limits",
+    "released": "what is published",
+    "public-count": "how many records there are",
+    "radius": "how large records are",
+}
+
 TERMS = {
     "epsilon, delta": "Whatever is computed of the training, adding or removing one record (or what else a claim is "
     "for) changes its probability by a factor of at most e^epsilon, but for a probability of delta. Smaller is more "

@@ -6,12 +6,14 @@ in is returned as it is: escaping is the format's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from dpspec.contract import Assumption
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import cells, words
+from dpspec.reporters.view import cells, glossary, words
 from dpspec.reporters.view.audited import conclusion
 from dpspec.reporters.view.limits import recorded
 from dpspec.reporters.view.risk import power, risk
@@ -23,6 +25,16 @@ _NAMED = 6
 
 #: The false-alarm rate at which the odds of several audits are compared.
 _FALSE_ALARM = 0.01
+
+#: So many assumptions of one kind are told, and half as many of several audits.
+_ASSUMED = 4
+
+#: What is said of assumptions by their status, and whether it is said of those that a test looked at too.
+_HELD = {
+    "false": ("Assumed by some numbers, and found not to hold", True),
+    "unchecked": ("Assumed, and nobody looked whether it is so", True),
+    "declared": ("Taken from the spec, without a test", False),
+}
 
 _ALWAYS = "Floating-point noise, timing and other side channels, and what else was released of the same data."
 
@@ -38,22 +50,28 @@ def in_short(result: Result) -> tuple[Answer, ...]:
     return (
         ("What was audited", (_what(audits[0]),) if alone else tuple(_whats(result))),
         ("What came of it", tuple(conclusion(audits[0])) if alone else tuple(_outcomes(audits))),
-        ("What the bound means", risk(audits[0]) if alone else tuple(_risks(audits))),
+        ("What the bound means", risk(audits[0]) if alone else tuple(_risks(audits, cells.titles(result)))),
         ("What was not checked", tuple(_unchecked(audits))),
     )
 
 
 def _what(audit: AuditResult) -> str:
-    """``Training of a model (mlp, 4810 parameters) on 1438 records (digits) by the mechanism group.``"""
+    """``The training of a model (mlp, 4810 parameters) on 1438 records (digits), by ... (the mechanism group).``"""
     document, facts = audit.document, audit.facts
-    mechanism = _kind(document.get("mechanism"))
+    mechanism = _mechanism(_kind(document.get("mechanism")))
     data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if not audit.planned_trials and not recorded(audit):
-        return f"The mechanism {mechanism}, as declared for {data}; no code that does it."
+        return f"{words.sentence(mechanism)}, as declared for {data}; no code that does it."
     size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
     model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
     how = "The recording of a training" if recorded(audit) else "The training"
-    return f"{how}{model} on {data} by the mechanism {mechanism}."
+    return f"{how}{model} on {data}, by {mechanism}."
+
+
+def _mechanism(kind: str) -> str:
+    """In plain words, the name behind them; of a mechanism that nobody here knows, its name."""
+    known = glossary.MECHANISMS.get(kind)
+    return f"the mechanism {kind}" if known is None else f"{known} (the mechanism {kind})"
 
 
 def _kind(block: object) -> str:
@@ -73,6 +91,8 @@ def _whats(result: Result) -> Iterator[str]:
     others = [audit for number, audit in enumerate(result.audits) if number not in within]
     if others:
         yield f"{'Besides ' if within else ''}{_some([audit.name for audit in others])}."
+        kinds = dict.fromkeys(_kind(audit.document.get("mechanism")) for audit in others)
+        yield f"Each is {' or '.join(map(_mechanism, kinds))}."
 
 
 def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
@@ -108,25 +128,29 @@ def _counts(claims: Sequence[Verdict]) -> str:
     return joined([f"{n} {'is' if n == 1 else 'are'} {told.get(name, name)}" for name, n in found if n])
 
 
-def _risks(audits: Sequence[AuditResult]) -> Iterator[str]:
-    """The audits that promise the most and the least to the smallest group that they speak of."""
+def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
+    """The audits that promise the most and the least to the smallest group that they speak of, by their titles.
+
+    Not those of which something else ran than was declared, or whose bound an attack contradicts: they promise nothing.
+    """
     if any(audit.conformance.status == "deviates" for audit in audits):
         yield "Where what ran is not what was declared, nothing is promised of it."
     found = []
-    for audit in audits:
-        curves = proven_curves(audit)
+    for audit, title in zip(audits, titles, strict=True):
+        broken = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
+        curves = [] if broken or audit.conformance.status == "deviates" else proven_curves(audit)
         if curves:
             smallest = [one for one in curves if one.group_size == curves[0].group_size]
-            found.append((max(power(one, _FALSE_ALARM) for one in smallest), audit))
+            found.append((max(power(one, _FALSE_ALARM) for one in smallest), title))
     if not found:
-        yield "No proved bound here holds for every record and in both directions: no odds follow."
+        yield "No bound here can be relied on for every record and in both directions: no odds follow."
         return
     (least, best), (most, worst) = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
     low, high = (decimals.upper(100.0 * one, digits=3) for one in (least, most))
-    where = f"in {best.name}" if best is worst else f"in {best.name} and {high} in {worst.name}"
+    others = "" if best == worst else f" In the worst, {worst}, it is {high}."
     yield (
-        "Whether somebody was in the training: whoever is wrong in 1 of 100 cases where it is not so is right in at "
-        f"most {low} of 100 where it is {where}, and between these in others. Guessing gives 1. Of each audit, below."
+        "Whether somebody was in the training: whoever says so wrongly in 1 of 100 cases says it rightly in at most "
+        f"{low} of 100 in the best of these audits, {best}.{others} Guessing gives 1. Of each audit, below."
     )
     if len(found) < len(audits):
         yield f"No odds follow of {words.count(len(audits) - len(found), 'audit')}."
@@ -144,11 +168,22 @@ def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
         yield f"Whether what ran is what was declared{'' if len(audits) == 1 else f', in {_some(untested)}'}."
     if any(audit.conformance.status == "conforms-within" for audit in audits):
         yield "Deviations smaller than the tests can see, or of kinds that no test looks for."
-    held = [one for audit in audits for one in assumptions_of(audit) if one.status in ("false", "unchecked")]
-    names = list(dict.fromkeys(one.name for one in held))
-    if names:
-        yield f"{words.count(len(names), 'assumption')}: {_some(names)}."
+    held = [one for audit in audits for one in assumptions_of(audit)]
+    most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
+    for status, told in _HELD.items():
+        # A test may stand beside what is declared: then it was looked at.
+        texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or told[1])}
+        if texts:
+            named = list(texts.values())
+            more = f"; and {len(named) - most} more" if len(named) > most else ""
+            yield f"{told[0]}: {'; '.join(named[:most])}{more}."
     yield _ALWAYS
+
+
+def _plainly(of: Assumption) -> str:
+    """``scores are normal (gaussian-scores)``: what is assumed, as far as its first semicolon or stop, and its name."""
+    text = re.split(r";|\. ", of.text, maxsplit=1)[0].strip()
+    return f"{shortened(text, 160)} ({of.name})" if text else of.name
 
 
 def _some(names: Sequence[str]) -> str:

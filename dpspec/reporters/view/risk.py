@@ -5,7 +5,8 @@ Text that a spec or a plugin may have brought in is returned as it is: escaping 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
@@ -15,6 +16,10 @@ from dpspec.text import several
 
 #: The false-alarm rates at which odds are told.
 _FALSE_ALARMS = (0.01, 0.1)
+
+#: Keys with which a claim speaks of fewer data sets, records or neighbours than all.
+_OF_DATA = ("min_records", "neighbours")
+_NARROWER = frozenset({"over", "record", "fraction", "population", *_OF_DATA})
 
 #: More than this is all of them.
 _ALL = 0.999
@@ -32,7 +37,7 @@ _NOTHING = (
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
     """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty."""
-    told = (*odds(audit), *_rebuilt(audit))
+    told = (*(tuple(odds(audit)) or tuple(_one_sided(audit))), *_rebuilt(audit))
     if not told:
         return (_NOTHING,)
     return (*_doubts(audit), *told)
@@ -53,17 +58,50 @@ def odds(audit: AuditResult) -> Iterator[str]:
     """
     for curve in proven_curves(audit):
         powers = [power(curve, rate) for rate in _FALSE_ALARMS]
-        alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
         about = _about(curve)
         if powers[0] > _ALL:
             yield f"{about}: the proved bound does not rule out that this can be told of all."
             continue
-        found = [decimals.upper(100.0 * one, digits=3) for one in powers]
-        yield (
-            f"{about}: whoever is wrong in {alarms[0]} of 100 cases where it is not so is right in at most {found[0]} "
-            f"of 100 where it is; wrong in {alarms[1]}, right in at most {found[1]}. Guessing gives {alarms[0]} and "
-            f"{alarms[1]}."
-        )
+        yield _found(about, powers)
+
+
+def _found(about: str, powers: Sequence[float]) -> str:
+    """What is found out at most, at each of the false-alarm rates."""
+    alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
+    found = [decimals.upper(100.0 * one, digits=3) for one in powers]
+    return (
+        f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
+        f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
+    )
+
+
+def _one_sided(audit: AuditResult) -> Iterator[str]:
+    """What proved claims in the direction ``remove`` alone mean, of any data set and every record.
+
+    P(S) <= e^epsilon Q(S) + delta, P the law with the records and Q that without: with S as "they were in", true
+    positives are at most e^epsilon times false ones, plus delta.
+    """
+    threat, blocks = audit.document.get("threat_model"), audit.document.get("claims")
+    if not isinstance(threat, Mapping) or any(threat.get(key) not in (None, 0, "all") for key in _OF_DATA):
+        return
+    proved = {one.claim: one for one in audit.verdicts if one.kind == "approx-dp" and one.verdict == "proved"}
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if not isinstance(block, Mapping) or block.keys() & _NARROWER or str(block.get("id")) not in proved:
+            continue
+        verdict, stated = proved[str(block.get("id"))], {**threat, **block}
+        epsilon, delta, size = verdict.provable, stated.get("delta"), stated.get("group_size")
+        if [stated.get(key) for key in ("direction", "adjacency", "unit")] != ["remove", "add-remove", "record"]:
+            continue
+        if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
+            factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
+            who = "a record was" if size == 1 else f"{several(size, 'record')} were"
+            seen = words.access(audit, verdict)
+            about = f"Whether {who} in the training{f', {seen}' if seen else ''}"
+            powers = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
+            yield (
+                f"{_found(about, powers)} That follows from the claim {verdict.claim}, "
+                "which says nothing of how surely one can tell the opposite."
+            )
 
 
 def power(curve: ProvenCurve, rate: float) -> float:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 
 from dpspec.contract import Assumption, Check, Finding
 from dpspec.contract.findings import AS_RUN
+from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
+from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters.view import words
 
@@ -20,8 +23,12 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     """What the findings and the evidence of an audit rest on, each once; those that decide most come first."""
     held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
-    distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
-    return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
+    return by_status(of for assumptions in held for of in assumptions)
+
+
+def by_status(held: Iterable[Assumption]) -> list[Assumption]:
+    """Each once; those that decide most come first."""
+    return sorted(dict.fromkeys(held), key=lambda of: _STATUS_ORDER.index(of.status))
 
 
 def assumption(of: Assumption, *, tested_above: bool = False) -> str:
@@ -39,11 +46,29 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
     return f"{text} ({known})" if known else text
 
 
+def families(result: Result) -> list[int]:
+    """For every audit among how many checks its own were judged: those of its invocation, times its looks."""
+    return [
+        family
+        for part in apart(result)
+        for family in family_sizes([(len(one.checks), len(one.trials), one.needed_trials) for one in part.audits])
+    ]
+
+
+def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
+    """Every check with whether it is rejected: those that are first, the least p before the others, the rest as made.
+
+    family: among how many checks they were judged, of :func:`families`.
+    """
+    bad = sorted((one for one in checks if rejected(one, family)), key=lambda one: one.p_value)
+    return [*((one, True) for one in bad), *((one, False) for one in checks if not rejected(one, family))]
+
+
 def check(of: Check) -> str:
     """One test of the executed pipeline, its outcome and its power."""
     text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
     if of.declared is not None:
-        text += f", declared {decimals.exact(of.declared)}"
+        text += f", declared {decimals.given(of.declared)}"
     if of.measured is not None:
         text += f", {of.observed} {decimals.nearest(of.measured)}"
     elif of.observed == "reported":

@@ -5,13 +5,13 @@ Text that a spec, a plugin or a paper may have brought in is returned as it is: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Json
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ _DATA = {
     "this": "this data set",
     "planted": "this data set with planted records",
 }
-
-#: So many names are said in a sentence.
-_NAMED = 5
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -133,6 +130,20 @@ def claimed(verdict: Verdict) -> str:
     if verdict.claimed is None or decimals.exact(verdict.claimed) in verdict.text.split():
         return ""
     return f"{verdict.quantity} {decimals.exact(verdict.claimed)}"
+
+
+def access(audit: AuditResult, verdict: Verdict) -> str:
+    """What the adversary of a claim sees, where that is not every iterate: ``seeing the final model``; or nothing.
+
+    Without it a claim about the final model alone reads like one about all of training. Metrics have no adversary.
+    """
+    if verdict.kind == "metric":
+        return ""
+    claims, threat = audit.document.get("claims", ()), audit.document.get("threat_model")
+    blocks = [block for block in claims if isinstance(block, Mapping)] if isinstance(claims, list | tuple) else []
+    own = next((block.get("access") for block in blocks if block.get("id") == verdict.claim), None)
+    seen = own or (threat.get("access") if isinstance(threat, Mapping) else None)
+    return "" if seen in (None, "all-iterates") else _ACCESS.get(str(seen), f"access {seen}")
 
 
 def statement(finding: Finding) -> str:
@@ -226,59 +237,12 @@ def value(item: Json) -> str:
     if isinstance(item, int):
         return str(item)
     if isinstance(item, float):
-        return decimals.exact(item)
+        return decimals.given(item)
     if isinstance(item, Mapping):
         return ", ".join(f"{key} {value(part)}" for key, part in item.items())
     if isinstance(item, list | tuple):
         return "[" + ", ".join(value(part) for part in item) + "]"
     return str(item)
-
-
-def tally(result: Result) -> str:
-    """The whole invocation in one sentence: ``2 audits, 5 claims: all as expected``, or what is not, by name."""
-    verdicts = [(audit, verdict) for audit in result.audits for verdict in audit.verdicts]
-    all_of_it = f"{count(len(result.audits), 'audit')}, {count(len(verdicts), 'claim')}"
-    joined = f"{len(result.parts)} results, each judged by itself; " if result.parts else ""
-    later = [f"{audit.name}.{verdict.claim}" for audit, verdict in verdicts if pending(audit, verdict)]
-    wrong = [
-        f"{audit.name}.{verdict.claim}"
-        for audit, verdict in verdicts
-        if not verdict.expected and not pending(audit, verdict)
-    ]
-    strange = [audit for audit in result.audits if not audit.conformance.expected and not untested(audit)]
-    said = []
-    if wrong:
-        said.append(f"FAILED {len(wrong)} of {count(len(verdicts), 'claim')}: {_some(wrong)}")
-    if strange:
-        said.append(f"{'' if wrong else 'FAILED '}{_some([_strange(audit) for audit in strange])}")
-    if later:
-        said.append(f"not yet decided: {_some(later)}")
-    if not result.complete:
-        said.append("INCOMPLETE, trials are missing")
-    if not said:
-        return f"{joined}{all_of_it}: all as expected"
-    return f"{joined}{'; '.join(said)}" if wrong or strange else f"{joined}{all_of_it}; {'; '.join(said)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of them."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def _strange(audit: AuditResult) -> str:
-    """What is wrong with what ran: ``app deviates (noise-scale 0.1 of 1)``, by the check that speaks most against."""
-    status = audit.conformance.status
-    if status != "deviates":
-        told = {"checks-missing": "lacks checks that were promised", "not-run": "was held against nothing"}
-        return f"{audit.name} {told.get(status, status)}"
-    worst = min(audit.checks, key=lambda check: check.p_value, default=None)
-    if worst is None:
-        return f"{audit.name} {status}"
-    size = ""
-    if worst.declared is not None and worst.measured is not None:
-        size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"
-    return f"{audit.name} {status} ({worst.assumption}{size})"
 
 
 def sentence(text: str) -> str:
