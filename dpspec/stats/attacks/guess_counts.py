@@ -249,7 +249,7 @@ def _monotone(
             return least
     found = _joint(canaries, guesses, correct, _grid(step), delta)
     for lower in range(step - 1, -1, -1):
-        if found > level > 0.0:
+        if found > level > 0.0 or found >= 1.0:  # no p-value is larger than 1
             break
         least = min(one_run.p_value(canaries, r, v, _grid(lower), delta) for r, v in pairs)
         if len(pairs) * least <= max(found, level):  # no joint p-value is larger, and it falls on the way down

@@ -193,5 +193,5 @@ def _binomials(number: int, chances: Floats) -> tuple[int, Floats]:
     last = min(number, math.ceil(float(np.max(number * chances + _WIDTH * spread)) + 40.0))
     k = np.arange(first, last + 1, dtype=np.float64)
     choose = special.gammaln(number + 1.0) - special.gammaln(k + 1.0) - special.gammaln(number - k + 1.0)
-    p = chances[:, None]
-    return first, np.exp(choose + special.xlogy(k, p) + special.xlog1py(number - k, -p))
+    inside = np.clip(chances, 1e-300, 1.0 - 2.0**-53)[:, None]  # so that 0 ln 0 is 0
+    return first, np.exp(choose + k * np.log(inside) + (number - k) * np.log1p(-inside))
