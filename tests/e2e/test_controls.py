@@ -55,15 +55,7 @@ SINGLE = {
     "tenth-step-tenth-noise": ("noise-scale", "chi-square at each step"),
     "large-batch-once": ("sampling", "binomial at each step, step 50"),
 }
-QUICK = [
-    "no-noise",
-    "clip-after-averaging",
-    "layers-seeded-alike",
-    "last-step-without-noise",
-    "shuffled",
-    "too-good",
-    "private-normalisation",
-]
+QUICK = ["no-noise", "clip-after-averaging", "last-step-without-noise", "shuffled", "too-good", "private-normalisation"]
 EVERY = [path.stem for path in CONTROLS]
 some = pytest.mark.parametrize("names", [QUICK, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["quick", "every"])
 

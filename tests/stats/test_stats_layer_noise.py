@@ -136,11 +136,9 @@ def test_the_p_value_rises_with_what_is_left_and_falls_with_the_product(
 # --- what is kept of it ---------------------------------------------------------
 
 KEPT = {
-    "layers": ["0.weight", "0.bias"],
+    "squares": {"0.weight": 1000.0, "0.bias": 950.0},
     "product": -900.0,
     "rounding": 10.0,
-    "first": 1000.0,
-    "second": 950.0,
     "count": 1000,
     "planned": 1000,
     "pairs": 6,
@@ -158,11 +156,11 @@ def test_rounding_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
-        ("layers", ["0.weight"], "layers must be two"),
-        ("layers", ["a", "a"], "layers must be two"),
+        ("squares", {"a": 1000.0}, "squares must be those of two layers"),
+        ("squares", {"a": 1000.0, "b": 950.0, "c": 1.0}, "squares must be those of two layers"),
         ("product", 980.0, "product must be at most that of the lengths"),
         ("product", float("nan"), "product must be a number"),
-        ("first", -1.0, "first must be a number from 0"),
+        ("squares", {"a": 1000.0, "b": -1.0}, "squares.b must be a number from 0"),
         ("planned", 999, "planned must be at least count"),
         ("pairs", 0, "pairs must be a whole number from 1"),
     ],

@@ -143,7 +143,7 @@ def _two_layers(kept: SharedLayers) -> Measurement:
     """Whether one layer's noise is that of another. No plan promises it: a model may have one layer, earlier trials
     lack it."""
     return Measurement(
-        test=f"{layer_noise.TEST}, most alike {' and '.join(kept.layers)}",
+        test=f"{layer_noise.TEST}, most alike {' and '.join(kept.squares)}",
         declared=0.0,
         measured=kept.product / kept.count,
         p_value=layer_noise.p_value(kept.shared, kept.pairs),

@@ -63,11 +63,9 @@ class LayerProducts:
         product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
         one, other, _, _, size = pair
         return SharedLayers(
-            layers=(one, other),
+            squares={one: first, other: second},
             product=product,
             rounding=rounding,
-            first=first,
-            second=second,
             count=self.steps * size,
             planned=max(self.steps, self._planned) * size,
             pairs=len(self._pairs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from dpspec.stats.conformance.evidence.json_records import (
     INLINE,
@@ -164,15 +165,13 @@ class SharedLayers(Record):
     """What two layers show of each other, the most surprising of so many ``pairs``, in units of the declared noise.
 
     product: the sum over the steps of the inner products of what is left of them. rounding: what that of the parameters
-    can have changed of it. first, second: their squares, with what it can have added. count: the coordinates of one,
-    over all steps; planned: as many as were planned. See ``stats.independence.layer_noise``.
+    can have changed of it. squares: of either layer, with what it can have added. count: the coordinates of one, over
+    all steps; planned: as many as were planned. See ``stats.independence.layer_noise``.
     """
 
-    layers: tuple[str, ...]
+    squares: Mapping[str, Amount]
     product: Real
     rounding: Amount
-    first: Amount
-    second: Amount
     count: Positive
     planned: Positive
     pairs: Positive
@@ -181,13 +180,14 @@ class SharedLayers(Record):
     def shared(self) -> Shared:
         """The same for the test, less what rounding can have changed."""
         product = max(0.0, abs(self.product) - self.rounding)
-        return Shared(product, self.first, self.second, self.count, self.planned)
+        first, second = self.squares.values()
+        return Shared(product, first, second, self.count, self.planned)
 
     def problem(self) -> str | None:
         """Two layers, whose product is no larger than both (Cauchy & Schwarz)."""
-        if len(set(self.layers)) != 2 or len(self.layers) != 2:
-            return "layers must be two"
-        if abs(self.product) > (1.0 + 1e-9) * self.first**0.5 * self.second**0.5:
+        if len(self.squares) != 2:
+            return "squares must be those of two layers"
+        if abs(self.product) > (1.0 + 1e-9) * prod(square**0.5 for square in self.squares.values()):
             return f"product must be at most that of the lengths, got {self.product:g}"
         if self.planned < self.count:
             return f"planned must be at least count ({self.count}), got {self.planned}"
@@ -225,6 +225,9 @@ class ResidualSums(Record):
             return f"lag.lag must be one of {self.steps} steps, got {self.directions.lag.lag}"
         if self.shared is not None and (self.everywhere is None or self.shared.count % self.steps_seen):
             return f"shared.count must be a multiple of the {self.steps_seen} steps that were seen"
+        named = self.everywhere.layers if self.everywhere is not None else None
+        if self.shared is not None and named is not None and not set(self.shared.squares) <= set(named):
+            return "shared.squares must be those of two of the layers"
         return None
 
 
