@@ -80,9 +80,6 @@ def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Itera
     hidden = any(run.hidden for run in runs)
     why = _ROUNDING if hidden else _DEPENDENT
     yield from _everywhere([(run.everywhere, run.steps_seen) for run in runs if run.everywhere is not None], hidden)
-    shared = [_two_layers(run.shared) for run in runs if run.shared is not None]
-    if shared:
-        yield worst("fresh-noise", shared, "measured", _BETWEEN)
     tested = [(run.directions, run.steps) for run in runs if run.directions is not None]
     freedman = "residuals along the expected update"
     if tested:
@@ -110,6 +107,9 @@ def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Itera
         yield worst("fresh-noise", alike, "measured", _TRIALS, among)
     elif len(runs) > 1 and (hidden or dependent):
         yield abstaining("fresh-noise", "residuals of two runs", "measured", _TRIALS, why)
+    shared = [_two_layers(run.shared) for run in runs if run.shared is not None]
+    if shared:
+        yield worst("fresh-noise", shared, "measured", _BETWEEN)
 
 
 def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterator[Check]:
