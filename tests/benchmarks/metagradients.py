@@ -129,11 +129,10 @@ def main() -> None:
         }
         for name, make in kinds.items():
             found.setdefault(name, []).append(judged(real, make, seed))
-            mean, error = (
-                np.mean(found[name], 0),
-                np.std(found[name], 0, ddof=1) / len(found[name]) ** 0.5 if seed else 0,
-            )
-            print(f"seed {seed}: {name}: {found[name][-1]}; mean {mean}, standard error {error}", flush=True)
+            mean = np.mean(found[name], 0)
+            error = np.std(found[name], 0, ddof=1) / len(found[name]) ** 0.5 if seed else np.zeros(2)
+            both = ", ".join(f"{m:.3f} +- {e:.3f}" for m, e in zip(mean, error, strict=True))
+            print(f"{seed + 1} seeds, {name}: by the loss, and along the first gradient: {both}", flush=True)
 
 
 if __name__ == "__main__":
