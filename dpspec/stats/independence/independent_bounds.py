@@ -91,7 +91,7 @@ def _independence(luck: Sequence[step_luck.Luck], layers: float | None) -> Assum
     if layers is not None and layers <= LAYERS_LEVEL:
         text += "; layers share their noise, and canaries that lie in them with it"
         name = "independent-canaries"
-        return Assumption(name=name, status="false", text=text, test=layer_noise.TEST, level=LEVEL)
+        return Assumption(name=name, status="false", text=text, test=layer_noise.TEST, level=LAYERS_LEVEL)
     shared, level = step_luck.p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
     if shared is None:
         return Assumption(name="independent-canaries", status="unchecked", text=text)

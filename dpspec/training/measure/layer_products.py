@@ -42,8 +42,9 @@ class LayerProducts:
         self.steps += 1
         slack = error / sigma
         with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
+            scaled = residual / sigma
             for row, (_, _, i, j, size) in zip(self.sums, self._pairs, strict=True):
-                one, other = residual[i : i + size] / sigma, residual[j : j + size] / sigma
+                one, other = scaled[i : i + size], scaled[j : j + size]
                 first, second = float(np.sqrt(one @ one)), float(np.sqrt(other @ other))
                 row += (
                     float(one @ other),
