@@ -110,6 +110,8 @@ def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Itera
     shared = [_two_layers(run.shared) for run in runs if run.shared is not None]
     if shared:
         yield worst("fresh-noise", shared, "measured", _BETWEEN)
+    elif hidden and all(run.everywhere is None for run in runs):
+        yield abstaining("fresh-noise", layer_noise.TEST, "measured", _BETWEEN, _ROUNDING)
 
 
 def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterator[Check]:
