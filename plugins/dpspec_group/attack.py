@@ -71,7 +71,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
     """
     from dpspec.training.loop.native import train_many
-    from dpspec.training.measure.asked_together import Populations
+    from dpspec.training.measure.population import Populations
 
     attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":

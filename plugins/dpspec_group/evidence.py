@@ -18,7 +18,7 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import run_checks
-from dpspec.stats.conformance.evidence.run import luck_of_size
+from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
 from dpspec.stats.independence import order_statistics
 from dpspec.stats.independence.independent_bounds import independent_bounds
 from dpspec.stats.independence.step_luck import Luck
@@ -90,9 +90,10 @@ def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.
     coins = [one_run_coins(attack, trial) for trial in trials]
     # Findings are public: what they rest on speaks of rows that may be shown, or is not looked at.
     ran = [trial.evidence for trial in trials] if spec.data_privacy == "public" else []
+    layers = layers_share(ran)
     for size in attack.sizes:
         ordered = [by_size[size] for by_size in coins]
-        yield from one_run_outcomes(spec, records, size, ordered, luck=luck_of_size(ran, size))
+        yield from one_run_outcomes(spec, records, size, ordered, luck=luck_of_size(ran, size), layers=layers)
 
 
 def one_run_outcomes(
@@ -104,11 +105,13 @@ def one_run_outcomes(
     coins: Sequence[dps.Assumption] = (kit.COINS,),
     rests_on: Sequence[dps.Assumption] = (),
     luck: Sequence[Luck] = (),
+    layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """The same of one group size, from each run's coins from the lowest score to the highest.
 
     coins: what is assumed of them. rests_on: what the evidence itself rests on; nothing where the audit threw them.
-    luck: what canaries were seen to share within the steps of all runs, where that was looked at.
+    luck: what canaries were seen to share within the steps of all runs, where that was looked at. layers: how likely
+    what any two layers were seen to share is by chance, likewise.
     The bound on mu has guesses of its own, since a whole curve is told by more of them, and no epsilon is made of it:
     only a Gaussian mechanism's would follow.
     """
@@ -151,7 +154,8 @@ def one_run_outcomes(
             source=gaussian_fit.SOURCE,
             assumptions=(_GAUSSIAN,),
         )
-    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, (*coins, _GUESSES), luck)
+    assumed = (*coins, _GUESSES)
+    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, assumed, luck, layers)
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:

@@ -31,6 +31,7 @@ ATTACKED = {
 UNSEEN = {
     "noise-reused",
     "noise-seeded-alike",
+    "layers-seeded-alike",
     "clip-per-layer",
     "layer-unclipped",
     "clip-accumulated-sum",

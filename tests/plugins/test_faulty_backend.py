@@ -33,6 +33,7 @@ REJECTED = {
     "noise-without-clip-norm": {("noise-scale", "measured"), ("noise-scale", "reported")},
     "noise-reused": {("fresh-noise", "measured"), ("fresh-noise", "reported")},
     "noise-seeded-alike": {("fresh-noise", "reported")},
+    "layers-seeded-alike": {("fresh-noise", "measured")},
     "first-step-without-noise": {
         ("noise-scale", "measured"),
         ("noise-isotropy", "measured"),

@@ -15,9 +15,9 @@ from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance.evidence.run import luck_of_size
+from dpspec.stats.conformance.evidence.run import layers_share, luck_of_size
 from dpspec.stats.independence import independent_bounds as independent
-from dpspec.stats.independence import order_statistics, told_luck
+from dpspec.stats.independence import layer_noise, order_statistics, told_luck
 from dpspec.stats.independence.step_luck import Luck
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
@@ -87,6 +87,20 @@ def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> Non
     assert (alone.quantity, status(alone, "independent-canaries")) == ("mu-if-independent", "false")
 
 
+def test_layers_that_share_noise_make_canaries_dependent() -> None:
+    """They have a thousandth of the level; what the steps show has the rest, and they alone make no looked-at run."""
+    coins = ranked(1.0, 1000, 0)
+    (alone,) = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 1e-9)
+    assert (alone.quantity, status(alone, "independent-canaries")) == ("mu-if-independent", "false")
+    assert "layers share their noise" in alone.assumptions[0].text
+    first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), (), 0.002)
+    assert status(first, "independent-canaries") == "unchecked"
+    quiet = Luck(500, 99, 99.0, 90.0)
+    first, *_ = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], 1.0)
+    assert status(first, "independent-canaries") == "not-rejected"
+    assert first.assumptions[0].test == "chi-square tests of means and spreads over the steps; " + layer_noise.TEST
+
+
 def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_not(tmp_path: Path) -> None:
     small = ("threat_model.group_size=[1]", "claims.four.group_size=1", "audit.canary.count=210")
     spec = attacked(tmp_path, *small)
@@ -99,10 +113,13 @@ def test_a_trial_keeps_what_its_canaries_share_within_steps_and_old_trials_do_no
     (first, *_) = (one for one in outcomes_of(spec, [trial]) if getattr(one, "quantity", "") == independent.MU)
     assert status(first, "independent-canaries") == "not-rejected"
     internal = dict(trial.evidence["internal"])
+    assert layers_share([trial.evidence]) == 1.0
     internal["signal"] = FrozenMap({key: value for key, value in internal["signal"].items() if key != "luck"})
+    internal["measured"] = FrozenMap({key: value for key, value in internal["measured"].items() if key != "shared"})
     old = replace(trial, evidence=FrozenMap({**trial.evidence, "internal": FrozenMap(internal)}))
     (first, *_) = (one for one in outcomes_of(spec, [old]) if getattr(one, "quantity", "") == independent.MU)
     assert status(first, "independent-canaries") == "unchecked"
+    assert layers_share([old.evidence]) is None
     for wrong in ([1, 0, 7, 9, 1.0, 1.0], [2, 0, kept[0].count, 9, 1.0, 1.0], [1, 0, kept[0].count, 0, 1.0, 1.0]):
         internal["signal"] = FrozenMap({**internal["signal"], "luck": (tuple(wrong),)})
         with pytest.raises(ValueError, match=r"internal\.signal"):

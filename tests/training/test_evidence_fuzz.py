@@ -171,6 +171,8 @@ def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
         (("internal", "signal", "moments"), [], "signal.moments must be those of each size"),
         (("internal", "signal", "moments", 0, 1), 1, "signal.moments must be those of each size"),
         (("internal", "measured", "layers"), {"a": [1.0, 1]}, "measured.quietest must name the layers"),
+        (("internal", "measured", "shared", "squares"), {"a": 1e6, "b": 1e6}, "shared.squares must be those of two of"),
+        (("internal", "measured", "shared", "count"), 7, "shared.count must be a multiple of the 31 steps"),
         (("internal",), None, "internal must be a mapping, got None"),
         (("steps",), 10**100, "steps must be a whole number from 0 to 9.223e+18, got a huge number"),
         (("internal", "measured", "layers"), {"\x1b[2J": "x"}, "layers.'\\x1b[2J' must be a list of 2: total, degrees"),
@@ -187,6 +189,7 @@ def test_trials_of_different_models_are_refused(runs: list[dict[str, Any]]) -> N
     named = {"internal": {"measured": {name: {"a": [90.0, 1]} for name in ("layers", "quietest")}}}
     other = thaw(runs[1])
     other["internal"]["measured"] |= named["internal"]["measured"]
+    del other["internal"]["measured"]["shared"]
     with pytest.raises(ValueError, match=r"trial 2\.internal\.measured\.layers must be those of the other trials"):
         list(run_checks.checks(PHASES, [FrozenMap(runs[0]), FrozenMap(other)]))
 

@@ -19,10 +19,12 @@ from dpspec.stats.conformance.evidence.measured import (
     OutsideNoise,
     PairSum,
     ResidualSums,
+    SharedLayers,
 )
 from dpspec.stats.conformance.evidence.reported import NoiseSums
 from dpspec.stats.conformance.evidence.steps import LEAST_STEPS, StepSums
-from dpspec.stats.conformance.measurement import Measurement, Observed, abstaining, check, worst
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement, Observed, abstaining, check, worst
+from dpspec.stats.independence import layer_noise
 
 #: What tests speak of, and why one says nothing.
 _OUTSIDE = "relative to the declared scale, from what is released"
@@ -31,6 +33,7 @@ _PATTERNS = "in stretches and patterns of steps"
 _LAYERS, _LAYERS_EACH, _PARAMETERS = "in each layer", "in each layer at each step", "in each parameter"
 _UPDATE, _UPDATE_EACH = "relative to rate * sum of clipped gradients", "at each step"
 _LAGS, _TWO, _TRIALS = "at every lag", "every two steps", "first steps of different trials"
+_BETWEEN = "between any two layers"
 _ROUNDING = "the rounding of the parameters hides what a step adds"
 _DEPENDENT = "what a shuffled batch holds follows from the epoch's others, so that residuals are no martingale"
 
@@ -104,6 +107,11 @@ def residuals(runs: Sequence[ResidualSums], *, dependent: bool = False) -> Itera
         yield worst("fresh-noise", alike, "measured", _TRIALS, among)
     elif len(runs) > 1 and (hidden or dependent):
         yield abstaining("fresh-noise", "residuals of two runs", "measured", _TRIALS, why)
+    shared = [_two_layers(run.shared) for run in runs if run.shared is not None]
+    if shared:
+        yield worst("fresh-noise", shared, "measured", _BETWEEN)
+    elif hidden and all(run.everywhere is None for run in runs):
+        yield abstaining("fresh-noise", layer_noise.TEST, "measured", _BETWEEN, _ROUNDING)
 
 
 def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterator[Check]:
@@ -131,6 +139,18 @@ def _everywhere(runs: Sequence[tuple[Everywhere, int]], hidden: bool) -> Iterato
     coordinates = [(run.coordinates, steps) for run, steps in runs]
     least = [noise_size.least_coordinate(one.least, steps, one.count) for one, steps in coordinates]
     yield worst("noise-isotropy", least, "measured", _PARAMETERS)
+
+
+def _two_layers(kept: SharedLayers) -> Measurement:
+    """Whether one layer's noise is that of another. No plan promises it: a model may have one layer, earlier trials
+    lack it."""
+    return Measurement(
+        test=f"{layer_noise.TEST}, most alike {' and '.join(kept.squares)}",
+        declared=0.0,
+        measured=kept.product / kept.count,
+        p_value=layer_noise.p_value(kept.shared, kept.pairs),
+        detectable=layer_noise.least_seen(kept.count, kept.pairs, LEVEL, POWER),
+    )
 
 
 def _at_a_step(step: DriftAtStep, steps: int) -> Measurement:

@@ -3,10 +3,10 @@
 Every other number of an attack holds for any mechanism. These hold where, given what the release tells of the run as a
 whole, it is one part for each canary, made of that canary's coin alone, with randomness of its own:
 ``independent-canaries``. DP-SGD with orthogonal gradient canaries comes close to that; a model that all canaries
-change together need not. Where the trial kept what canaries share within each step, that is tested; else nobody looked,
-and the assumption is ``unchecked``. The bound on mu needs nothing more, whatever the laws of the parts. An epsilon
-follows only where the curve is Gaussian, which the shape of the ranked coins is tested for; where that is rejected none
-is made.
+change together need not. Where the trial kept what canaries share within each step, that is tested, and whether layers
+share noise; else nobody looked, and the assumption is ``unchecked``. The bound on mu needs nothing more, whatever the
+laws of the parts. An epsilon follows only where the curve is Gaussian, which the shape of the ranked coins is tested
+for; where that is rejected none is made.
 
 Of luck that lasts for the run no run shows anything. One epsilon holds whatever it is; the other, larger one if there
 is none: ``no-shared-luck``, unchecked in one run, tested by whether several agree.
@@ -18,13 +18,16 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, step_luck, told_luck
+from dpspec.stats.independence import curve_shape, layer_noise, order_statistics, shared_luck, step_luck, told_luck
 
 #: Begins the names of what holds given the assumptions alone: no claim is of these quantities.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
 
 #: At this level runs are found not to agree, steps to share luck, and scores not to have a Gaussian curve.
 LEVEL = 0.05
+
+#: So much of it is left to layers that share noise, where they were compared: where that is seen p is far smaller.
+LAYERS_LEVEL = 0.001
 
 
 def independent_bounds(
@@ -35,18 +38,20 @@ def independent_bounds(
     confidence: float,
     assumed: Sequence[Assumption],
     luck: Sequence[step_luck.Luck] = (),
+    layers: float | None = None,
 ) -> Iterator[Finding]:
     """The bound on mu, and on epsilon at ``at["delta"]`` where the curve may be Gaussian; nothing of few canaries.
 
     outcomes: each run's coins from the lowest score to the highest. assumed: what all rest on besides. luck: what was
-    seen to be shared within the steps of all runs, where that was looked at.
+    seen to be shared within the steps of all runs, where that was looked at. layers: the p-value of two layers sharing
+    noise in none of them, likewise.
     """
     told = [coins for coins in outcomes if len(coins) >= order_statistics.LEAST_CANARIES]
     if not told:
         return
     runs = [order_statistics.design(len(coins)) for coins in told]
     correct = [order_statistics.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-    independence, no_luck = _independence(luck), _no_luck(runs, correct)
+    independence, no_luck = _independence(luck, layers), _no_luck(runs, correct)
     mu = order_statistics.mu_lower(runs, sum(correct), confidence)
     shape = curve_shape.gaussian_shape(told)
 
@@ -77,21 +82,25 @@ def independent_bounds(
     yield bound(EPSILON, value, at, "that mu on a Gaussian curve", also, no_luck, _gaussian_curve())
 
 
-def _independence(luck: Sequence[step_luck.Luck]) -> Assumption:
-    """The assumption, with what the steps of the runs say of it."""
+def _independence(luck: Sequence[step_luck.Luck], layers: float | None) -> Assumption:
+    """The assumption, with what the steps of the runs and the layers of the model say of it."""
     text = (
         "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
         "the coins and the luck of others"
     )
-    shared = step_luck.p_value(luck)
+    if layers is not None and layers <= LAYERS_LEVEL:
+        text += "; layers share their noise, and canaries that lie in them with it"
+        name = "independent-canaries"
+        return Assumption(name=name, status="false", text=text, test=layer_noise.TEST, level=LAYERS_LEVEL)
+    shared, level = step_luck.p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
     if shared is None:
         return Assumption(name="independent-canaries", status="unchecked", text=text)
-    seen = step_luck.least_seen(luck, LEVEL)
+    seen = step_luck.least_seen(luck, level)
     return Assumption(
         name="independent-canaries",
-        status="false" if shared <= LEVEL else "not-rejected",
+        status="false" if shared <= level else "not-rejected",
         text=f"{text}; a correlation of {seen:.2g} between two canaries' parts of a step would mostly have been seen",
-        test=step_luck.TEST,
+        test=step_luck.TEST if layers is None else f"{step_luck.TEST}; {layer_noise.TEST}",
         level=LEVEL,
     )
 

@@ -154,7 +154,7 @@ class Residuals(Observer):
 
     def keep_log(self, job: TrainingJob) -> None:
         """Keep what conformance needs as well. ``job`` is the one of this run, its canaries in place."""
-        self.log = ResidualLog(job, self.model, len(self.x), self.directions)
+        self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
         """One step's residual (P,) in clip norms, and what was known of the real records at ``previous`` (P,)."""

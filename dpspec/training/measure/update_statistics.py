@@ -16,6 +16,7 @@ from math import sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -46,6 +47,7 @@ from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
 from dpspec.training.loop.schedule import Schedule
+from dpspec.training.measure.layer_products import LayerProducts
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Drawn, Estimated, Population
 
@@ -68,7 +70,7 @@ class ResidualLog:
     coordinates: (P,) float64, per parameter the sum over steps of (|residual| + rounding)^2 / variance of the noise.
     layers: (layers, 2) float64, the same per layer, with the length of its part of the residual for its size: the sum
         over steps, and the least of them.
-    seen: how many steps are in these.
+    pairs: products of any two of the largest layers. seen: how many steps are in these.
     along: per step the free residual along the expected update, that update's length, and what rounding can have
         changed of the residual, all in clip norms.
     variances: per step, the noise's variance, and that with what sampling adds at most along any one direction.
@@ -93,9 +95,17 @@ class ResidualLog:
     hidden: Settled[int] = Settled()
 
     def __init__(
-        self, job: TrainingJob, model: FlatModel, real: int, directions: attacks.Directions | None = None
+        self,
+        job: TrainingJob,
+        model: FlatModel,
+        real: int,
+        directions: attacks.Directions | None = None,
+        looked: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """``job`` has its canaries in place: gradients along ``directions``, or rows after the first ``real`` ones."""
+        """``job`` has its canaries in place: gradients along ``directions``, or rows after the first ``real`` ones.
+
+        looked: (steps,), which are going to be added; by default all.
+        """
         self._model = model
         canaries = job.canaries.count if job.canaries is not None else 0
         self._schedule = Schedule.of(job.phases, len(job.x) + canaries)
@@ -110,6 +120,11 @@ class ResidualLog:
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
         self._towards: Tensor | None = None
+        layout = model.layout
+        self._parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
+        self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
+        noisy = np.array([phase.noise_multiplier > 0.0 for phase in self._schedule], dtype=bool)
+        self.pairs = LayerProducts(self._parts, int((noisy if looked is None else noisy & looked).sum()))
         self.later = Later()
         self.restore({})
 
@@ -160,7 +175,9 @@ class ResidualLog:
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
         """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
         if float(hidden) <= BEARABLE * sqrt(self._model.size) * sigma:
-            self._add_squares(residual.astype(np.float64), float(error), sigma)
+            exact = residual.astype(np.float64)
+            self.pairs.add(exact, float(error), sigma)
+            self._add_squares(exact, float(error), sigma)
 
     def _keep_along(
         self,
@@ -227,14 +244,13 @@ class ResidualLog:
             "variances": np.array(self.variances).reshape(-1, 2),
             "rows": np.stack(self.rows) if self.rows else np.zeros((0, 1), dtype=np.float32),
             **checkpoint.tensors(towards=self._towards),
+            **self.pairs.state(),
         }
 
     def restore(self, state: Memory) -> None:
         """Go on; an empty memory begins anew."""
         self.later.forget()
-        layout = self._model.layout
-        self._parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
-        self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
+        self.pairs.restore(state)
         self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
         self.layers = np.array(state.get("layers", np.tile([0.0, np.inf], (len(self._parts), 1))))
         self.seen, self.hidden = (int(v) for v in state.get("counts", (0, 0)))
@@ -305,6 +321,7 @@ def residual_sums(log: ResidualLog) -> ResidualSums:
         seen=log.seen,
         everywhere=everywhere,
         directions=_directions(log) if log.steps else None,
+        shared=log.pairs.worst() if log.seen == log.pairs.steps else None,
     )
 
 

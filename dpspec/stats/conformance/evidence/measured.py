@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from dpspec.stats.conformance.evidence.json_records import (
     INLINE,
@@ -16,6 +17,7 @@ from dpspec.stats.conformance.evidence.json_records import (
     Row,
 )
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, StepSums
+from dpspec.stats.independence.layer_noise import Shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +161,46 @@ class Directions(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharedLayers(Record):
+    """What two layers show of each other, the most surprising of so many ``pairs``, in units of the declared noise.
+
+    product: the sum over the steps of the inner products of what is left of them. rounding: what that of the parameters
+    can have changed of it. squares: of either layer, with what it can have added. count: the coordinates of one, over
+    all steps; planned: as many as were planned. See ``stats.independence.layer_noise``.
+    """
+
+    squares: Mapping[str, Amount]
+    product: Real
+    rounding: Amount
+    count: Positive
+    planned: Positive
+    pairs: Positive
+
+    @property
+    def shared(self) -> Shared:
+        """The same for the test, less what rounding can have changed."""
+        product = max(0.0, abs(self.product) - self.rounding)
+        first, second = self.squares.values()
+        return Shared(product, first, second, self.count, self.planned)
+
+    def problem(self) -> str | None:
+        """Two layers, whose product is no larger than both (Cauchy & Schwarz)."""
+        if len(self.squares) != 2:
+            return "squares must be those of two layers"
+        if abs(self.product) > (1.0 + 1e-9) * prod(square**0.5 for square in self.squares.values()):
+            return f"product must be at most that of the lengths, got {self.product:g}"
+        if self.planned < self.count:
+            return f"planned must be at least count ({self.count}), got {self.planned}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResidualSums(Record):
     """What is left of the updates once the expected ones are taken away.
 
     steps: how many are in ``directions``; hidden: how many are not, because of rounding. seen: how many are in
-    ``everywhere``; None in evidence of version 0.1.0, where it was ``steps``.
+    ``everywhere``; None in evidence of version 0.1.0, where it was ``steps``. shared: None in evidence that was kept
+    before layers were compared.
     """
 
     steps: Count
@@ -171,6 +208,7 @@ class ResidualSums(Record):
     seen: Count | None = None
     everywhere: Everywhere | None = field(default=None, metadata=INLINE)
     directions: Directions | None = field(default=None, metadata=INLINE)
+    shared: SharedLayers | None = None
 
     @property
     def steps_seen(self) -> int:
@@ -185,6 +223,11 @@ class ResidualSums(Record):
             return "drift, lag, pair and first must be there where there are steps, and only then"
         if self.directions is not None and not min(1, self.steps // 2) <= self.directions.lag.lag <= self.steps // 2:
             return f"lag.lag must be one of {self.steps} steps, got {self.directions.lag.lag}"
+        if self.shared is not None and (self.everywhere is None or self.shared.count % self.steps_seen):
+            return f"shared.count must be a multiple of the {self.steps_seen} steps that were seen"
+        named = self.everywhere.layers if self.everywhere is not None else None
+        if self.shared is not None and named is not None and not set(self.shared.squares) <= set(named):
+            return "shared.squares must be those of two of the layers"
         return None
 
 

@@ -20,6 +20,7 @@ from dpspec.stats.conformance.evidence.measured import (
     States,
 )
 from dpspec.stats.conformance.evidence.reported import NoiseSums, NormSums, SamplingSums, Told
+from dpspec.stats.independence import layer_noise
 from dpspec.stats.independence.step_luck import Luck
 
 #: Evidence that speaks of gradients, and not only of noise and batches, and so of the rows.
@@ -93,6 +94,18 @@ def luck_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[Luck
     runs = (read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1))
     found = (one for run in runs if run.signal is not None for one in run.signal.luck or ())
     return [Luck(one.count, one.degrees, one.means, one.spreads) for one in found if one.size == size]
+
+
+def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:
+    """The p-value of two layers sharing noise in no run, Bonferroni over runs; None where layers were not compared.
+
+    Raises ``ValueError`` as :func:`read_run` does.
+    """
+    runs = (read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1))
+    found = [run.measured.shared for run in runs if run.measured is not None and run.measured.shared is not None]
+    if not found:
+        return None
+    return min(1.0, len(found) * min(layer_noise.p_value(one.shared, one.pairs) for one in found))
 
 
 def _layers(run: RunEvidence) -> set[str] | None:

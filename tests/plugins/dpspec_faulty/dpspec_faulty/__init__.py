@@ -16,6 +16,7 @@ FAULTS: Mapping[str, str] = {
     "noise-without-clip-norm": "the noise has standard deviation noise_multiplier, whatever the clip norm",
     "noise-reused": "the noise is drawn once and added at each step",
     "noise-seeded-alike": "the noise's generator has the same seed in every run",
+    "layers-seeded-alike": "each step draws the noise of every layer from a generator that is seeded alike",
     "first-step-without-noise": "the first step adds no noise",
     "last-step-without-noise": "the last step adds no noise",
     "alternating-noise": "steps take turns with 0.25 and 1.39 times the noise, whose variance is right on average",

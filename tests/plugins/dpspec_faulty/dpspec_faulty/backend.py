@@ -34,6 +34,10 @@ def _without_clip_norm(job: TrainingJob, parts: Parts) -> Parts:
     return replace(parts, noise=noise.ScaledNoise(parts.noise, 1.0 / clip_norm))
 
 
+def _sizes(job: TrainingJob) -> list[int]:
+    return [parameter.numel() for parameter in job.model.parameters()]
+
+
 BROKEN: Mapping[str, Break] = {
     "none": lambda job, parts: parts,
     "no-noise": _noise(lambda _: noise.NoNoise()),
@@ -42,6 +46,7 @@ BROKEN: Mapping[str, Break] = {
     "noise-without-clip-norm": _without_clip_norm,
     "noise-reused": _noise(noise.ReusedNoise),
     "noise-seeded-alike": _noise(noise.SeededAlike),
+    "layers-seeded-alike": lambda job, parts: replace(parts, noise=noise.LayersSeededAlike(_sizes(job))),
     "first-step-without-noise": _by_step(lambda step, steps: float(step != 1)),
     "last-step-without-noise": _by_step(lambda step, steps: float(step != steps)),
     "alternating-noise": _by_step(lambda step, steps: 0.25 if step % 2 else 1.39),
@@ -79,6 +84,7 @@ WrongBatchSizeTrainer = partial(FaultyTrainer, "wrong-batch-size")
 NoiseWithoutClipNormTrainer = partial(FaultyTrainer, "noise-without-clip-norm")
 NoiseReusedTrainer = partial(FaultyTrainer, "noise-reused")
 NoiseSeededAlikeTrainer = partial(FaultyTrainer, "noise-seeded-alike")
+LayersSeededAlikeTrainer = partial(FaultyTrainer, "layers-seeded-alike")
 FirstStepWithoutNoiseTrainer = partial(FaultyTrainer, "first-step-without-noise")
 LastStepWithoutNoiseTrainer = partial(FaultyTrainer, "last-step-without-noise")
 AlternatingNoiseTrainer = partial(FaultyTrainer, "alternating-noise")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -69,3 +69,19 @@ class SeededAlike:
         if self._source is None:
             self._source = torch.Generator(total.device).manual_seed(42)
         return self._noise(total, deviation, self._source)
+
+
+class LayersSeededAlike:
+    """New at each step, and the same in every layer: as when a generator is seeded inside the loop over parameters."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = sizes
+
+    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
+        """Noise of the declared size; ``total`` (P,) holds layers of so many parameters."""
+        seed = int(torch.randint(2**31, (), generator=source, device=source.device))
+        drawn = [
+            torch.randn(size, generator=torch.Generator(total.device).manual_seed(seed), device=total.device)
+            for size in self._sizes
+        ]
+        return torch.cat(drawn) * deviation

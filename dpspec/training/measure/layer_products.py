@@ -1,0 +1,82 @@
+"""Products of what is left of any two layers at each step: see ``stats.independence.layer_noise``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dpspec.stats.conformance.evidence.measured import SharedLayers
+from dpspec.stats.independence import layer_noise
+from dpspec.training.loop.checkpoint import Memory
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: What stands for sums that are not finite: so much is left that nothing is told.
+_HUGE = 1e300
+
+
+class LayerProducts:
+    """Sums over steps for every pair of the largest layers, from their first coordinates, as many as the smaller has.
+
+    sums: (pairs, 4) float64: the products, what rounding can have changed of them, and the squares of the one and of
+    the other with what it can have added; in units of the declared noise. steps: how many are in them.
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
+        """``parts``: names and sizes of all layers, as they stand in a flat model; planned: how many steps are looked
+        at and declare noise."""
+        starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
+        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: layer_noise.MOST_LAYERS]
+        self._planned = planned
+        self._pairs = [
+            (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
+            for i, j in combinations(sorted(largest), 2)
+        ]
+        self.restore({})
+
+    def add(self, residual: Array, error: float, sigma: float) -> None:
+        """A step's residual (P,) float64, what rounding can have changed of its length, and the noise's deviation."""
+        self.steps += 1
+        slack = error / sigma
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
+            scaled = residual / sigma
+            for row, (_, _, i, j, size) in zip(self.sums, self._pairs, strict=True):
+                one, other = scaled[i : i + size], scaled[j : j + size]
+                first, second = float(np.sqrt(one @ one)), float(np.sqrt(other @ other))
+                row += (
+                    float(one @ other),
+                    slack * (first + second + slack),
+                    (first + slack) ** 2,
+                    (second + slack) ** 2,
+                )
+
+    def worst(self) -> SharedLayers | None:
+        """The most surprising pair; None where there are no two layers, or no step."""
+        if not self._pairs or not self.steps:
+            return None
+        found = [self._kept(row, pair) for row, pair in zip(self.sums, self._pairs, strict=True)]
+        return max(found, key=lambda kept: layer_noise.surprise(kept.shared))
+
+    def _kept(self, row: Array, pair: tuple[str, str, int, int, int]) -> SharedLayers:
+        product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
+        one, other, _, _, size = pair
+        return SharedLayers(
+            squares={one: first, other: second},
+            product=product,
+            rounding=rounding,
+            count=self.steps * size,
+            planned=max(self.steps, self._planned) * size,
+            pairs=len(self._pairs),
+        )
+
+    def state(self) -> Memory:
+        """The sums, and how many steps are in them."""
+        return {"pairs": self.sums.copy(), "paired": np.array(self.steps)}
+
+    def restore(self, state: Memory) -> None:
+        """Go on; an empty memory begins anew."""
+        self.sums: Array = np.array(state.get("pairs", np.zeros((len(self._pairs), 4))))
+        self.steps = int(state.get("paired", 0))
