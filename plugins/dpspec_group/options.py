@@ -9,7 +9,7 @@ from typing import Any, Self
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
 from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 
@@ -59,6 +59,7 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "planned",
         "settled",
     ),
+    shard_runs=SHARD_RUNS,
 )
 
 
@@ -74,6 +75,7 @@ class Attack(kit.Options):
     scoring: how planted records are scored by a final model, where they are; of a trial's inputs :meth:`chosen` has it.
     every: gradient canaries have gradients in every so many-th step, and none in the others.
     chosen_weights: whether the adversary chose the weights that training starts from.
+    shard_runs: at most so many of many runs are trained together; no trial reads it.
     """
 
     method: str
@@ -89,6 +91,7 @@ class Attack(kit.Options):
     chosen_weights: bool = False
     every: int = 1
     scoring: Score | None = None
+    shard_runs: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
@@ -122,6 +125,7 @@ class Attack(kit.Options):
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
+            shard_runs=audit.get("shard_runs"),
         )
 
     @property
