@@ -39,8 +39,8 @@ SHARD_RUNS: dict[str, Json] = {
     "minimum": 1,
     "maximum": 1_000_000,
     "description": "At most so many runs trained together in one task, so that workers share the runs. Left out, it is "
-    "as many as memory allows, at most 64, which takes the least time on one core. It changes no seed; what is computed "
-    "together is rounded together.",
+    "as many as memory allows, at most 64, which takes the least time on one core. It changes no seed; what is "
+    "computed together is rounded together.",
 }
 
 CLIPPING: dict[str, Json] = {

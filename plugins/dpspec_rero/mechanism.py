@@ -228,10 +228,8 @@ class ReroAudit(dps.Audit):
         rate = max(phase.sampling.rate or 1.0 for phase in spec.phases)
         gradients = 2.0 * rate * facts.records + candidates.count
         steps = runs * spec.steps
-        chunks, seconds = (
-            kit.chunks(runs, together),
-            kit.training_seconds(parameters, steps * gradients, steps / together),
-        )
+        chunks = kit.chunks(runs, together)
+        seconds = kit.training_seconds(parameters, steps * gradients, steps / together)
         return dps.Plan(
             chunks=chunks,
             seconds=seconds,

@@ -3,8 +3,8 @@
     python tests/benchmarks/shards.py [RECORDS] [SHARDS]
     python tests/benchmarks/shards.py runs
 
-The second form is of many runs of ``group`` and ``rero``, all trained together and in blocks (``audit.shard_runs``): the
-CPU seconds of each block by itself, and so what the busier of two workers would take if nothing else ran.
+The second form is of many runs of ``group`` and ``rero``, trained together and in blocks (``audit.shard_runs``): the
+CPU seconds of all blocks, and so what the busier of two workers would take if nothing else ran.
 
 Of the first form, printed are first the CPU seconds of each trial by itself, and so what the busier of two workers
 would take if nothing else ran. Then what they did take on this machine: the seconds from the first trial's start to the

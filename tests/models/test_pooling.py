@@ -64,3 +64,4 @@ def test_a_mode_puts_it_in_place_of_torch(monkeypatch):
 def test_nothing_is_kept_where_no_gradient_is_asked_for(channels):
     x = torch.randn(2, channels, 6, 6)
     assert max_pool2d(x, 2).grad_fn is None
+    assert max_pool2d(x[:0], 2).shape == (0, channels, 3, 3)

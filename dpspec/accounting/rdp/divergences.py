@@ -108,7 +108,7 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
 
 @lru_cache(maxsize=4096)
 def _log_weights(order: int, rate: float) -> Floats:
-    """Those of ``log_binomial``, which are asked for again at every noise that shares a rate; nobody may write to them."""
+    """Those of ``log_binomial``, asked for again at every noise that shares a rate; nobody may write to them."""
     weights = log_binomial(order, rate)
     weights.flags.writeable = False
     return weights

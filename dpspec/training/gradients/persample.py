@@ -9,6 +9,7 @@ with chunks of half the size. Arithmetic is that of full float32, whatever the p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias, TypeVar
@@ -85,7 +86,8 @@ class FlatModel:
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
         """The outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
-        with full_precision(self.device), FastPooling():
+        plain = record_by_record(self._model)  # and so without transforms of torch.func within
+        with full_precision(self.device), FastPooling() if plain else nullcontext():
             return self._forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
