@@ -60,8 +60,8 @@ def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:
 #: Seconds of one core from which on it is said that runs can be shared out, and of what each task then has at least.
 _LONG, _TASK = 600.0, 60.0
 
-#: Fewer runs than this together take notably longer than more.
-_FEWEST = 8
+#: Blocks of fewer runs than this lost more than two workers gained, where models are small (docs/explanation/scale.md).
+_FEWEST = 32
 
 
 def shard_notes(runs: int, chunks: int, seconds: float) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def test_one_run_has_nothing_to_share_out(tmp_path: Path) -> None:
 
 def test_plans_say_what_could_be_shared_out() -> None:
     assert kit.shard_notes(64, 1, 7200.0) == (
-        "All 64 runs are trained together and take some 2.0 hours of one core: audit.shard_runs: 8 shares them out "
-        "among 8 tasks.",
+        "All 64 runs are trained together and take some 2.0 hours of one core: audit.shard_runs: 32 shares them out "
+        "among 2 tasks.",
     )
-    assert kit.shard_notes(64, 2, 7200.0) == kit.shard_notes(64, 1, 30.0) == kit.shard_notes(8, 1, 7200.0) == ()
+    assert kit.shard_notes(64, 2, 7200.0) == kit.shard_notes(64, 1, 30.0) == kit.shard_notes(40, 1, 7200.0) == ()
