@@ -34,6 +34,15 @@ CLIP_NORM: dict[str, Json] = {
     "description": "Each record's gradient is scaled down to at most this l2 norm.",
 }
 
+SHARD_RUNS: dict[str, Json] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 1_000_000,
+    "description": "At most so many runs trained together in one task, so that workers share the runs. Left out, it is "
+    "as many as memory allows, at most 64, which takes the least time on one core. It changes no seed; what is "
+    "computed together is rounded together.",
+}
+
 CLIPPING: dict[str, Json] = {
     "type": "object",
     "description": "How a record's gradient is brought to an l2 norm of at most clip_norm. Left out, it is flat.",

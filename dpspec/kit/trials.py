@@ -57,6 +57,28 @@ def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(range(start, min(runs, start + together))) for start in range(0, runs, together))
 
 
+#: Seconds of one core from which on it is said that runs can be shared out, and of what each task then has at least.
+_LONG, _TASK = 600.0, 60.0
+
+#: Blocks of fewer runs than this lost more than two workers gained, where models are small (docs/explanation/scale.md).
+_FEWEST = 32
+
+
+def shard_notes(runs: int, chunks: int, seconds: float) -> tuple[str, ...]:
+    """A sentence for ``Plan.notes`` on runs that one task trains together although workers could share them.
+
+    ``runs``, in so many ``chunks``, that take so many ``seconds``; with the key ``audit.shard_runs`` there are more
+    chunks (:data:`dpspec.contract.fragments.SHARD_RUNS`).
+    """
+    tasks = min(runs // _FEWEST, int(seconds / _TASK))
+    if chunks > 1 or seconds < _LONG or tasks < 2:
+        return ()
+    return (
+        f"All {runs} runs are trained together and take some {seconds / 3600.0:.1f} hours of one core: "
+        f"audit.shard_runs: {-(-runs // tasks)} shares them out among {tasks} tasks.",
+    )
+
+
 def select_inputs(
     inputs: dps.FrozenMap,
     *,

@@ -92,10 +92,14 @@ class RecordsAudit(dps.Audit):
             trained += 1.0 if attack.others_drawn else 0.0
         gradients = trained * records + asked + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
+        most = min(_TOGETHER, attack.shard_runs or _TOGETHER)
+        chunks = kit.chunks(runs, kit.runs_together(facts, most=most) if many else 1)
+        seconds = kit.training_seconds(facts.parameters or 0, steps * gradients, steps * (1 + attack.trains))
         return dps.Plan(
-            chunks=kit.chunks(runs, kit.runs_together(facts, most=_TOGETHER) if many else 1),
-            seconds=kit.training_seconds(facts.parameters or 0, steps * gradients, steps * (1 + attack.trains)),
+            chunks=chunks,
+            seconds=seconds,
             memory_bytes=kit.training_bytes(facts),
+            notes=kit.shard_notes(runs, len(chunks), seconds) if many else (),
             power=power(spec, facts.records),
             checks=foresee(spec, facts),
             sequential=attack.sequential,
@@ -114,7 +118,7 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("stop",),
+            audit_without=("stop", "shard_runs"),
         )
         # Trials from before there were units have other scores, and are not those of this spec; seeds stay.
         in_noise = spec.audit is not None and Attack.of(spec).in_noise

@@ -9,7 +9,7 @@ from typing import Any, Self
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
 from dpspec.kit.scores_elsewhere import scores_block
 from dpspec.training.loop.learning_rates import updates_invertible
 
@@ -67,6 +67,7 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "draws, at least as many as a batch holds. In small batches this costs one more batch a step, where asking all "
         "records costs many trainings. The chance of that draw is charged: scores and checks see a little less.",
     },
+    shard_runs=SHARD_RUNS,
 )
 
 
@@ -83,6 +84,7 @@ class Attack(kit.Options):
     every: gradient canaries have gradients in every so many-th step, and none in the others.
     expected_from: how many real records stand for all of them at each step; None for all.
     chosen_weights: whether the adversary chose the weights that training starts from.
+    shard_runs: at most so many of many runs are trained together; no trial reads it.
     """
 
     method: str
@@ -99,6 +101,7 @@ class Attack(kit.Options):
     every: int = 1
     expected_from: int | None = None
     scoring: Score | None = None
+    shard_runs: int | None = None
 
     @classmethod
     def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
@@ -133,6 +136,7 @@ class Attack(kit.Options):
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
+            shard_runs=audit.get("shard_runs"),
         )
 
     @property

@@ -266,6 +266,12 @@ def _options(
             ("audit", "stop"),
             "leave stop out, or write method: many-run",
         )
+    if attack.shard_runs is not None and attack.method != "many-run":
+        yield kit.unsupported(
+            "shard_runs shares out runs that train together; those of one-run are tasks of their own already",
+            ("audit", "shard_runs"),
+            "leave shard_runs out, or write method: many-run",
+        )
     if attack.takes_gradients and not updates_invertible(training):
         yield kit.unsupported(
             f"{attack.score} scores by sums of gradients, and what Adam made of them cannot be undone",

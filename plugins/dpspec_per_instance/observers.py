@@ -36,9 +36,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 #: Norms are float32 sums: what rounding can have taken from one, relatively, is given back before it is used.
 SLACK = 1e-5
 
-#: Predictions are made for so many records at a time.
-_ROWS = 4096
-
 
 class NormObserver(Observer):
     """Clipped norms in units of the clip norm, and whether the model is right, before each observed step.
@@ -64,17 +61,12 @@ class NormObserver(Observer):
         place = self._place.get(step + 1)
         if place is None:
             return
-        norms = self._model.norms(state, self._x, self._y) * ((1.0 + SLACK) / self._clips[step])
-        ratios = torch.nan_to_num(norms, nan=1.0, posinf=1.0).clamp_(max=1.0)
-        self.later.add(self._keep, place, ratios, self._right(state))
+        norms, classes = self._model.look(state, self._x, self._y)
+        ratios = torch.nan_to_num(norms * ((1.0 + SLACK) / self._clips[step]), nan=1.0, posinf=1.0).clamp_(max=1.0)
+        self.later.add(self._keep, place, ratios, classes == self._y)
 
     def _keep(self, place: int, ratios: Array, right: Array) -> None:
         self.ratios[place], self.right[place] = ratios, right
-
-    def _right(self, state: Tensor) -> Tensor:
-        pieces = zip(torch.split(self._x, _ROWS), torch.split(self._y, _ROWS), strict=True)
-        with torch.no_grad():
-            return torch.cat([self._model.logits(state, x).argmax(dim=1) == y for x, y in pieces])
 
     def state(self) -> Mapping[str, Array]:
         """What was measured so far."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
 from dpspec_rero.refusals import refusals
 
 #: What can stand beside the certified bound.
@@ -158,7 +158,7 @@ audit: {method: many-run, runs: 40, seed: 1}
 RERO = dps.Mechanism(
     kind="rero",
     summary="DP-SGD and its like: how well a record could be reconstructed, from hypothesis testing",
-    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL),
+    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
     audit="dpspec_rero.mechanism:ReroAudit",
     example=EXAMPLE,
@@ -222,18 +222,22 @@ class ReroAudit(dps.Audit):
         runs, parameters = spec.audit.runs, facts.parameters or 0
         row_bytes = 4 * max(1, facts.features)
         planted = candidates.count if candidates.source == "planted" else 0
-        limit = 1 if adds_laplace(spec.phases) else _TOGETHER
+        laplace = adds_laplace(spec.phases)  # whose runs train one by one
+        limit = 1 if laplace else min(_TOGETHER, int(spec.audit.options.get("shard_runs") or _TOGETHER))
         together = max(1, min(limit, _ROWS_BYTES // (row_bytes * (facts.records + planted))))
         rate = max(phase.sampling.rate or 1.0 for phase in spec.phases)
         gradients = 2.0 * rate * facts.records + candidates.count
         steps = runs * spec.steps
+        chunks = kit.chunks(runs, together)
+        seconds = kit.training_seconds(parameters, steps * gradients, steps / together)
         return dps.Plan(
-            chunks=kit.chunks(runs, together),
-            seconds=kit.training_seconds(parameters, steps * gradients, steps / together),
+            chunks=chunks,
+            seconds=seconds,
             memory_bytes=3 * together * row_bytes * facts.records + (1 << 29),
             notes=(
                 f"{runs} trials that all name the target show gamma >= "
                 f"{round_down(binomial.lower(runs, runs, spec.audit.confidence), 3):g} at kappa {candidates.kappa:.3g}",
+                *kit.shard_notes(runs, len(chunks), seconds),
             ),
             checks=tuple(foreseen_checks(spec, facts)),
         )
@@ -254,7 +258,10 @@ class ReroAudit(dps.Audit):
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         """The default without what no trial reads: baselines, and parts of the threat model."""
         inputs = kit.select_inputs(
-            super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access", "prior")
+            super().trial_inputs(spec),
+            mechanism_without=_BOUNDS_ONLY,
+            threat_model=("adjacency", "access", "prior"),
+            audit_without=("shard_runs",),
         )
         threat = inputs["threat_model"]
         if threat["prior"] is None:

@@ -1,10 +1,15 @@
 """One run of a large data set looked at by one trial, and by several on one worker and on two: by hand.
 
     python tests/benchmarks/shards.py [RECORDS] [SHARDS]
+    python tests/benchmarks/shards.py runs
 
-Printed are first the CPU seconds of each trial by itself, and so what the busier of two workers would take if nothing
-else ran. Then what they did take on this machine: the seconds from the first trial's start to the last one's end, the
-CPU seconds of all processes, the load of the machine meanwhile, and by how much the epsilons of single records differ.
+The second form is of many runs of ``group`` and ``rero``, trained together and in blocks (``audit.shard_runs``): the
+CPU seconds of all blocks, and so what the busier of two workers would take if nothing else ran.
+
+Of the first form, printed are first the CPU seconds of each trial by itself, and so what the busier of two workers
+would take if nothing else ran. Then what they did take on this machine: the seconds from the first trial's start to the
+last one's end, the CPU seconds of all processes, the load of the machine meanwhile, and by how much the epsilons of
+single records differ.
 """
 
 from __future__ import annotations
@@ -45,6 +50,31 @@ threat_model: {{points: all, direction: remove}}
 claims: [{{id: everyone, kind: approx-dp, epsilon: 9.0, delta: 1e-6}}]
 audit: {{method: many-run, runs: 1, seed: 1}}
 """
+
+#: 64 runs on the handwritten digits.
+RUNS = {
+    "group": """\
+dpspec: 1
+name: runs
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.05}, steps: 20}
+data: {kind: digits, split: {test: 0.2}}
+model: {kind: mlp, hidden: [32]}
+training: {learning_rate: 0.5}
+claims: [{id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5}]
+audit: {method: many-run, runs: 64, canary: {space: gradient, kind: orthogonal, count: 1}, seed: 1}
+""",
+    "rero": """\
+dpspec: 1
+name: runs
+mechanism: {kind: rero, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.05}, steps: 20}
+data: {kind: digits, split: {test: 0.2}}
+model: {kind: mlp, hidden: [32]}
+training: {learning_rate: 0.5}
+threat_model: {prior: {candidates: 16}}
+claims: [{id: one, kind: rero, kappa: 0.0625, gamma: 0.9}]
+audit: {method: many-run, runs: 64, seed: 1}
+""",
+}
 
 
 def seconds_of_all() -> float:
@@ -94,8 +124,30 @@ def epsilons(audit: AuditResult) -> list[float]:
     return [float(value) for s in audit.series if s.name == "records" for value in s.columns["epsilon"]]
 
 
+def runs_in_blocks() -> None:
+    """A line for each kind and size of block."""
+    with tempfile.TemporaryDirectory() as name:
+        for kind, text in RUNS.items():
+            (Path(name) / "spec.yaml").write_text(text, encoding="utf-8")
+            alone(Path(name), ["audit.runs=16"])  # imports, and whatever is done once in a process
+            whole = None
+            for together in (64, 32, 16, 8):
+                each = alone(Path(name), [f"audit.shard_runs={together}"])
+                total = sum(each)
+                whole = whole or total
+                busiest = max(sum(each[::2]), sum(each[1::2]))
+                print(
+                    f"{kind:6} {together:3} runs together: {total:6.1f} CPU s; of two workers the busier has "
+                    f"{busiest:6.1f}, a ratio of {whole / busiest:.2f}",
+                    flush=True,
+                )
+
+
 def main() -> None:
     """Print both parts."""
+    if sys.argv[1:] == ["runs"]:
+        runs_in_blocks()
+        return
     records, shards = ([int(given) for given in sys.argv[1:]] + [60_000, 8][len(sys.argv) - 1 :])[:2]
     shared = f"audit.shard_records={-(-records // shards)}"
     with tempfile.TemporaryDirectory() as name:

@@ -43,7 +43,7 @@ LONGER: dict[str, tuple[str, ...]] = {
     "modelmix": ("mechanism.steps=40", "audit.runs=4"),
     "per-instance": ("mechanism.steps=12", "audit.runs=4"),
     "preprocessing": ("audit.runs=8", "audit.repeats=100"),
-    "rero": ("mechanism.steps=40", "audit.runs=40"),
+    "rero": ("mechanism.steps=40", "audit.runs=40", "audit.shard_runs=10"),
 }
 
 #: Steps of the training that is recorded.

@@ -195,3 +195,22 @@ def test_a_group_norm_in_pieces_is_the_whole(monkeypatch, trained, wanted):
         assert (pieces is None and whole is None) or torch.equal(pieces, whole)
         assert of_pieces.keys() == of_whole.keys() == {name for name in trained if name}
         assert all(torch.equal(of_pieces[name].rows(), of_whole[name].rows()) for name in of_whole)
+
+
+def test_inputs_are_unfolded_a_few_records_at_a_time_and_gradients_stay_the_same(monkeypatch):
+    """Each record's gradient is a product of its own, whatever stands beside it."""
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(6, 2, 3, 3, generator=source)
+    x, gradient = torch.randn(7, 1, 2, 8, 8, generator=source), torch.randn(7, 1, 6, 8, 8, generator=source)
+    call = Convolution(weight, None, ("weight", None), (1, 1), (1, 1), (1, 1), 1)
+    whole = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    seen = []
+    unfold = Convolution._columns
+    monkeypatch.setattr(Convolution, "_columns", lambda self, x: seen.append(len(x)) or unfold(self, x))
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 3 * 4 * 18 * 64)
+    found = call.backward(x, (), gradient, False)[1]["weight"].rows()
+    assert seen == [3, 3, 1]
+    assert torch.allclose(found, whole, rtol=1e-6, atol=1e-6)
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 1)
+    call.backward(x, (), gradient, False)
+    assert seen == [3, 3, 1] + [1] * 7

@@ -93,3 +93,21 @@ def test_all_parameters_have_rules_and_need_no_vmap(kind):
     flat = FlatModel(model)
     flat.norms(flat.initial(), *records(kind, shape, classes, torch.float32))
     assert flat._examples.covered == set(flat.layout.names)
+
+
+@pytest.mark.parametrize("kind", [model.kind for model in MODELS])
+def test_a_look_is_norms_and_predictions_of_the_same_pass(kind, monkeypatch):
+    """In chunks of any size, and of no records."""
+    model, shape, classes = built(kind)
+    model = model.double()
+    x, y = records(kind, shape, classes, torch.float64)
+    flat = FlatModel(model)
+    state = flat.initial()
+    assert flat.chunk(state, x, y) & (flat.chunk(state, x, y) - 1) == 0
+    for size in (1, 3, 64):
+        monkeypatch.setitem(flat._sizes, False, size)
+        norms, predicted = flat.look(state, x, y)
+        assert torch.allclose(norms, flat.norms(state, x, y), rtol=1e-12)
+        assert torch.equal(predicted, flat.logits(state, x).argmax(dim=1))
+    norms, predicted = flat.look(state, x[:0], y[:0])
+    assert norms.shape == predicted.shape == (0,)

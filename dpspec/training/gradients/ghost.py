@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
+from dpspec.models.pooling import max_pool2d
 from dpspec.training.gradients.ghost_calls import Call, Convolution, Embedding, GroupNorm, LayerNorm, Linear
 from dpspec.training.gradients.ghost_parameters import Gradients, Rows
 
@@ -147,7 +148,7 @@ class PerExample:
         watched = {name: p.detach().requires_grad_() for name, p in parameters.items()}
         with torch.enable_grad():
             tape = _Tape(watched, self._constants, x.device)
-            total = self._total(tape, {}, watched, x, y)
+            total, _ = self._total(tape, {}, watched, x, y)
             elsewhere = torch.autograd.grad(total, [tape.anchor, *watched.values()], allow_unused=True)[1:]
         otherwise = {name for name, gradient in zip(watched, elsewhere, strict=True) if gradient is not None}
         otherwise |= {name for call in tape.calls if not call.batched for name in call.trained}
@@ -158,8 +159,8 @@ class PerExample:
         factors = {name for name in self.covered if not isinstance(tape.found.get(name), Rows | None)}
         self.written = sum(p.nbytes for name, p in parameters.items() if name not in factors)
 
-    def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Gradients]:
-        """The gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter."""
+    def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Gradients], Tensor]:
+        """The gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter, and their outputs (b, classes)."""
         covered = {name: p for name, p in parameters.items() if name in self.covered}
         copies = {
             name: p.detach().expand(len(x), *p.shape).requires_grad_()
@@ -168,32 +169,32 @@ class PerExample:
         }
         with torch.enable_grad():
             tape = _Tape(covered, self._constants, x.device)
-            total = self._total(tape, copies, covered, x, y)
+            total, outputs = self._total(tape, copies, covered, x, y)
             found = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
         rows = dict(zip(copies, found, strict=True))
-        return {name: tape.found.get(name) or _rows(rows.get(name), p, len(x)) for name, p in parameters.items()}
+        named = {name: tape.found.get(name) or _rows(rows.get(name), p, len(x)) for name, p in parameters.items()}
+        return named, outputs.detach()
 
     def _total(
         self, tape: _Tape, copies: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor, y: Tensor
-    ) -> Tensor:
-        """The sum of the records' losses; ``copies`` (b, ...) are parameters for each record."""
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of the records' losses, and the outputs; ``copies`` (b, ...) are parameters for each record."""
 
-        def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def one(copies: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             with tape:
                 outputs = self._forward({**shared, **copies}, x[None])
-            return self._loss(outputs, y[None])
+            return self._loss(outputs, y[None]), outputs[0]
 
         if self.together and not copies:
             with tape:
                 outputs = self._forward(shared, x)
             if self._loss is nn.functional.cross_entropy:
-                return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor
+                return nn.functional.cross_entropy(outputs, y, reduction="sum") + tape.anchor, outputs
             losses = vmap(self._loss)(outputs[:, None], y[:, None])
         else:
             tape.lifted = True
-            losses = vmap(one)(copies, x, y)
-        total: Tensor = losses.sum() + tape.anchor
-        return total
+            losses, outputs = vmap(one)(copies, x, y)
+        return losses.sum() + tape.anchor, outputs
 
 
 def _rows(found: Tensor | None, parameter: Tensor, records: int) -> Rows:
@@ -221,6 +222,8 @@ class _Tape(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is nn.functional.max_pool2d and not self.lifted:
+            return max_pool2d(*args, **kwargs)
         rule = RULES.get(func)
         if rule is not None and any(id(arg) in self._names for arg in (*args, *kwargs.values())):
             caught = rule(self._names, *args, **kwargs)

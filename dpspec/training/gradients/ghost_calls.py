@@ -199,6 +199,10 @@ class LayerNorm(Call):
 #: Fewer input channels than this per group leave the vector units of a grouped convolution idle.
 _NARROW = 8
 
+#: Inputs are unfolded so many bytes at a time on a CPU, that they are read again from the cache of its core (1 MiB is
+#: common) and never from new pages: all of a chunk's at once are many times the chunk.
+_UNFOLDED = 2**20
+
 
 class Convolution(Call):
     """A convolution in one to three dimensions."""
@@ -240,11 +244,18 @@ class Convolution(Call):
         narrow = x.is_cuda or self.weight.shape[1] < _NARROW
         if self.groups > 1 or not (pays or narrow):
             return Rows(self._grouped(x, gradient))
+        if pays:
+            return self._unfolded(x, gradient)
+        one = x.element_size() * depth * prod(gradient.shape[3:]) * x.shape[1]
+        some = len(x) if x.is_cuda else max(1, _UNFOLDED // one)
+        parts = zip(torch.split(x, some), torch.split(gradient, some), strict=True)
+        return Rows(torch.cat([self._unfolded(*part).rows() for part in parts]))
+
+    def _unfolded(self, x: Tensor, gradient: Tensor) -> Outer:
         columns = self._columns(x.flatten(0, 1))
         inputs = columns.view(*x.shape[:2], *columns.shape[1:]).transpose(2, 3).flatten(1, 2)
         outputs = gradient.flatten(3).transpose(2, 3).flatten(1, 2)
-        factors = Outer(inputs, outputs, self.weight.shape)
-        return factors if pays else Rows(factors.rows())
+        return Outer(inputs, outputs, self.weight.shape)
 
     def _grouped(self, x: Tensor, gradient: Tensor) -> Tensor:
         """The weights' gradients (b, *shape): records side by side as channels, each with groups of its own."""

@@ -9,6 +9,7 @@ with chunks of half the size. Arithmetic is that of full float32, whatever the p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias, TypeVar
@@ -16,6 +17,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
+from dpspec.models.pooling import FastPooling
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, layer_of, no_norms
@@ -26,6 +28,9 @@ from dpspec.training.gradients.recurrent import call, written_out
 
 #: Gradients by parameter name, each (b, *shape).
 Named: TypeAlias = Mapping[str, Tensor]
+
+#: Of one chunk of records after the other: gradients by parameter name, and outputs (b, classes).
+Chunks: TypeAlias = Iterator[tuple[Mapping[str, Gradients], Tensor]]
 
 T = TypeVar("T")
 
@@ -81,7 +86,8 @@ class FlatModel:
 
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
         """The outputs (b, classes) for records ``x`` (b, ...) at parameters ``state`` (P,)."""
-        with full_precision(self.device):
+        plain = record_by_record(self._model)  # and so without transforms of torch.func within
+        with full_precision(self.device), FastPooling() if plain else nullcontext():
             return self._forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
@@ -94,8 +100,8 @@ class FlatModel:
     def rows(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state`` as rows (b, P)."""
 
-        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
-            named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk in chunks)
+        def work(chunks: Chunks) -> Tensor:
+            named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk, _ in chunks)
             return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
 
         return self._each(state, x, y, work, written=True)
@@ -103,16 +109,32 @@ class FlatModel:
     def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The squared l2 norms (k, b) in float64 of the gradients with respect to each of the k parameters."""
 
-        def work(chunks: Iterator[Mapping[str, Gradients]]) -> Tensor:
-            found = (torch.stack([chunk[name].squares() for name in self.layout.names]) for chunk in chunks)
+        def work(chunks: Chunks) -> Tensor:
+            found = (self._squares(chunk) for chunk, _ in chunks)
             nothing = torch.zeros(len(self.layout.names), 0, dtype=torch.float64, device=self.device)
             return torch.cat([nothing, *found], dim=1)
 
         return self._each(state, x, y, work)
 
+    def _squares(self, chunk: Mapping[str, Gradients]) -> Tensor:
+        return torch.stack([chunk[name].squares() for name in self.layout.names])
+
     def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The l2 norm (b,) in float64 of each record's gradient at ``state``, before any clipping."""
         return self.squares(state, x, y).sum(0).sqrt()
+
+    def look(self, state: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The norms (b,) of :meth:`norms`, and the class (b,) of each record's largest output, by one pass."""
+
+        def work(chunks: Chunks) -> tuple[Tensor, Tensor]:
+            norms = [no_norms(self.device)]
+            classes = [torch.zeros(0, dtype=torch.int64, device=self.device)]
+            for chunk, outputs in chunks:
+                norms.append(self._squares(chunk).sum(0).sqrt())
+                classes.append(outputs.argmax(dim=1))
+            return torch.cat(norms), torch.cat(classes)
+
+        return self._each(state, x, y, work)
 
     def layer_norms(self, state: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The norms (b,) in float64 of each layer's part of the gradient; a layer is what one module holds itself."""
@@ -124,20 +146,24 @@ class FlatModel:
     def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
         """Sum of the records' clipped gradients at ``state``; zeros (P,) and no norms for an empty batch."""
 
-        def work(chunks: Iterator[Mapping[str, Gradients]]) -> ClippedSum:
+        def work(chunks: Chunks) -> ClippedSum:
             total = torch.zeros_like(state)
             pieces = self.layout.unflatten(total)
-            norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk in chunks)]
+            norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk, _ in chunks)]
             return ClippedSum(total, torch.cat(norms))
 
         return self._each(state, x, y, work, written=isfinite(clipper(clip).coordinate_bound))
+
+    def chunk(self, state: Tensor, x: Tensor, y: Tensor) -> int:
+        """How many of records like ``x`` (b, ...), ``y`` (b,), b >= 1, sums and norms take at once."""
+        return self._size(state, x, y, written=False)
 
     def _each(
         self,
         state: Tensor,
         x: Tensor,
         y: Tensor,
-        work: Callable[[Iterator[Mapping[str, Gradients]]], T],
+        work: Callable[[Chunks], T],
         *,
         written: bool = False,
     ) -> T:
@@ -149,7 +175,7 @@ class FlatModel:
             found, self._most = memory.halving(lambda size: work(self._chunks(state, x, y, size)), size, self._most)
         return found
 
-    def _chunks(self, state: Tensor, x: Tensor, y: Tensor, size: int) -> Iterator[Mapping[str, Gradients]]:
+    def _chunks(self, state: Tensor, x: Tensor, y: Tensor, size: int) -> Chunks:
         parameters = self.layout.unflatten(state.detach())
         for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
             yield self._tried(parameters, x, y).gradients(parameters, some_x, some_y)

@@ -1,0 +1,114 @@
+"""Many runs shared out in blocks, ``audit.shard_runs``: of ``group`` and ``rero``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpspec import kit
+from dpspec.contract import Spec
+from dpspec.contract.canonical import canonical_json
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import Prepared, prepare
+from dpspec.engine.preparing.trial_keys import trial_key
+from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+
+GROUP = """\
+dpspec: 1
+name: shared-group
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 0.5, sampling: {scheme: poisson, rate: 0.3}, steps: 4}
+data: {kind: synthetic, records: 40, features: 6, classes: 3, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+claims: [{id: one, kind: approx-dp, epsilon: 90.0, delta: 1e-5}]
+audit: {method: many-run, runs: 20, canary: {space: gradient, kind: orthogonal, count: 1}, seed: 3}
+"""
+
+RERO = """\
+dpspec: 1
+name: shared-rero
+mechanism: {kind: rero, noise_multiplier: 1.0, clip_norm: 0.5, sampling: {scheme: poisson, rate: 0.3}, steps: 4}
+data: {kind: synthetic, records: 40, features: 6, classes: 3, seed: 2}
+model: {kind: linear}
+training: {learning_rate: 0.5}
+threat_model: {prior: {candidates: 8}}
+claims: [{id: one-of-eight, kind: rero, kappa: 0.125, gamma: 0.9}]
+audit: {method: many-run, runs: 20, seed: 3}
+"""
+
+SHARED = "audit.shard_runs=8"
+
+
+def specs_of(folder: Path, text: str, *overrides: str) -> tuple[Spec, ...]:
+    path = folder / "spec.yaml"
+    path.write_text(text, encoding="utf-8")
+    return tuple(load_specs([path], load_catalog(), overrides).specs)
+
+
+def prepared(folder: Path, text: str, *overrides: str) -> Prepared:
+    return prepare(specs_of(folder, text, *overrides)[0], load_catalog())
+
+
+@pytest.mark.parametrize("text", [GROUP, RERO])
+def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, text: str) -> None:
+    plain, shared = prepared(tmp_path, text), prepared(tmp_path, text, SHARED)
+    chunks = [p.plan().chunks for p in (plain, shared)]
+    assert chunks == [kit.chunks(20, 20), kit.chunks(20, 8)]
+    assert prepared(tmp_path, text, "audit.shard_runs=1000").plan().chunks == chunks[0]
+    inputs = [p.audit.trial_inputs(p.spec) for p in (plain, shared)]
+    assert inputs[0] == inputs[1]
+    one, two = (
+        trial_key(i, p.facts, p.revisions, of_plan[0], 0)
+        for i, p, of_plan in zip(inputs, (plain, shared), chunks, strict=True)
+    )
+    assert one != two  # what is computed together is rounded together
+    contexts = [RunContext(p, load_catalog(), i, device="cpu") for i, p in zip(inputs, (plain, shared), strict=True)]
+    assert contexts[0].seed(9, "training") == contexts[1].seed(9, "training")
+
+
+def told(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
+    """What each audit says and what its trials hold, to the last character."""
+    specs = [spec for text in (GROUP, RERO) for spec in specs_of(folder, text, *overrides)]
+    result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
+    return [
+        canonical_json({"trials": [[t.key, t.evidence, t.arrays] for t in audit.trials]}) + repr(audit.findings)
+        for audit in result.audits
+    ]
+
+
+def test_two_workers_find_what_one_process_does(tmp_path: Path) -> None:
+    two = RunOptions(executor="local", workers=2, threads=1, device="cpu")
+    assert told(tmp_path, SHARED, store="two", options=two) == told(tmp_path, SHARED, store="one")
+
+
+@pytest.mark.parametrize("text", [GROUP, RERO])
+def test_the_same_runs_come_out_alike_in_blocks_and_at_once(tmp_path: Path, text: str) -> None:
+    """Of the same coins and targets; rounding alone may move a score."""
+
+    def ran(*overrides: str) -> list[object]:
+        specs = specs_of(tmp_path, text, *overrides)
+        store = Store(tmp_path / f"store{len(overrides)}")
+        (audit,) = run(specs, load_catalog(), store=store, options=RunOptions(device="cpu")).audits
+        return [t.evidence["outcomes"] if "outcomes" in t.evidence else t.evidence["rank"] for t in audit.trials]
+
+    assert ran(SHARED) == ran()
+
+
+def test_one_run_has_nothing_to_share_out(tmp_path: Path) -> None:
+    one_run = ("audit.method=one-run", "audit.runs=1", "audit.canary.count=20")
+    assert not prepared(tmp_path, GROUP, *one_run).diagnostics
+    (refused,) = prepared(tmp_path, GROUP, *one_run, SHARED).diagnostics
+    assert refused.path == ("audit", "shard_runs")
+
+
+def test_plans_say_what_could_be_shared_out() -> None:
+    assert kit.shard_notes(64, 1, 7200.0) == (
+        "All 64 runs are trained together and take some 2.0 hours of one core: audit.shard_runs: 32 shares them out "
+        "among 2 tasks.",
+    )
+    assert kit.shard_notes(64, 2, 7200.0) == kit.shard_notes(64, 1, 30.0) == kit.shard_notes(40, 1, 7200.0) == ()
