@@ -8,7 +8,7 @@ noisy, so read the ratios. Nothing here is random.
 
 dp-accounting gives an upper value only. It is asked twice: at its default grid of 1e-4, and at the coarsest grid (of
 those in a ratio of the fourth root of two) at which its value is no larger than our upper end. That column is the fair
-one: equal accuracy, though theirs is one-sided and not certified. The search for it ends after ``--limit`` seconds.
+one: equal accuracy, though theirs is one-sided and not certified. The search for it ends after ``--limit`` CPU seconds.
 Where no grid was coarse enough by then, the column shows the finest that was tried, ">" before it and before its time:
 finer ones take longer. It may be that none would do: of batches with a cap dp-accounting composes another pair.
 "2: a cap" shows both ends of what is known of such batches, "a cap" those of the pair that dominates them.
@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ SETTINGS: list[tuple[str, str, list[Any], float, bool, bool]] = [
     ("50 sigmas", "sigmas", [0.01, 0.7, 0.02, 40, 1e-6], 1e-3, True, False),
     ("Laplace", "laplace", [0.01, 1.0, 2000, 1e-6], 1e-3, True, True),
     ("a cap", "capped", [60_000, 0.01, 660, 1.0, 2000, 1e-6], 1e-3, True, True),
+    ("one of 10", "allocated", [10, 1.5, 12, 1e-5], 1e-3, False, True),
     ("one of 100", "allocated", [100, 1.0, 20, 1e-6], 1e-3, False, True),
     ("one of 1000", "allocated", [1000, 0.8, 100, 1e-10], 1e-3, False, True),
     # epsilon 2 at delta 1e-10 after 10^5 steps, by each scheme
@@ -212,26 +214,25 @@ def search(python: str, side: str, setting: list[Any], limit: float) -> dict[str
 
     None where not even the first was done by then.
     """
-    command = [python, __file__, "--one", side, json.dumps(setting)]
-    tried: list[dict[str, Any]] = []
-    ended = threading.Event()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-
-        def end() -> None:
-            ended.set()
-            process.kill()
-
-        clock = threading.Timer(limit, end)
-        clock.start()
-        tried.extend(json.loads(line) for line in process.stdout if line.endswith("\n"))
-        clock.cancel()
-    if process.returncode and not ended.is_set():
-        raise subprocess.CalledProcessError(process.returncode, command)
+    command = [python, __file__, "--one", side, json.dumps(setting), "--limit", str(limit)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, -signal.SIGXCPU):
+        raise subprocess.CalledProcessError(done.returncode, command)
+    tried: list[dict[str, Any]] = [
+        json.loads(line) for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")
+    ]
     enough = [one for one in tried if one["enough"]]
     if enough:
         return max(enough, key=lambda one: float(one["grid"]))
     return min(tried, key=lambda one: float(one["grid"]), default=None)
+
+
+def end_after(seconds: float) -> None:
+    """End this process after so many CPU seconds more: by a signal, wherever it is."""
+    import resource
+
+    most = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def has_peer(python: str) -> bool:
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--only", action="append", metavar="SETTING", help="these rows alone")
-    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="of a search for a grid")
+    parser.add_argument("--limit", type=float, default=60.0, metavar="SECONDS", help="of CPU, for a grid")
     parser.add_argument("--peer-python", default=sys.executable, metavar="PATH", help="that has PLD_accounting")
     parser.add_argument("--one", nargs=2, metavar=("SIDE", "SETTING"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -259,6 +260,8 @@ def main() -> None:
         side, setting = options.one[0], json.loads(options.one[1])
         grids = {"fair": fair_grids, "allocation": allocation_grids}
         found = grids[side](*setting) if side in grids else [{"ours": ours, "theirs": theirs}[side](*setting)]
+        if side in grids:
+            end_after(options.limit)
         for one in found:
             print(json.dumps(one), flush=True)
         return
