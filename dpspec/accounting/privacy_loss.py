@@ -30,6 +30,7 @@ from dpspec.accounting.solver.solve import (
     cut_without_grid,
     is_beyond_grids,
     solve,
+    solve_larger,
     solve_worst,
 )
 
@@ -229,9 +230,10 @@ class PrivacyLoss:
             return [bound_without_grid(question, moving, sides) for question in questions]
         if len(sides) > 1 and any(question.testing for question in questions):
             intervals = solve_worst(moving, questions, width)
+        elif len(sides) > 1:
+            intervals = solve_larger(moving, questions, width)
         else:
-            answers = [solve(moving, side, questions, width) for side in sides]
-            intervals = [a[0] if len(a) == 1 else a[0].worse(a[1]) for a in zip(*answers, strict=True)]
+            intervals = solve(moving, sides[0], questions, width)
         return [
             cut_without_grid(found, question, moving, sides)
             for found, question in zip(intervals, questions, strict=True)

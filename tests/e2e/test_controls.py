@@ -41,6 +41,7 @@ UNSEEN = {
     "alternating-noise",
     "tenth-step-tenth-noise",
     "large-batch-once",
+    "cap-forgotten",
     "shuffled",
     "same-steps",
     "last-batch-dropped",

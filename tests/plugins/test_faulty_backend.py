@@ -60,10 +60,14 @@ REJECTED = {
     "shuffled": {("sampling", "reported")},
     "last-batch-dropped": {("sampling", "reported")},
     "same-steps": {("sampling", "reported")},
+    "cap-forgotten": {("sampling", "reported")},
 }
 
 #: How batches are drawn, for faults of a scheme of their own; and for all others.
-SCHEMES = {"same-steps": {"scheme": "random-allocation", "epoch_steps": 5}}
+SCHEMES = {
+    "same-steps": {"scheme": "random-allocation", "epoch_steps": 5},
+    "cap-forgotten": {"scheme": "truncated-poisson", "rate": 0.2, "max_batch": 75},
+}
 USUAL = {"scheme": "poisson", "rate": 0.2}
 
 

@@ -33,7 +33,7 @@ from dpspec.accounting.numerics.floats import EPS, Direction, Floats, one_direct
 from dpspec.accounting.pair import Pair, TruncatedPair
 
 #: Points of each law of sums, and slices of one log-normal number.
-_POINTS, _SLICES = 800, 800
+_POINTS, _SLICES = 1200, 1600
 
 #: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
 _DEPTH = 60.0

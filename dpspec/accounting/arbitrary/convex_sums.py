@@ -15,6 +15,7 @@ distribution's mass of outcomes that Q never produces, as if it lay at infinity.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ import numpy.typing as npt
 
 from dpspec.accounting.numerics.floats import EPS, Floats
 
-#: Sums worked on at once.
-_BLOCK = 1 << 21
+#: Sums worked on at once: few enough for the cache.
+_BLOCK = 1 << 16
 
 #: Points of the uniform table in ln v, of which the points of a law are some.
 _FINE = 1 << 15
@@ -135,11 +136,9 @@ def _gather(one: Law, other: Law, points: Points) -> Law:
     count = len(edges) + 1
     mass, excess, terms = np.zeros(count), np.zeros(count), np.zeros(count)
     bases = np.concatenate(([0.0], edges))
-    rows = max(1, _BLOCK // len(other.values))
-    for start in range(0, len(one.values), rows):
-        block = slice(start, start + rows)
-        sums = np.add.outer(one.values[block], other.values).ravel()
-        masses = np.multiply.outer(one.masses[block], other.masses).ravel()
+    for rows, others, weights in _blocks(one, other):
+        sums = np.add.outer(one.values[rows], other.values[others]).ravel()
+        masses = np.multiply.outer(one.masses[rows], weights).ravel()
         cell = points.cells(sums, edges)
         mass += np.bincount(cell, weights=masses, minlength=count)
         excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=count)
@@ -147,6 +146,23 @@ def _gather(one: Law, other: Law, points: Points) -> Law:
     if one.upper:
         return _above(one, other, edges, mass, excess, terms)
     return _below(one, other, bases, mass, excess, EPS * (8.0 + terms))
+
+
+def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
+    """Blocks of all pairs of points: those of ``one``, those of ``other``, and the masses that the latter count with.
+
+    Of a law and itself each block holds the pairs of some points with themselves and with all above these; of the
+    others, which would come once more the other way round, the masses count twice.
+    """
+    rows = max(1, _BLOCK // len(other.values))
+    for start in range(0, len(one.values), rows):
+        block = slice(start, start + rows)
+        if one is not other:
+            yield block, slice(None), other.masses
+            continue
+        weights = other.masses[start:].copy()
+        weights[rows:] *= 2.0
+        yield block, slice(start, None), weights
 
 
 def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:

@@ -80,7 +80,8 @@ class Composition:
 
     def log_lower(self, epsilon: float) -> float:
         """ln of a lower bound of the measure's delta; for a measure from below, of the true delta."""
-        value, error = self._sum(epsilon + self.shift)
+        # far below the reference its error is beyond any double: what holds of a larger epsilon holds there as well
+        value, error = self._sum(max(epsilon + self.shift, self.reference - _REACH / self.tilt))
         finite = self.log_scale - self.relative + log_or_minus_infinity(value - error)
         if self.infinity == 0.0:
             return finite
@@ -165,7 +166,7 @@ def compose(
     steps = sum(steps for _, steps in phases)
     return Composition(
         first=origin + spacing * (start + skip),
-        least=origin + spacing * (start + skip) if skip > 0 else -math.inf,
+        least=origin + spacing * (start + skip) if skip > 0 else reference - _REACH / tilt,
         spacing=spacing,
         reference=reference,
         tilt=tilt,

@@ -173,13 +173,20 @@ class PendingAnswer:
     """A question, where its answer lies as far as is known, and the interval that certainly holds it.
 
     log_delta: ln of the delta in question, as far as finite losses make it. ``saddle`` is moved, and ``log_delta``
-    deepened, as compositions show where the answer really is.
+    deepened, as compositions show where the answer really is. enough: of an answer that is certainly no larger than
+    this no more is asked.
     """
 
     question: Question
     saddle: SaddlePoint
     answer: Interval
     log_delta: float
+    enough: float = -math.inf
+
+    @property
+    def is_needless(self) -> bool:
+        """Whether the answer is certainly no larger than what is ``enough``."""
+        return self.answer.upper <= self.enough
 
     @property
     def position(self) -> float:
@@ -226,7 +233,9 @@ class PendingAnswer:
         return width * max(self.saddle.epsilon, TINY)
 
     def is_within(self, width: float) -> bool:
-        """Whether the interval is as narrow as asked."""
+        """Whether the interval is as narrow as asked, or need not be."""
+        if self.is_needless:
+            return True
         least = 0.0 if self.question.log_delta is None else TINY
         return self.answer.width <= width * max(self.answer.upper, least)
 

@@ -1,10 +1,10 @@
 """Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
 
 Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
-for widths of 1e-2, 1e-3, ... in turn, whatever the width requested, and every stage's interval is cut with those
-before: each is true, so their intersection is, and asking for a finer width can only give an interval inside the
-coarser one. A stage that would need a longer grid than allowed uses the longest one and is the last: the interval
-stays wider.
+for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on), whatever the width requested, and every
+stage's interval is cut with those before: each is true, so their intersection is, and asking for a finer width can only
+give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest one and is
+the last: the interval stays wider.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ _LAW = 3.0
 #: The first relative width that a stage asks for, and the finest.
 _COARSEST, _FINEST = 0.8e-2, 1e-9
 
+#: Where so many tilted deviations take no more than so many nodes, the second stage costs hardly more than the first.
+_DEVIATIONS, _SHORT = 16.0, 1 << 16
+
 #: So many stages that narrow nothing are the last.
 _IDLE = 2
 
@@ -76,9 +79,12 @@ class GridRefinement:
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
-        stage, last = _COARSEST, False
+        stage, last = self._first_width(), False
         while not last and any(
-            item.question.epsilon is not None and item.answer.lower == 0.0 and item.log_delta > _DEEPEST
+            item.question.epsilon is not None
+            and item.answer.lower == 0.0
+            and item.log_delta > _DEEPEST
+            and not item.is_needless
             for item in self._items
         ):
             last = self._stage(stage)
@@ -88,6 +94,17 @@ class GridRefinement:
             last = self._stage(stage) or all(item.is_within(width) for item in self._items)
             narrower = any(item.answer.width < 0.9 * was for item, was in zip(self._items, before, strict=True))
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
+
+    def _first_width(self) -> float:
+        """What the first stage asks for: less where the grid is short all the same. The width requested has no say.
+
+        Answers that need only be shown to be no larger than others are mostly so after a coarse one.
+        """
+        if all(item.enough > -math.inf for item in self._items):
+            return _COARSEST
+        finer = 0.1 * _COARSEST
+        spacing = min(self._spacing(item, finer) for item in self._items)
+        return finer if _DEVIATIONS * self._saddle.spread <= _SHORT * spacing else _COARSEST
 
     @property
     def _least(self) -> float:

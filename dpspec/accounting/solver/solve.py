@@ -190,20 +190,38 @@ def solve(
     return _solve(phases, (direction,), questions, width)
 
 
+def solve_larger(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], width: float) -> list[Interval]:
+    """The larger of both directions' answers about epsilon or delta, each about one direction's profile.
+
+    The second direction's is narrowed only until it is certainly no larger than the first's upper end: what it is below
+    that is nobody's question.
+    """
+    first = solve(phases, DIRECTIONS[0], questions, width)
+    second = _solve(phases, DIRECTIONS[1:], questions, width, [interval.upper for interval in first])
+    return [one.worse(other) for one, other in zip(first, second, strict=True)]
+
+
 def solve_worst(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], width: float) -> list[Interval]:
     """The same for powers where at each epsilon the worse of both directions' profiles counts."""
     return _solve(phases, DIRECTIONS, questions, width)
 
 
 def _solve(
-    phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question], width: float
+    phases: Sequence[tuple[Pair, int]],
+    sides: Sequence[Direction],
+    questions: Sequence[Question],
+    width: float,
+    enough: Sequence[float] | None = None,
 ) -> list[Interval]:
+    """``enough``: for each question a value; of answers that are certainly no larger no more is asked."""
     if len(phases) == 1 and phases[0][1] == 1:
         exact = [answer_one_step(phases[0][0], sides, question) for question in questions]
         if all(interval is not None for interval in exact):
             return [interval.by(ONE_STEP) for interval in exact if interval is not None]
     opened = [_open(phases, sides, question) for question in questions]
-    unanswered = [i for i, item in enumerate(opened) if item.answer.width > 0.0 and not _settled(item, width)]
+    for item, value in zip(opened, enough or (), strict=enough is not None):
+        item.enough = value
+    unanswered = [i for i, item in enumerate(opened) if not (item.is_needless or _settled(item, width))]
     order = sorted(unanswered, key=lambda i: opened[i].position)
     while order:
         first = opened[order[0]]
@@ -215,7 +233,9 @@ def _solve(
 
 
 def _settled(item: PendingAnswer, width: float) -> bool:
-    """Whether a test is known well enough, or decided where the profile is so flat that a grid tells nothing of it."""
+    """Whether it is a point, or a test known well enough or where the profile is so flat that no grid tells of it."""
+    if item.answer.width == 0.0:
+        return True
     return item.question.testing and (item.is_within(width) or item.saddle.tilt < _FLATTEST)
 
 

@@ -28,6 +28,7 @@ FAULTS: Mapping[str, str] = {
     "augmented-copies": "each record contributes four augmented copies, each clipped on its own",
     "private-normalisation": "features are standardised by the mean and deviation of the training records",
     "large-batch-once": "one step in the middle draws about 78 records more",
+    "cap-forgotten": "where more than max_batch records enter all of them are kept",
     "shuffled": "batches are pieces of a shuffled epoch",
     "same-steps": "every epoch allocates records to the same steps",
     "last-batch-dropped": "batches are cut into pieces of sixteen, and the last one is dropped unless it is full",

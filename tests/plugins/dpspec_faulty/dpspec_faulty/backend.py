@@ -59,6 +59,7 @@ BROKEN: Mapping[str, Break] = {
     "private-normalisation": _contributions(gradients.PrivateNormalisation),
     "large-batch-once": lambda job, parts: replace(parts, schedule=batches.large_once(parts.schedule)),
     "shuffled": lambda job, parts: replace(parts, schedule=batches.shuffled(parts.schedule)),
+    "cap-forgotten": lambda job, parts: replace(parts, schedule=batches.cap_forgotten(parts.schedule)),
     "same-steps": lambda job, parts: replace(parts, schedule=batches.same_steps(parts.schedule)),
     "last-batch-dropped": lambda job, parts: replace(parts, schedule=batches.last_batch_dropped(parts.schedule)),
 }
@@ -97,5 +98,6 @@ AugmentedCopiesTrainer = partial(FaultyTrainer, "augmented-copies")
 PrivateNormalisationTrainer = partial(FaultyTrainer, "private-normalisation")
 LargeBatchOnceTrainer = partial(FaultyTrainer, "large-batch-once")
 ShuffledTrainer = partial(FaultyTrainer, "shuffled")
+CapForgottenTrainer = partial(FaultyTrainer, "cap-forgotten")
 SameStepsTrainer = partial(FaultyTrainer, "same-steps")
 LastBatchDroppedTrainer = partial(FaultyTrainer, "last-batch-dropped")

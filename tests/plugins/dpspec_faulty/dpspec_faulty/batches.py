@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from dpspec.training.loop.samplers import epoch_of
-from dpspec.training.sampling import Sampler, Shuffled
+from dpspec.training.sampling import Poisson, Sampler, Shuffled, TruncatedPoisson
 from dpspec.training.schedule import Schedule
 
 
@@ -112,6 +112,11 @@ def same_steps(schedule: Schedule) -> Schedule:
 def last_batch_dropped(schedule: Schedule) -> Schedule:
     """Every batch without its last partial piece."""
     return _with(schedule, LastBatchDropped)
+
+
+def cap_forgotten(schedule: Schedule) -> Schedule:
+    """All records that enter, where the declared batches are cut to ``max_batch``."""
+    return _with(schedule, lambda s: Poisson(s.records, s.rate) if isinstance(s, TruncatedPoisson) else s)
 
 
 def _with(schedule: Schedule, broken) -> Schedule:
