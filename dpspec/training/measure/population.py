@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from dpspec.training.gradients.fetching import Number, at_hand
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.samplers import Sampler, covariance
-
-if TYPE_CHECKING:
-    from dpspec.training.measure.residuals import Residuals
 
 
 @dataclass(frozen=True)
@@ -180,13 +177,29 @@ def _of_users(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip,
     return Population(total, squares, within)
 
 
+class Asking(Protocol):
+    """A watcher of a run, which asks what its real records ``x`` (n, ...), ``y`` (n,) add.
+
+    steps: how many it has seen. previous: the model (P,) after these. populations: whom it asks.
+    """
+
+    x: Tensor
+    y: Tensor
+    steps: int
+    populations: Populations | None
+
+    @property
+    def previous(self) -> Tensor | None:
+        """None before the first model."""
+
+
 class Populations:
     """Computes the population of every watcher whose run is at the same step when the first of them asks.
 
     Watchers of runs that train one after the other are served one by one.
     """
 
-    def __init__(self, watchers: Sequence[Residuals], module: nn.Module) -> None:
+    def __init__(self, watchers: Sequence[Asking], module: nn.Module) -> None:
         """``watchers`` look at runs on equal real records, of models like ``module``; they share one copy of the rows.
 
         From here on they ask here.
@@ -200,7 +213,7 @@ class Populations:
         for watcher in watchers:
             watcher.x, watcher.y, watcher.populations = self._x, self._y, self
 
-    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
+    def of(self, watcher: Asking, state: Tensor, clip: Clip) -> Population:
         """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
         at, population = self._ready.pop(id(watcher), (None, None))
         if at is state and population is not None:
@@ -229,5 +242,5 @@ class Populations:
         return [Population(total, at_hand(square)) for total, square in zip(sums, squares, strict=True)]
 
 
-def _is_a_step_behind(other: Residuals, watcher: Residuals) -> bool:
+def _is_a_step_behind(other: Asking, watcher: Asking) -> bool:
     return other is not watcher and other.steps == watcher.steps - 1 and other.previous is not None

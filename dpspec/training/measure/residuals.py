@@ -6,7 +6,7 @@ import copy
 from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -17,14 +17,22 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence.steps import looked
 from dpspec.training.device import full_precision
 from dpspec.training.device import tensors as rows_on
-from dpspec.training.gradients.clipping import Clip
 from dpspec.training.gradients.fetching import Array, Later, Settled
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
 from dpspec.training.loop.optimizers import Invertible, Undone, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.loop.schedule import Schedule, ScheduledPhase
-from dpspec.training.measure.population import Drawn, Estimated, Population, Sample, drawn, estimated, population
+from dpspec.training.measure.population import (
+    Drawn,
+    Estimated,
+    Population,
+    Populations,
+    Sample,
+    drawn,
+    estimated,
+    population,
+)
 from dpspec.training.measure.update_statistics import BEARABLE, ResidualLog
 
 
@@ -62,13 +70,6 @@ class NoiseScale:
 Known: TypeAlias = Population | Estimated | Drawn
 
 
-class AskedTogether(Protocol):
-    """Whom the watchers of many runs ask for what their real records add."""
-
-    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
-        """The population of ``watcher``, which has just seen the step after ``state`` (P,)."""
-
-
 class Residuals(Observer):
     """Undoes each update, by the declared parameters alone, and measures what is left.
 
@@ -94,7 +95,7 @@ class Residuals(Observer):
     directions: Directions | None = None
 
     #: Who is asked what the real records add, where the watchers of many runs ask together.
-    populations: AskedTogether | None = None
+    populations: Populations | None = None
 
     squares: Settled[Tensor] = Settled()
     spread: Settled[Tensor] = Settled()
