@@ -319,7 +319,8 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
             )
             return
         batch = max(batch, phase.rate() * facts.records)
-    if not batch <= attack.expected_from <= facts.records:
+    # A product of a rate and a number of records may be rounded upwards.
+    if not batch * (1.0 - 1e-12) <= attack.expected_from <= facts.records:
         yield kit.bad_value(
             f"expected_from must be at least the {batch:g} records that a batch holds on average, and at most all "
             f"{facts.records}, got {attack.expected_from}: with fewer one of them would count for more than itself",

@@ -100,6 +100,15 @@ def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals
     return watcher
 
 
+def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> None:
+    """Along the update itself, whichever way that turns, and with no chance to charge for."""
+    asked, sampled = (watched(make_job, sample, 12) for sample in (None, Sample(40, 3)))
+    assert asked.log is not None
+    assert sampled.log is not None
+    assert sampled.log.along == asked.log.along
+    assert sampled.log.variances == asked.log.variances
+
+
 def drift(watcher: Residuals) -> float:
     """The mean of residuals along the expected updates, in deviations of it."""
     assert watcher.log is not None

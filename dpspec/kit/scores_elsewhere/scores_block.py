@@ -52,6 +52,8 @@ _OTHERS = {
     "canary": "what was planted, the program that made the scores decided",
     "score": "how canaries are scored, the program that made the scores decided",
     "stop": "the table is there as a whole, and nothing is left to stop",
+    "expected_from": "no update is looked at here, so that none is estimated",
+    "shard_runs": "nothing is trained here that could be shared out",
 }
 
 

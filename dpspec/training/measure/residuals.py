@@ -138,7 +138,8 @@ class Residuals(Observer):
         self._previous: Tensor | None = None
         self._told: Tensor | None = None
         self._knows_drawn = drawn
-        self._sample = sample
+        # Of all records nothing is left to chance: what they add is no estimate, and its own direction is known.
+        self._sample = sample if sample is not None and sample.count < len(self.x) else None
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0

@@ -102,3 +102,11 @@ def test_refused_with_the_reason(tmp_path: Path, change: tuple[str, str], told: 
     loaded = load_specs([written(tmp_path, change, *more)], catalog)
     found = list(loaded.diagnostics) if not loaded.ok else list(check(loaded.specs[0], catalog))
     assert any(told in problem.message for problem in found), [problem.message for problem in found]
+
+
+def test_as_many_as_a_batch_holds_are_enough_however_that_is_rounded(tmp_path: Path) -> None:
+    """0.07 of 300 records is 21.000000000000004 in floating point."""
+    assert 0.07 * 300 > 21
+    path = written(tmp_path, ("rate: 0.1}", "rate: 0.07}"), ("expected_from: 30", "expected_from: 21"))
+    catalog = load_catalog()
+    assert not list(check(load_specs([path], catalog).specs[0], catalog))

@@ -206,6 +206,8 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.expect=conforms-within"], "bad-value", "audit.expect", "saw nothing of what ran"),
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "does not go with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "does not go with scores"),
+        (["audit.expected_from=50"], "unsupported", "audit.expected_from", "does not go with scores"),
+        (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
         (["model={kind: linear, initial: worst-case}"], "unsupported", "model.initial", "nobody here chose"),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "a row for every run"),

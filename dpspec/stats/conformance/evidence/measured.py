@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import comb, prod
 
 from dpspec.stats.conformance.evidence.json_records import (
     INLINE,
@@ -17,7 +17,7 @@ from dpspec.stats.conformance.evidence.json_records import (
     Row,
 )
 from dpspec.stats.conformance.evidence.steps import FIRST_COORDINATES, StepSums
-from dpspec.stats.independence.layer_noise import Shared
+from dpspec.stats.independence.layer_noise import MOST_LAYERS, Shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +223,21 @@ class ResidualSums(Record):
             return "drift, lag, pair and first must be there where there are steps, and only then"
         if self.directions is not None and not min(1, self.steps // 2) <= self.directions.lag.lag <= self.steps // 2:
             return f"lag.lag must be one of {self.steps} steps, got {self.directions.lag.lag}"
-        if self.shared is not None and (self.everywhere is None or self.shared.count % self.steps_seen):
-            return f"shared.count must be a multiple of the {self.steps_seen} steps that were seen"
-        named = self.everywhere.layers if self.everywhere is not None else None
-        if self.shared is not None and named is not None and not set(self.shared.squares) <= set(named):
-            return "shared.squares must be those of two of the layers"
-        return None
+        layers = self.everywhere.layers if self.everywhere is not None else None
+        return None if self.shared is None else _problem_of_shared(self.shared, layers, self.steps_seen)
+
+
+def _problem_of_shared(shared: SharedLayers, layers: Mapping[str, PartSum] | None, steps: int) -> str | None:
+    """Two of the layers that were seen, from as many coordinates as the smaller has, among all pairs of the largest."""
+    if layers is None or not set(shared.squares) <= set(layers):
+        return "shared.squares must be those of two of the layers"
+    count = min(layers[name].degrees for name in shared.squares)
+    if shared.count != count or count % steps:
+        return f"shared.count must be {count}, of the smaller layer in {steps} steps, got {shared.count}"
+    pairs = comb(min(len(layers), MOST_LAYERS), 2)
+    if shared.pairs != pairs:
+        return f"shared.pairs must be {pairs}, got {shared.pairs}"
+    return None
 
 
 @dataclass(frozen=True)

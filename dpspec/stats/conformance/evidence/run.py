@@ -133,3 +133,7 @@ def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
         yield f"internal.noise must be of at most {declared} steps"
     if run.measured is not None and max(run.measured.hidden + run.measured.steps, run.measured.steps_seen) > declared:
         yield f"internal.measured must be of at most {declared} steps"
+    if run.measured is not None and run.measured.shared is not None:
+        size, planned = run.measured.shared.count // run.measured.steps_seen, run.measured.shared.planned
+        if planned > declared * size or planned % size:
+            yield f"internal.measured.shared.planned must be {size} for each of at most {declared} steps, got {planned}"
