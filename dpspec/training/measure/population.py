@@ -75,9 +75,12 @@ class Sample:
     count: int
     seed: int
 
-    def at(self, step: int, records: int) -> Tensor:
-        """Their places (count,) among ``records`` at a step, at least 0, without replacement and ascending."""
-        drawn = np.random.default_rng((self.seed, step)).choice(records, self.count, replace=False)
+    def at(self, step: int, records: int, number: int = 0) -> Tensor:
+        """Their places (count,) among ``records`` at a step, without replacement and ascending.
+
+        number: which of the samples of that step, all drawn apart from each other.
+        """
+        drawn = np.random.default_rng((self.seed, step, number)).choice(records, self.count, replace=False)
         return torch.from_numpy(np.sort(drawn))
 
 

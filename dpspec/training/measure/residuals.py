@@ -184,15 +184,14 @@ class Residuals(Observer):
 
     def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
         known: Known
+        apart: Estimated | None = None
         if self._knows_drawn:
             if self._told is None:
                 raise ValueError(f"which records step {step} drew was not told before its model was released")
             known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
         elif self._sample is not None:
             known = self._estimate(step, phase, previous, self._sample)
-            if self.log is not None and not self.log.begun:
-                # Along its own direction an estimate's error would be no chance: the first look has one made apart.
-                self.log.begin(self._estimate(0, phase, previous, self._sample).mean(phase.sampler))
+            apart = self._estimate(step, phase, previous, self._sample, 1) if self.log is not None else None
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
             known = population(self.model, previous, self.x, self.y, phase.clip, most)
@@ -205,10 +204,12 @@ class Residuals(Observer):
         self.later.add(self._keep, step, square, spread, rounding, expected)
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
-            self.log.add(step, previous, undone, known)
+            self.log.add(step, previous, undone, known, apart)
 
-    def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Estimated:
-        places = sample.at(step, len(self.x))
+    def _estimate(
+        self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int = 0
+    ) -> Estimated:
+        places = sample.at(step, len(self.x), number)
         return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
 
     def _keep(

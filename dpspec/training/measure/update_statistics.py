@@ -42,7 +42,6 @@ from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.contributions import RecordsAndCanaries
 from dpspec.training.gradients.fetching import Later, Settled, at_hand
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop import checkpoint
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.optimizers import Undone
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
@@ -80,8 +79,8 @@ class ResidualLog:
     Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
     past tells of the batch.
 
-    An estimate's error is not without bias along the estimate itself. Where updates are estimated, that of the step
-    before gives the direction, of the first step one made apart, and the length is the update's along it.
+    An estimate's error is not without bias along the estimate itself. Where updates are estimated, a second estimate
+    gives the direction, and the length is that of the first along it.
 
     Which steps are left out is decided before each of them, by the models until then.
     """
@@ -119,7 +118,6 @@ class ResidualLog:
         self._turned = not flat or len(x) > 0 or not _along(self._free, job.canaries)
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
-        self._towards: Tensor | None = None
         layout = model.layout
         self._parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
         self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
@@ -128,17 +126,18 @@ class ResidualLog:
         self.later = Later()
         self.restore({})
 
-    @property
-    def begun(self) -> bool:
-        """Whether there is an estimate of the step before."""
-        return self._towards is not None
+    def add(
+        self,
+        step: int,
+        previous: Tensor,
+        undone: Undone,
+        known: Population | Estimated | Drawn,
+        apart: Estimated | None = None,
+    ) -> None:
+        """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add.
 
-    def begin(self, towards: Tensor) -> None:
-        """An estimate (P,) made apart from the first step's."""
-        self._towards = towards
-
-    def add(self, step: int, previous: Tensor, undone: Undone, known: Population | Estimated | Drawn) -> None:
-        """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add."""
+        apart: an estimate of the same, made apart from ``known``, where that is one.
+        """
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
         begun = self._ends[number] - phase.steps
@@ -154,23 +153,16 @@ class ResidualLog:
         if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
             return  # given the epoch's earlier batches, records are not in this one with the rate: no martingale
         free = self._free(residual)
-        towards = self._free(self._before(known, expected))
+        towards = self._free(expected if apart is None else apart.mean(phase.sampler, planted.sum) / clip)
         length = torch.linalg.vector_norm(towards, dtype=torch.float64)
         product = torch.dot(free.double(), towards.double())
         pull = length
-        if isinstance(known, Estimated):
+        if apart is not None:
             pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
         squares = known.squares + (at_hand(planted.norms.square().sum()) if self._turned else 0.0)
         without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
         sampled = (rate * without * squares + rate**2 * known.within) / clip**2
         self.later.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
-
-    def _before(self, known: Population | Estimated | Drawn, expected: Tensor) -> Tensor:
-        """What a residual is held against: the expected update (P,), or the one before where that is estimated."""
-        if not isinstance(known, Estimated):
-            return expected
-        before, self._towards = self._towards, expected
-        return expected if before is None else before
 
     def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
         """The sums over all parameters, of a step whose rounding can be borne; error, hidden: what it is, and was."""
@@ -243,7 +235,6 @@ class ResidualLog:
             "along": np.array(self.along).reshape(-1, 3),
             "variances": np.array(self.variances).reshape(-1, 2),
             "rows": np.stack(self.rows) if self.rows else np.zeros((0, 1), dtype=np.float32),
-            **checkpoint.tensors(towards=self._towards),
             **self.pairs.state(),
         }
 
@@ -257,8 +248,6 @@ class ResidualLog:
         self.along = [(float(a), float(b), float(c)) for a, b, c in state.get("along", ())]
         self.variances = [(float(a), float(b)) for a, b in state.get("variances", ())]
         self.rows = list(state.get("rows", ()))
-        towards = checkpoint.tensor(state, "towards")
-        self._towards = None if towards is None else towards.to(self._model.device)
 
 
 class _Free:
