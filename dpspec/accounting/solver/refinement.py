@@ -131,11 +131,15 @@ class GridRefinement:
         self._cumulants = [Cumulants.of(side) for side in truncated]
         self._centre(self._saddle.epsilon)
         wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        fitting = True
         while wanted < WIDEST:
-            spacing = _fitting([part for side in truncated for part in side], wanted)
+            spacing = _fitting([part for side in truncated for part in side], wanted) if fitting else wanted
             try:
                 self._grid(truncated, spacing)
             except TooLongError as error:
+                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes lie between nodes
+                    fitting = False
+                    continue
                 wanted, limited = 1.02 * max(error.factor * spacing, wanted), True
                 continue
             return limited
