@@ -1,10 +1,10 @@
 """Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
 
 Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
-for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on), whatever the width requested, and every
-stage's interval is cut with those before: each is true, so their intersection is, and asking for a finer width can only
-give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest one and is
-the last: the interval stays wider.
+for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on, and for 1e-2 after it where that missed),
+whatever the width requested, and every stage's interval is cut with those before: each is true, so their intersection
+is, and asking for a finer width can only give an interval inside the coarser one. A stage that would need a longer grid
+than allowed uses the longest one and is the last: the interval stays wider.
 """
 
 from __future__ import annotations
@@ -88,6 +88,12 @@ class GridRefinement:
             for item in self._items
         ):
             last = self._stage(stage)
+        if not last and stage < _COARSEST:
+            last = self._stage(stage)
+            if not all(item.is_within(1.25 * stage) for item in self._items):
+                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
+            last = last or all(item.is_within(width) for item in self._items)
+            stage *= 0.1
         idle = 0
         while not last and stage > _FINEST and idle < _IDLE:
             before = [item.answer.width for item in self._items]
