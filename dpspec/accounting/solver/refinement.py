@@ -79,7 +79,7 @@ class GridRefinement:
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
-        stage, last = self._first_width(), False
+        stage, last, centre = self._first_width(), False, self._saddle.epsilon
         while not last and any(
             item.question.epsilon is not None
             and item.answer.lower == 0.0
@@ -91,6 +91,7 @@ class GridRefinement:
         if not last and stage < _COARSEST:
             last = self._stage(stage)
             if not all(item.is_within(1.25 * stage) for item in self._items):
+                self._centre(centre)
                 self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
             last = last or all(item.is_within(width) for item in self._items)
             stage *= 0.1
