@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.accounting import Directions, Mixture, PrivacyLoss
+
+_SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
 
 
 def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:
@@ -11,3 +13,11 @@ def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:
     found = loss.epsilon(1e-12, width=1e-3)
     assert found.upper > 1e9
     assert loss.delta(found.upper, width=1e-2).lower <= 1e-12
+
+
+def test_where_one_direction_is_beyond_grids_the_other_still_bounds_from_below() -> None:
+    """Of groups in the thousands with little noise the worse direction's losses are; the other's epsilon is known."""
+    phases = ((Mixture.poisson(1000, 0.5, 0.1), 1000),)
+    one, other, both = (PrivacyLoss(phases, side).epsilon(1e-12, width=1e-2) for side in _SIDES)
+    assert one.lower < other.lower
+    assert (both.lower, both.upper) == (other.lower, one.upper)

@@ -268,6 +268,18 @@ def test_odds_of_a_claim_about_the_final_model_say_so():
     )
 
 
+def test_odds_of_a_curve_about_the_final_model_say_so():
+    """Such a bound says nothing of who sees every iterate, as that of ``sgd-iterated`` pre-processing."""
+    found = _bound(1.0)
+    one = dataclasses.replace(found, scope=dataclasses.replace(found.scope, access="final-model"))
+    (told,) = odds(audit(findings=(one,), series=()))
+    assert told.startswith("Whether a record was in the training, seeing the final model: whoever")
+    (plain,) = odds(audit(findings=(found,), series=()))
+    assert plain.startswith("Whether a record was in the training: whoever")
+    both = list(odds(audit(findings=(one, found), series=())))
+    assert sorted(said.count("seeing") for said in both) == [1, 1]
+
+
 @pytest.mark.parametrize(
     "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
 )

@@ -1,10 +1,10 @@
 """Grids chosen by the error law, coarse to fine, until the intervals are as narrow as asked.
 
 Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
-for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on), whatever the width requested, and every
-stage's interval is cut with those before: each is true, so their intersection is, and asking for a finer width can only
-give an interval inside the coarser one. A stage that would need a longer grid than allowed uses the longest one and is
-the last: the interval stays wider.
+for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on, and for 1e-2 after it where that missed),
+whatever the width requested, and every stage's interval is cut with those before: each is true, so their intersection
+is, and asking for a finer width can only give an interval inside the coarser one. A stage that would need a longer grid
+than allowed uses the longest one and is the last: the interval stays wider.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GridRefinement:
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
-        stage, last = self._first_width(), False
+        stage, last, centre = self._first_width(), False, self._saddle.epsilon
         while not last and any(
             item.question.epsilon is not None
             and item.answer.lower == 0.0
@@ -88,6 +88,13 @@ class GridRefinement:
             for item in self._items
         ):
             last = self._stage(stage)
+        if not last and stage < _COARSEST:
+            last = self._stage(stage)
+            if not all(item.is_within(1.25 * stage) for item in self._items):
+                self._centre(centre)
+                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
+            last = last or all(item.is_within(width) for item in self._items)
+            stage *= 0.1
         idle = 0
         while not last and stage > _FINEST and idle < _IDLE:
             before = [item.answer.width for item in self._items]
@@ -131,11 +138,15 @@ class GridRefinement:
         self._cumulants = [Cumulants.of(side) for side in truncated]
         self._centre(self._saddle.epsilon)
         wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        fitting = True
         while wanted < WIDEST:
-            spacing = _fitting([part for side in truncated for part in side], wanted)
+            spacing = _fitting([part for side in truncated for part in side], wanted) if fitting else wanted
             try:
                 self._grid(truncated, spacing)
             except TooLongError as error:
+                if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes lie between nodes
+                    fitting = False
+                    continue
                 wanted, limited = 1.02 * max(error.factor * spacing, wanted), True
                 continue
             return limited

@@ -194,10 +194,12 @@ def solve_larger(phases: Sequence[tuple[Pair, int]], questions: Sequence[Questio
     """The larger of both directions' answers about epsilon or delta, each about one direction's profile.
 
     The second direction's is narrowed only until it is certainly no larger than the first's upper end: what it is below
-    that is nobody's question.
+    that is nobody's question, unless the first is wider than asked: then the second's lower end may be the best there
+    is.
     """
     first = solve(phases, DIRECTIONS[0], questions, width)
-    second = _solve(phases, DIRECTIONS[1:], questions, width, [interval.upper for interval in first])
+    enough = [found.upper if found.relative_width <= width else -math.inf for found in first]
+    second = _solve(phases, DIRECTIONS[1:], questions, width, enough)
     return [one.worse(other) for one, other in zip(first, second, strict=True)]
 
 

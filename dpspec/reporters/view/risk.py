@@ -114,6 +114,8 @@ def _about(curve: ProvenCurve) -> str:
     size, unit = curve.group_size, curve.scope.unit
     one = "a record" if unit == "record" else several(1, unit)
     scope = words.curve(curve).removeprefix(words.groups(size, unit))
+    if "access" not in curve.varying and curve.scope.access != "all-iterates":  # where curves differ in it, it is there
+        scope += f", {words.of_scope('access', curve.scope.access)}"
     if curve.scope.adjacency == "replace-one":
         who = (
             f"{one}, and not another in its place, was" if size == 1 else f"{several(size, unit)}, and not others, were"
