@@ -86,7 +86,7 @@ class RecordsAudit(dps.Audit):
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
         trained = 1.0 + 1.0 / runs if many else 2.0 + attack.trains
-        records, asked = float(facts.records), attack.expected_from or 0
+        records, asked = float(facts.records), 2 * (attack.expected_from or 0)
         if attack.others_drawn or asked:  # each batch is differentiated, and nobody else but those who are asked
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
             trained += 1.0 if attack.others_drawn else 0.0
