@@ -64,7 +64,7 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "minimum": 2,
         "description": "From how many real records an adversary who sees iterates estimates what all of them add "
         "on average; from all of them if left out. They are drawn anew at each step, apart from the training's own "
-        "draws, at least as many as a batch holds. In small batches that costs two more of them a step, where asking all "
+        "draws, at least as many as a batch holds. In small batches that costs two batches a step, where asking all "
         "records costs many trainings. The chance of that draw is charged: scores and checks see a little less.",
     },
     shard_runs=SHARD_RUNS,
