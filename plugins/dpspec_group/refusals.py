@@ -298,15 +298,15 @@ def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps
     if attack.expected_from is None:
         return
     path = ("audit", "expected_from")
-    why = None
+    why: tuple[str, str] | None = None
     if attack.others_drawn:
-        why = "is told who was drawn and estimates nothing: leave expected_from out, or write access: all-iterates"
+        why = "is told who was drawn and estimates nothing", "leave expected_from out, or write access: all-iterates"
     elif attack.method == "many-run":
-        why = "looks at many runs together, which ask all records: leave expected_from out, or write method: one-run"
+        why = "looks at many runs together, which ask all records", "leave expected_from out, or write method: one-run"
     elif not attack.watched(facts.capabilities, spec.training.options):
-        why = "sees no iterate whose update could be undone, so that nothing is estimated: leave expected_from out"
+        why = "sees no iterate whose update could be undone, so that nothing is estimated", "leave expected_from out"
     if why is not None:
-        yield kit.unsupported(f"the adversary of this attack {why.partition(': ')[0]}", path, why.partition(": ")[2])
+        yield kit.unsupported(f"the adversary of this attack {why[0]}", path, why[1])
         return
     batch = 0.0
     for i, phase in enumerate(spec.phases):
