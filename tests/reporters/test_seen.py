@@ -6,6 +6,7 @@ import math
 import re
 from xml.etree import ElementTree as ET
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import results as factory
@@ -14,6 +15,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.engine.results.result import AuditResult, Conformance
 from dpspec.reporters.html import seen
 from dpspec.reporters.html.page import render
+from dpspec.reporters.view import sentences
 
 #: Of the bars in the drawing's units: from the left edge to the right one.
 LEFT, RIGHT = 6.0, 412.0
@@ -107,3 +109,11 @@ def test_the_page_ranks_what_would_have_been_seen_and_puts_rejected_tests_first(
     )
     assert rows[0] == (' class="rejected"', '<span class="verdict deviates">rejected</span> update')
     assert rows[1] == ("", "steps")
+
+
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), 2.0, float("nan")])
+def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
+    checks = [
+        Check(assumption=name, test="exact", p_value=p, observed="reported") for name, p in (("a", 1.0), ("b", value))
+    ]
+    assert [(check.assumption, bad) for check, bad in sentences.ranked(checks, 2)] == [("b", True), ("a", False)]

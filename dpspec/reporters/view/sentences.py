@@ -60,8 +60,14 @@ def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
 
     family: among how many checks they were judged, of :func:`families`.
     """
-    bad = sorted((one for one in checks if rejected(one, family)), key=lambda one: one.p_value)
-    return [*((one, True) for one in bad), *((one, False) for one in checks if not rejected(one, family))]
+    told = [(one, _is_against(one, family)) for one in checks]
+    bad = sorted((one for one, against in told if against), key=lambda one: one.p_value)
+    return [*((one, True) for one in bad), *((one, False) for one, against in told if not against)]
+
+
+def _is_against(check: Check, family: int) -> bool:
+    """Whether a check is rejected, or what stands for its p-value is none: such a result was edited."""
+    return not 0.0 <= check.p_value <= 1.0 or rejected(check, family)
 
 
 def check(of: Check) -> str:
