@@ -173,8 +173,8 @@ class Recording:
 
     kind = RECORDER
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, steps: int) -> None:
+        self.root, self.steps = root, steps
         root.mkdir()
         code, self.seconds = waited(self.start(root / "whole"))
         if code:
@@ -184,7 +184,7 @@ class Recording:
     def start(self, place: Path, name: str = "run") -> int:
         """Start the training, recorded into a folder of ``place``."""
         place.mkdir(exist_ok=True)
-        return forked(lambda: train(place / name), place)
+        return forked(lambda: train(place / name, self.steps), place)
 
     def found(self, place: Path, name: str = "run") -> dict[str, bytes]:
         """The bytes of the recording."""
@@ -208,7 +208,7 @@ class Recording:
         return "with steps" if steps else "without a step"
 
 
-def train(folder: Path) -> None:
+def train(folder: Path, steps: int) -> None:
     """A small private loop, every step of which is told; nothing of it depends on the time."""
     import torch
 
@@ -220,7 +220,7 @@ def train(folder: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     given: dict[str, Any] = {"noise_multiplier": 2.0, "clip_norm": 0.5, "rate": 0.25, "records": 40}
     with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
-        for _ in range(STEPS):
+        for _ in range(steps):
             members = torch.nonzero(torch.rand(40) < 0.25).reshape(-1)
             run.sampled(members)
             run.clipped(torch.full((len(members),), 0.5))
@@ -266,6 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=[*KINDS, RECORDER], choices=[*KINDS, RECORDER])
     parser.add_argument("--times", type=int, default=30, help="kills in the middle of each")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of what is recorded")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args(arguments)
     import_everything()
@@ -274,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="dpspec-kills-") as folder:
         for kind in asked.kinds:
             root = Path(folder) / kind
-            target = Recording(root) if kind == RECORDER else Run(kind, root)
+            target = Recording(root, asked.steps) if kind == RECORDER else Run(kind, root)
             met, wrong = campaign(target, asked.times, random.Random(f"{asked.seed} {kind}"))
             print(f"{kind}: {target.seconds:.1f} s undisturbed; killed {met}; {len(wrong)} wrong", flush=True)
             for what in wrong:

@@ -20,7 +20,8 @@ QUICK = ("preprocessing", "recorder")
     [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("group", "modelmix", "per-instance", "rero"))],
 )
 def test_what_was_killed_comes_out_as_if_it_had_not_been(kind: str) -> None:
-    command = [sys.executable, str(Path(__file__).parent / "kills.py"), "--times", "2", "--kinds", kind]
+    script = str(Path(__file__).parent / "kills.py")
+    command = [sys.executable, script, "--times", "2", "--steps", "500", "--kinds", kind]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

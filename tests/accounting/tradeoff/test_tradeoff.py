@@ -245,7 +245,7 @@ def test_regret_is_a_distance_only_one_way() -> None:
 def sampled() -> dict[str, TradeOffBounds]:
     step = Mixture.poisson(1, 0.1, 1.0)
     return {
-        direction: tradeoff_bounds(PrivacyLoss.of(step, direction), fprs=[0.1])
+        direction: tradeoff_bounds(PrivacyLoss.of(step, direction), nodes=48, fprs=[0.1])
         for direction in ("present-first", "absent-first", "both")
     }
 

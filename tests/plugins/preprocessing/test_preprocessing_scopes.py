@@ -48,7 +48,7 @@ def test_executed_neighbours_keep_every_bound_whose_scope_they_lie_in(kind: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_that_are_made_worse_keep_it_too(kind: str) -> None:
-    hold(kind, 3, rounds=6)
+    hold(kind, 3, rounds=3)
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_no_pair_of_data_sets_leaks_more(data: st.DataObject) -> None:
     check_membership(data)
 
 
-@settings(max_examples=20, **FEW)
+@settings(max_examples=8, **FEW)
 @given(st.data())
 def test_no_prior_is_guessed_more_often(data: st.DataObject) -> None:
     check_reconstruction(data)
