@@ -272,7 +272,7 @@ def open_pool(demand: Demand) -> Pool:
     from dpspec.training.device import devices
     from dpspec.training.gradients.memory import free_bytes
 
-    places = devices(demand.device)
+    places = ("cpu",) if demand.device == "cpu" else devices(demand.device)
     free = _SHARE * free_bytes("cpu")
     most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
     if most == 1:
