@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
@@ -31,9 +31,6 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
 from dpspec.language.selections import best_of, is_selection
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
