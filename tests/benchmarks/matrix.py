@@ -2,11 +2,11 @@
 
     python tests/benchmarks/matrix.py --cells 200 --rounds 2
 
-Each run is ``dpspec run`` in processes of its own that may use one core or two, and keeps its trials in a store of its
-own. Printed are the wall time and the CPU time of the process that was started and of its workers, and how many times
-as fast two cores are: by the clock, which is right on a machine where nobody else is busy, and by CPU time, as if both
-cores had been free and the workers had waited for every moment of the process that was started. Then what all runs
-found is compared.
+Each run is ``dpspec run`` in processes of its own that may use one core or two, keeps its trials in a store of its own,
+and computes all bounds anew. Printed are the wall time and the CPU time of the process that was started and of its
+workers, and how many times as fast two cores are: by the clock, which is right on a machine where nobody else is busy,
+and by CPU time, as if both cores had been free and the workers had waited for every moment of the process that was
+started. Then what all runs found is compared.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def run(spec: Path, cores: int, result: Path) -> Spent:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+            | {"DPSPEC_KEPT_BOUNDS": "off"},
             preexec_fn=lambda: os.sched_setaffinity(0, allowed),
             check=False,
         )

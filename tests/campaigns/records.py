@@ -44,8 +44,9 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
+from dpspec.engine.running.bounding import bound
 from dpspec.engine.running.conclude import Trained
-from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
+from dpspec.engine.running.runner import assemble, conclude_trained, run
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.storage.stored_trials import StoredTrials
 from dpspec.engine.storage.trial_arrays import file_digest

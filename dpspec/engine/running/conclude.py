@@ -6,7 +6,7 @@ The stages of a run hand on one value for each audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         :class:`Bounded`
+bounds   ``running.bounding.bound``       :class:`Bounded`
 trials   ``running.train.Training.run``   :class:`Trained`
 conclude ``running.conclude.conclude``    ``Concluded``: what the judge is given
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance

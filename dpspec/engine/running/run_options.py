@@ -55,12 +55,48 @@ class RunOptions:
         return 1 if plan.seconds / chunks < _SHORT else max(1, cores() // chunks)
 
 
+class Workers:
+    """The processes of a run's executor: started for the first stage that gains from them, and kept for the next one.
+
+    on_said: hears what tasks in this process say, when they say it.
+    """
+
+    def __init__(self, options: RunOptions, catalog: Catalog, on_said: Callable[[TaskProgress], None]) -> None:
+        self._options, self._catalog, self._on_said = options, catalog, on_said
+        self._pool: Pool | None = None
+
+    def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
+        """The pool that is open, or a new one; this very process where more of them gain nothing. Raises as
+        :func:`open_pool`, whose arguments these are.
+        """
+        if self._pool is not None:
+            return self._pool
+        pool = open_pool(
+            self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_said=self._on_said
+        )
+        if not isinstance(pool, Inline):  # which gives way to processes once there is more to do
+            self._pool = pool
+        return pool
+
+    def close(self) -> None:
+        """End them, and stop what runs."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+
 def open_pool(
-    options: RunOptions, catalog: Catalog, *, tasks: int, seconds: float, on_said: Callable[[TaskProgress], None]
+    options: RunOptions,
+    catalog: Catalog,
+    *,
+    tasks: int,
+    seconds: float,
+    device: str,
+    on_said: Callable[[TaskProgress], None],
 ) -> Pool:
     """The pool of the executor that the options name, or one that is this process.
 
-    tasks: how many it is going to be given; seconds: what they take one after the other.
+    tasks: how many it is going to be given; seconds: what they take one after the other; device: what they ask for.
     on_said: hears what tasks in this process say, when they say it.
 
     Raises ``PluginError`` where no plugin offers the executor.
@@ -70,9 +106,7 @@ def open_pool(
     if options.executor not in catalog.executors:
         valid = ", ".join(sorted(catalog.executors))
         raise PluginError(f"no installed plugin offers executor {options.executor!r} (installed: {valid})")
-    demand = Demand(
-        tasks=tasks, seconds=seconds, device=options.device, workers=options.workers, address=options.address
-    )
+    demand = Demand(tasks=tasks, seconds=seconds, device=device, workers=options.workers, address=options.address)
     offered = catalog.executors[options.executor]
     pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
     if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):

@@ -1,44 +1,36 @@
 """The pipeline: load → prepare → bounds → trials → conclude → judge → result, each stage one function.
 
 ``load`` is ``dpspec.language.load.load_specs``, and :func:`run` shows the others in their order. All of them compute in
-the caller's process, but for the trials, which go to an executor.
+the caller's process, but for the trials, which go to an executor, and the bounds of many audits, which are shared out
+there before the first trial.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
 from dpspec.engine.judging.evidence_weight import unmeasured
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.judging.judge_input import Concluded, confidence_of
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
+from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.conclude import Bounded, Trained, conclude
-from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running.bounding import MANY, Bounding
+from dpspec.engine.running.conclude import Trained, conclude
+from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.running.train import Training
-from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
 from dpspec.language.reading.tree import locate, source_file
 from dpspec.language.selections import best_of, is_selection
-
-if TYPE_CHECKING:
-    from dpspec.engine.recorded.declared_run import DeclaredRun
-
-#: Of more audits than this, the progress through a stage is told besides that of each audit.
-_MANY = 8
 
 T = TypeVar("T")
 
@@ -76,17 +68,17 @@ def run(
     names = tuple(audit.spec.name for audit in prepared)
     emit(RunStarted(audits=names))
     _emit_warnings(prepared, emit)
-    cache = WorkerCache(prepared)
+    cache, workers = WorkerCache(prepared), Workers(options, catalog, on_said=lambda said: emit(said.value))
     try:
-        stage = _stage("bound", prepared, names, emit)
-        bounded = [bound(audit, catalog, cache=cache, plan=train, emit=emit, kept=options.kept) for audit in stage]
-        training = Training(bounded, catalog, store, options, cache, emit) if train else None
+        bounded = Bounding(prepared, catalog, options, cache, workers, emit, plan=train).run()
+        training = Training(bounded, catalog, store, options, cache, workers, emit) if train else None
         trained = training.run() if training is not None else [Trained(bounded=audit) for audit in bounded]
         concluded, errors = conclude_all(trained, names, emit)
         while errors and training is not None:  # a stored trial may be no trial that could have been made
             trained = training.repeat_doubted(errors)
             concluded, errors = conclude_all(trained, names, emit)
     finally:
+        workers.close()
         cache.close()
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
@@ -115,52 +107,6 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
     if errors:
         raise SpecError(errors)
     return ready
-
-
-def bound(
-    prepared: Prepared,
-    catalog: Catalog,
-    *,
-    cache: WorkerCache,
-    plan: bool,
-    emit: Listener,
-    kept: KeptBounds | None = None,
-) -> Bounded:
-    """The bounds of an audit from theory, and where ``plan`` is true the plan of its trials.
-
-    kept: where both may have been kept by an earlier run.
-
-    Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
-    with, and ``RecordingError`` where the folder of a recorded run is none.
-    """
-    from dpspec.training.threads import limited
-
-    began, spec = time.monotonic(), prepared.spec
-    try:
-        with limited(1):
-            context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-            bounds = list(prepared.audit.bound(spec, context)) if kept is None else kept.bounds(prepared, context)
-            make_plan = prepared.plan if kept is None else partial(kept.plan, prepared)
-            planned = make_plan() if plan else NO_TRIALS
-        recording = _recording(prepared)
-    except DataError as error:
-        raise SpecError([data_unreadable(error, spec)]) from error
-    except ArithmeticError as error:
-        if isinstance(error, ZeroDivisionError):
-            raise
-        raise SpecError([out_of_range(error, spec)]) from error
-    return Bounded(
-        prepared=prepared, bounds=bounds, plan=planned, seconds=time.monotonic() - began, recording=recording
-    )
-
-
-def _recording(prepared: Prepared) -> DeclaredRun | None:
-    """What the recorded run that a spec names says of it; raises as ``declared_run``."""
-    if prepared.spec.training.kind != "recorded":
-        return None
-    from dpspec.engine.recorded.declared_run import declared_run
-
-    return declared_run(prepared.spec, prepared.facts)
 
 
 def conclude_all(
@@ -249,7 +195,7 @@ def _stage(name: str, audits: Sequence[T], names: Sequence[str], emit: Listener)
     for number, audit in enumerate(audits):
         emit(StageStarted(audit=names[number], stage=name))
         yield audit
-        if total > _MANY:
+        if total > MANY:
             emit(Progressed(audit=f"{total} audits", what=name, done=number + 1, total=total, unit="audits"))
 
 

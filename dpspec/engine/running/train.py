@@ -18,7 +18,7 @@ from dpspec.engine.judging.judge_input import confidence_of, other_tests, planne
 from dpspec.engine.preparing.prepare import raise_located
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
 from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
-from dpspec.engine.running.run_options import RunOptions, open_pool
+from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import TrainTrials, WorkerCache
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
@@ -68,9 +68,11 @@ class Training:
         store: Store,
         options: RunOptions,
         cache: WorkerCache,
+        workers: Workers,
         emit: Listener,
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
+        self._workers = workers
         specs = [bounded.prepared.spec for bounded in audits]
         tests = [
             planned_tests((claim.kind for claim in spec.claims), bounded.plan.trials, bounded.plan.power)
@@ -115,20 +117,18 @@ class Training:
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
 
     def make_missing(self) -> None:
-        """Make the trials that are missing, within the limits, and those that are doubted meanwhile."""
+        """Make the trials that are missing, within the limits, and those that are doubted meanwhile.
+
+        The workers end then.
+        """
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
         chosen = _first(waiting, self._options.max_trials)
         if not chosen:
+            self._workers.close()
             return
         plans = [(audit.bounded.plan, audit.trials.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
-        pool = open_pool(
-            self._options,
-            self._catalog,
-            tasks=len(chosen),
-            seconds=seconds,
-            on_said=lambda said: self._emit(said.value),
-        )
+        pool = self._workers.pool(tasks=len(chosen), seconds=seconds, device=self._options.device)
         done, total, doubted = 0, sum(len(missing) for _, missing in chosen), self._doubted()
         everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
 
@@ -158,7 +158,7 @@ class Training:
             )
             dispatcher.run(queue)
         finally:
-            pool.close()
+            self._workers.close()
         if self._doubted() - doubted:
             self.make_missing()
         else:

@@ -78,7 +78,7 @@ class KeptBounds:
     """What was computed before, in a folder of the user's own. used: how many audits' bounds were taken from it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()  # workers may work in another one
         self.used = 0
 
     def bounds(self, prepared: Prepared, context: Context) -> list[Finding | Series]:
@@ -193,11 +193,18 @@ def _key(what: str, prepared: Prepared) -> str | None:
         "inputs": prepared.audit.trial_inputs(spec) if spec.audit is not None else None,
         "facts": encode(prepared.facts),
         "makers": prepared.makers,
+        **computing(code),
+    }
+    return digest(identity)
+
+
+def computing(code: str | None) -> dict[str, Json]:
+    """All that computes a bound: the digest of dpspec's files, libraries, Python and the kind of processor."""
+    return {
         "code": code,
         "versions": {library: version_of(library) for library in _LIBRARIES},
         "python": [platform.python_implementation(), platform.python_version(), platform.machine()],
     }
-    return digest(identity)
 
 
 def _is_own(about: os.stat_result, kind: Callable[[int], bool]) -> bool:

@@ -1,0 +1,293 @@
+"""The stage ``bounds`` of all audits of a run, which ends before the first trial: here, or shared out among workers.
+
+An audit's bounds follow from its spec, so that it does not matter where they are computed. The caller's process begins.
+Once the first ones have shown that the rest takes a while, what is left goes to the workers that are going to make the
+trials: each audit is a task of its own.
+
+*Whatever a worker cannot do is done here, in the order of the audits*: where bounds raise, where they or their plan
+cannot be pickled, where a worker has other code, or dies. So what is wrong with a spec is told as if there were no
+workers, and it is told of the first spec that is wrong. Bounds of recorded runs and of selections are always computed
+here: they read the recording, or the bounds of all cells.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+import statistics
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from dpspec.contract import DataError, Finding, Json, Plan, Series
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog
+from dpspec.contract.events import Event, Noticed, Progressed, StageStarted
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range
+from dpspec.engine.running.conclude import Bounded
+from dpspec.engine.running.run_options import RunOptions, Workers
+from dpspec.engine.running.tasks import AuditTask, WorkerCache
+from dpspec.engine.storage.kept_bounds import KeptBounds, computing
+from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.executors import Message, Needs, PartialResult, Pool, Task, TaskFailed, TaskProgress, WorkerLost
+from dpspec.executors.inline import Inline
+from dpspec.language.selections import SELECTION
+from dpspec.registry.sources import own_code
+from dpspec.text import clipped
+
+if TYPE_CHECKING:
+    from dpspec.engine.recorded.declared_run import DeclaredRun
+
+#: Of more audits than this, the progress through a stage is told besides that of each audit.
+MANY = 8
+
+#: Bounds that take fewer seconds than this together are computed before workers have started.
+_WORTHWHILE = 10.0
+
+#: What is left is reckoned by the last so many.
+_RECENT = 9
+
+#: After so many lost workers no more bounds are given to any.
+_LOSSES = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What theory says of an audit: its bounds, the plan of its trials, and the seconds that both took.
+
+    kept: whether the bounds are those of an earlier run.
+    """
+
+    bounds: list[Finding | Series]
+    plan: Plan
+    seconds: float
+    kept: bool
+
+
+def compute(context: RunContext, kept: KeptBounds | None, *, plan: bool) -> Computed:
+    """The bounds of the context's audit, and where ``plan`` is true its plan; raises as the audit does.
+
+    kept: where both may have been kept by an earlier run.
+    """
+    began, prepared = time.monotonic(), context.prepared
+    used = 0 if kept is None else kept.used
+    bounds = list(prepared.audit.bound(prepared.spec, context)) if kept is None else kept.bounds(prepared, context)
+    planned = NO_TRIALS
+    if plan:
+        planned = prepared.plan() if kept is None else kept.plan(prepared)
+    taken = kept is not None and kept.used > used
+    return Computed(bounds=bounds, plan=planned, seconds=time.monotonic() - began, kept=taken)
+
+
+def bound(
+    prepared: Prepared,
+    catalog: Catalog,
+    *,
+    cache: WorkerCache,
+    plan: bool,
+    emit: Callable[[Event], None],
+    kept: KeptBounds | None = None,
+) -> Bounded:
+    """The bounds of an audit from theory, and where ``plan`` is true the plan of its trials.
+
+    kept: where both may have been kept by an earlier run.
+
+    Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
+    with, and ``RecordingError`` where the folder of a recorded run is none.
+    """
+    from dpspec.training.threads import limited
+
+    began, spec = time.monotonic(), prepared.spec
+    try:
+        with limited(1):
+            context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
+            computed = compute(context, kept, plan=plan)
+        recording = _recording(prepared)
+    except DataError as error:
+        raise SpecError([data_unreadable(error, spec)]) from error
+    except ArithmeticError as error:
+        if isinstance(error, ZeroDivisionError):
+            raise
+        raise SpecError([out_of_range(error, spec)]) from error
+    seconds = time.monotonic() - began
+    return Bounded(prepared=prepared, bounds=computed.bounds, plan=computed.plan, seconds=seconds, recording=recording)
+
+
+def _recording(prepared: Prepared) -> DeclaredRun | None:
+    """What the recorded run that a spec names says of it; raises as ``declared_run``."""
+    if prepared.spec.training.kind != "recorded":
+        return None
+    from dpspec.engine.recorded.declared_run import declared_run
+
+    return declared_run(prepared.spec, prepared.facts)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeBounds(AuditTask):
+    """Bounds and plan of one audit, in another process.
+
+    plan, kept: as of :func:`compute`. sender: what the sender computes with, to the last file.
+    """
+
+    plan: bool
+    kept: KeptBounds | None
+    sender: Mapping[str, Json]
+
+    def run(self, context: RunContext) -> Iterator[Computed]:
+        """One :class:`Computed`. Raises ``UsageError`` where the last digit may be another one than the sender's."""
+        if _computing() != self.sender:
+            raise UsageError("a worker has other code, or other versions of Python or of numeric libraries")
+        computed = compute(context, self.kept, plan=self.plan)
+        pickle.loads(pickle.dumps(computed))  # noqa: S301 - our own; raises here rather than where it arrives
+        yield computed
+
+
+@cache
+def _computing() -> dict[str, Json]:
+    """Of this process, which goes on with the code that it has imported."""
+    return computing(own_code(before=math.inf))
+
+
+class Bounding:
+    """The bounds, and where ``plan`` is true the plans, of all audits of one run."""
+
+    def __init__(
+        self,
+        audits: Sequence[Prepared],
+        catalog: Catalog,
+        options: RunOptions,
+        cache: WorkerCache,
+        workers: Workers,
+        emit: Callable[[Event], None],
+        *,
+        plan: bool,
+    ) -> None:
+        self._audits, self._catalog, self._options, self._cache = audits, catalog, options, cache
+        self._workers, self._emit, self._plan = workers, emit, plan
+        self._bounded: dict[int, Bounded] = {}
+        self._recent: deque[Bounded] = deque(maxlen=_RECENT)
+        self._waiting: deque[int] = deque()
+        self._running: set[int] = set()
+        self._failed: dict[int, str] = {}
+        self._losses = 0
+        self._shareable = [
+            number
+            for number, audit in enumerate(audits)
+            if audit.spec.mechanism.kind != SELECTION and audit.spec.training.kind != "recorded"
+        ]
+
+    def run(self) -> list[Bounded]:
+        """In the order of the audits; raises as :func:`bound` of the first audit of which it does."""
+        shared = False
+        for number in range(len(self._audits)):
+            if not shared and (pool := self._pool(number)) is not None:
+                shared = True
+                self._share(pool, number)
+            if number not in self._bounded:
+                self._compute_here(number, first=number == 0)
+        return [self._bounded[number] for number in range(len(self._audits))]
+
+    def _compute_here(self, number: int, *, first: bool) -> None:
+        audit = self._audits[number]
+        self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
+        bounded = bound(
+            audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit, kept=self._options.kept
+        )
+        if not first:  # which loads libraries, and says nothing of the others
+            self._recent.append(bounded)
+        if (reason := self._failed.get(number)) is not None:
+            message = f"its bounds were computed by the process that was started, as no worker could: {reason}"
+            self._emit(Noticed(audit=audit.spec.name, message=message))
+        self._done(number, bounded)
+
+    def _done(self, number: int, bounded: Bounded) -> None:
+        self._bounded[number] = bounded
+        done, total = len(self._bounded), len(self._audits)
+        if total > MANY:
+            self._emit(Progressed(audit=f"{total} audits", what="bound", done=done, total=total, unit="audits"))
+
+    def _pool(self, number: int) -> Pool | None:
+        """Workers for the bounds from this audit on, where they gain something by what the last ones took."""
+        recent, left = self._recent, len(self._shareable) - bisect_left(self._shareable, number)
+        if not recent or left < 2:
+            return None
+        seconds = left * statistics.median(each.seconds for each in recent)
+        if seconds < _WORTHWHILE:
+            return None
+        of_all = len(self._audits) / len(recent)
+        try:
+            pool = self._workers.pool(
+                tasks=left + round(of_all * sum(len(each.plan.chunks) for each in recent)),
+                seconds=seconds + of_all * sum(each.plan.seconds for each in recent),
+                device=self._options.device if self._plan else "cpu",
+            )
+        except (UsageError, PluginError):  # said where trials need it; perhaps all of them are stored
+            return None
+        return None if isinstance(pool, Inline) else pool
+
+    def _share(self, pool: Pool, number: int) -> None:
+        """Have the bounds from this audit on computed by a pool, as far as it can."""
+        needs = Needs(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
+        self._waiting.extend(n for n in self._shareable if n >= number)
+        while self._waiting or self._running:
+            while self._waiting and pool.room(needs):
+                self._start(pool, self._waiting.popleft(), needs)
+            if not self._running:
+                return
+            for message in pool.messages():
+                self._handle(message)
+
+    def _start(self, pool: Pool, number: int, needs: Needs) -> None:
+        audit = self._audits[number]
+        work = ComputeBounds(
+            spec=audit.spec,
+            catalog=self._catalog,
+            facts=audit.facts,
+            plan=self._plan,
+            kept=self._options.kept,
+            sender=_computing(),
+        )
+        self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
+        self._running.add(number)
+        try:
+            pool.start(Task(number=number, name=audit.spec.name, needs=needs, work=work))
+        except UsageError as error:
+            self._give_up(number, str(error))
+            self._waiting.clear()
+
+    def _handle(self, message: Message) -> None:
+        number = message.task
+        match message:
+            case TaskProgress(value=event):
+                # While several are computed, only the progress of all of them together is shown.
+                if not (isinstance(event, Progressed) and len(self._running) > 1):
+                    self._emit(event)
+            case PartialResult(value=computed):
+                self._take(number, computed)
+            case TaskFailed(error=error):
+                self._give_up(number, " ".join(f"{type(error).__name__}: {error}".split()))
+                self._waiting.clear()  # perhaps a spec is wrong, and then those after it need no bounds
+            case WorkerLost(reason=reason):
+                self._give_up(number, reason)
+                self._losses += 1
+                if self._losses >= _LOSSES:
+                    self._waiting.clear()
+            case _:
+                self._running.discard(number)
+
+    def _take(self, number: int, computed: Any) -> None:
+        if self._options.kept is not None and computed.kept:
+            self._options.kept.used += 1
+        audit = self._audits[number]
+        self._done(
+            number, Bounded(prepared=audit, bounds=computed.bounds, plan=computed.plan, seconds=computed.seconds)
+        )
+
+    def _give_up(self, number: int, reason: str) -> None:
+        self._running.discard(number)
+        self._failed[number] = clipped(reason, 200)
