@@ -133,6 +133,8 @@ def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
         yield f"internal.noise must be of at most {declared} steps"
     if run.measured is not None and max(run.measured.hidden + run.measured.steps, run.measured.steps_seen) > declared:
         yield f"internal.measured must be of at most {declared} steps"
+    if run.signal is not None and run.signal.by_step is not None and run.signal.by_step.steps > declared:
+        yield f"internal.signal.by_step must be of at most {declared} steps, got {run.signal.by_step.steps}"
     if run.measured is not None and run.measured.shared is not None:
         size, planned = run.measured.shared.count // run.measured.steps_seen, run.measured.shared.planned
         if planned > declared * size or planned % size:
