@@ -21,7 +21,8 @@ below the declared v_0. Three things are allowed for:
   k = ln(v / v_0) / ln(1.25), as in :mod:`dpspec.stats.conformance.martingale`.
 - Real records that are hardly ever drawn may not be drawn at all, and Q does not show by what they would have moved D.
   Of n of them along u, D is then -L b with the chance of about exp(-L), L being n times the sum of the rates and
-  b = |u| the most that one draw adds. So v becomes v + x b / 2, and where v is 0 the tail's exponent is x / b.
+  b = |u| the most that one draw adds. So v becomes v + 0.6 x b: with x b / 2 the exponent is x / b where v is 0, and
+  the rest makes up for the factor before it. Twice the tail is then at least Poisson's, however few are drawn.
 - Steps can differ in scale. Among independent normal increments of any variances the tail of Student's t is largest for
   equal ones, as far out as here (Bakirov & Szekely 2006).
 
@@ -41,7 +42,7 @@ from scipy import special
 _RATIO = 1.25
 
 #: What one draw adds counts with this share of the distance in the variance.
-_RARE = 0.5
+_RARE = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
