@@ -62,12 +62,12 @@ def trained(
 
 
 def test_honest_runs_of_such_a_model_conform() -> None:
-    """By Welch's test alone some of these deviate at 1e-6; with the steps none is below 1e-3."""
+    """By Welch's test alone half of such runs are below 0.01, and some below 1e-6; with the steps none is below 0.1."""
     runs = [trained(1000 * number + 17)[-1] for number in range(8)]
     alone = [next(canary_contributions.checks([replace(one, by_step=None)])).p_value for one in runs]
     together = [next(canary_contributions.checks([one])).p_value for one in runs]
-    assert min(alone) < 1e-6
-    assert min(together) > 1e-3
+    assert min(alone) < 0.01
+    assert min(together) > 0.1
 
 
 @pytest.mark.parametrize("estimated", [None, 40])
