@@ -204,5 +204,6 @@ def expected_checks(
         looks=looks,
         undone=undone,
         estimated=estimated,
+        told=spec.threat_model.access == "transcript",
     )
     return tuple(expectations.foresee(run))

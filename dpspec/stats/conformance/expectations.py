@@ -27,6 +27,7 @@ from dpspec.stats.conformance.evidence.measured import (
     PlantedSums,
     ResidualSums,
     States,
+    StepTotals,
     WeakestStep,
 )
 from dpspec.stats.conformance.evidence.reported import (
@@ -61,6 +62,7 @@ class Run:
     looks: how many steps whoever sees the released models looks at, spread evenly over the run; None for all.
     undone: whether updates can be undone, so that anything is measured on released models but their number.
     estimated: from how many records the expected updates are estimated; None if from all.
+    told: whether whoever sees the released models is told which real records each step drew.
     """
 
     phases: Sequence[FrozenMap]
@@ -73,6 +75,7 @@ class Run:
     looks: int | None = None
     undone: bool = True
     estimated: int | None = None
+    told: bool = False
 
 
 def foresee(run: Run) -> Iterator[Check]:
@@ -260,7 +263,15 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
             variance = outside + coin * size * inclusion
             squares = number * mean**2 + max(0, number - 1) * variance
             moments.append(GroupSums(size, coin, number, number * mean, squares))
-    return PlantedSums(draws=draws, moments=tuple(moments), outside=outside, inclusion=inclusion, rounding=0.0)
+    by_step = None
+    if not run.told and sampled > 0.0 and sum(part.steps for part in parts) > 1:
+        steps = sum(part.seen for part in parts)
+        lengths = [one.count * (outside + one.coin * one.size * inclusion) * (steps - 1) / steps for one in moments]
+        products = tuple((0.0,) * number + (length,) for number, length in enumerate(lengths))
+        by_step = StepTotals(steps=steps, products=products)
+    return PlantedSums(
+        draws=draws, moments=tuple(moments), outside=outside, inclusion=inclusion, rounding=0.0, by_step=by_step
+    )
 
 
 def _noise_log(run: Run, total: int, width: int) -> NoiseSums:

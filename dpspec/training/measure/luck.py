@@ -1,4 +1,7 @@
-"""What gradient canaries of one size and coin share within a step: see ``stats.independence.step_luck``."""
+"""What gradient canaries of one size and coin share within a step, and what all of them show from step to step.
+
+See ``stats.independence.step_luck``, and ``stats.conformance.canary_contributions``.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.stats.conformance.evidence.measured import GroupLuck
+from dpspec.stats.conformance.evidence.measured import GroupLuck, StepTotals
 from dpspec.stats.independence import step_luck
 from dpspec.training.measure.observers import ProjectionObserver
-from dpspec.training.measure.update_statistics import number
+from dpspec.training.measure.update_statistics import number, replace_non_finite
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -36,3 +39,31 @@ def luck_of_steps(watcher: ProjectionObserver, measured: Tensor, sizes: Array, c
             found = step_luck.of_steps(len(which), [step_luck.moments(row) for row in rows], sampled, numbers)
             if found is not None:
                 yield GroupLuck(int(size), coin, found.count, found.degrees, number(found.means), number(found.spreads))
+
+
+def totals_by_step(
+    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
+) -> StepTotals | None:
+    """How the totals of all sizes and coins vary over the steps that are ``measured`` (steps,).
+
+    sizes, coins: (m,) of the groups. along: what one drawn planted record adds along its direction, in clip norms.
+    None where no draw of real records is left to chance, or that of the first step alone: its gradients were there
+    before anything was planted.
+    """
+    at = np.flatnonzero(measured.numpy())
+    if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):
+        return None
+    rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[at]
+    totals = []
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            which = np.flatnonzero((sizes == size) & (coins == coin))
+            rows = (watcher.projections[step].double().numpy()[which] for step in at)
+            seen = np.array([replace_non_finite(row).sum() for row in rows])
+            totals.append(seen - coin * len(which) * size * along * rates)
+    apart = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
+    products = apart @ apart.T
+    return StepTotals(
+        steps=len(at),
+        products=tuple(tuple(number(value) for value in row[: i + 1]) for i, row in enumerate(products.tolist())),
+    )

@@ -45,7 +45,7 @@ from dpspec.training.loop.samplers import (
 )
 from dpspec.training.loop.schedule import Schedule
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
-from dpspec.training.measure.luck import luck_of_steps
+from dpspec.training.measure.luck import luck_of_steps, totals_by_step
 from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import NoiseScale, Residuals
 from dpspec.training.measure.update_statistics import ResidualLog, first_coordinates, replace_non_finite, residual_sums
@@ -207,7 +207,8 @@ def signal(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: A
     times how far its gradient points along its direction. ``outside`` is the variance of such a sum without planted
     records, the deviation of the drawn real records taken to lie in no direction more than in others; each planted
     record adds ``inclusion`` to it. ``rounding`` bounds the length of what rounding changed of the sum of all those
-    residuals, ``hidden`` counts the steps that it hides. Empty where clipping turns gradients.
+    residuals, ``hidden`` counts the steps that it hides. ``by_step`` is how totals vary over those that are counted.
+    Empty where clipping turns gradients.
     """
     planted = _planted(watcher, job, sizes, coins)
     return {} if planted is None else {"signal": json_records.write(planted)}
@@ -240,6 +241,7 @@ def _planted(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins:
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.borne).sum()),
         luck=tuple(luck_of_steps(watcher, measured, sizes, coins)),
+        by_step=totals_by_step(watcher, measured, sizes, coins, along),
     )
 
 

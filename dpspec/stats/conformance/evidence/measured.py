@@ -270,12 +270,38 @@ class GroupLuck(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTotals(Record):
+    """How the totals of groups vary from step to step, less what is declared that planted ones add.
+
+    steps: how many were measured. products: sums over these of the products of what any two totals miss their means
+    by; row i is of the i-th size and coin with those up to itself, in the order of ``PlantedSums.moments``.
+    """
+
+    steps: Positive
+    products: tuple[tuple[Real, ...], ...]
+
+    def problem(self) -> str | None:
+        """A triangle of products, none larger than that of two lengths (Cauchy & Schwarz)."""
+        if any(len(row) != number for number, row in enumerate(self.products, start=1)):
+            return "products must be a triangle, one number more in each row"
+        squares = [row[-1] for row in self.products]
+        if any(square < 0.0 or (self.steps == 1 and square > 0.0) for square in squares):
+            return "products of totals with themselves must be at least 0, and 0 at a single step"
+        for row in self.products:
+            for other, product in zip(squares, row, strict=False):
+                if abs(product) > (1.0 + 1e-9) * row[-1] ** 0.5 * other**0.5:
+                    return f"products must be at most those of the lengths, got {product:g}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlantedSums(Record):
     """What was seen along the directions of gradient canaries, added up over the steps.
 
     draws: what one planted record adds on average. outside: the variance without planted records. inclusion: what each
     planted record adds to it. rounding: a bound on the length of what rounding changed. hidden: the steps it hides.
-    luck: what is shared within steps; None in evidence that was kept before it was looked for.
+    luck: what is shared within steps; None in evidence that was kept before it was looked for. by_step: how totals vary
+    over the steps; None where the draw of real records leaves nothing to chance, and in such evidence.
     """
 
     draws: Amount
@@ -285,9 +311,10 @@ class PlantedSums(Record):
     rounding: Amount
     hidden: Count = 0
     luck: tuple[GroupLuck, ...] | None = None
+    by_step: StepTotals | None = None
 
     def problem(self) -> str | None:
-        """Every size is there twice, left out and planted, and luck is that of some of them."""
+        """Every size is there twice, left out and planted; luck is that of some of them, and by_step that of all."""
         sizes = sorted({one.size for one in self.moments})
         if not sizes or [(one.size, one.coin) for one in self.moments] != [
             (size, coin) for size in sizes for coin in (0, 1)
@@ -297,6 +324,8 @@ class PlantedSums(Record):
         lucky = [(one.size, one.coin) for one in self.luck or ()]
         if lucky != sorted(set(lucky)) or any(groups.get((one.size, one.coin)) != one.count for one in self.luck or ()):
             return "luck must be that of groups in moments, each at most once and in order"
+        if self.by_step is not None and len(self.by_step.products) != len(self.moments):
+            return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"
         return None
 
 

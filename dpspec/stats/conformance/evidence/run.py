@@ -80,10 +80,13 @@ def read_runs(phases: Sequence[Phase], evidence: Sequence[FrozenMap]) -> list[Ru
     runs = [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
     layers = [_layers(run) for run in runs]
     named = next((names for names in layers if names), None)
+    sizes = next((_sizes(run) for run in runs if run.signal is not None), None)
     for number, (run, names) in enumerate(zip(runs, layers, strict=True), start=1):
         problem = next(_undeclared(phases, run), None)
         if problem is None and names is not None and names != named:
             problem = "internal.measured.layers must be those of the other trials"
+        if problem is None and run.signal is not None and _sizes(run) != sizes:
+            problem = "internal.signal.moments must be of the sizes of the other trials"
         if problem is not None:
             raise ValueError(f"evidence of trial {number}.{problem}")
     return runs
@@ -106,6 +109,10 @@ def layers_share(evidence: Sequence[Mapping[str, Json]]) -> float | None:
     if not found:
         return None
     return min(1.0, len(found) * min(layer_noise.p_value(one.shared, one.pairs) for one in found))
+
+
+def _sizes(run: RunEvidence) -> list[int] | None:
+    return None if run.signal is None else [one.size for one in run.signal.moments]
 
 
 def _layers(run: RunEvidence) -> set[str] | None:
@@ -133,6 +140,8 @@ def _undeclared(phases: Sequence[Phase], run: RunEvidence) -> Iterator[str]:
         yield f"internal.noise must be of at most {declared} steps"
     if run.measured is not None and max(run.measured.hidden + run.measured.steps, run.measured.steps_seen) > declared:
         yield f"internal.measured must be of at most {declared} steps"
+    if run.signal is not None and run.signal.by_step is not None and run.signal.by_step.steps > declared:
+        yield f"internal.signal.by_step must be of at most {declared} steps, got {run.signal.by_step.steps}"
     if run.measured is not None and run.measured.shared is not None:
         size, planned = run.measured.shared.count // run.measured.steps_seen, run.measured.shared.planned
         if planned > declared * size or planned % size:
