@@ -30,12 +30,12 @@ def test_no_right_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range)
             assert counts[level] <= binom.ppf(1 - 1e-8, tested, level), kind
 
 
+_ALIKE = (("sgd", "sum"), ("sgd", "mean"), ("momentum", "sum"))
+
+
 @pytest.mark.parametrize(
     ("optimizer", "reduction"),
-    [
-        ("momentum", "mean"),
-        *(pytest.param(*both, marks=pytest.mark.slow) for both in (("sgd", "sum"), ("sgd", "mean"), ("momentum", "sum"))),
-    ],
+    [("momentum", "mean"), *(pytest.param(*each, marks=pytest.mark.slow) for each in _ALIKE)],
 )
 def test_parameters_that_diverge_are_no_deviation_and_the_checks_say_what_they_cannot_see(
     monkeypatch: pytest.MonkeyPatch, optimizer: str, reduction: str

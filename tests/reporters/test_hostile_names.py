@@ -207,7 +207,7 @@ def test_a_hostile_name_changes_no_structure(format_: str, text: str, made: Make
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(text=st.text(max_size=40).filter(str.strip), made=st.sampled_from([result, joined]))
 def test_no_text_at_all_does(format_: str, text: str, made: Maker) -> None:
     render, structure = FORMATS[format_]

@@ -36,7 +36,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
     (site,) = home.glob("lib/python*/site-packages")
     (site / "seen.pth").write_text("\n".join(p for p in sys.path if p and Path(p).name != "tests") + "\n")
-    script = tmp_path / "dpspec.py"
+    script = tmp_path / "entry" / "main.py"
+    script.parent.mkdir()
     entered = f"import site, sys\nsite.addsitedir({str(site)!r})\nsys.argv[0] = 'dpspec'\n"
     script.write_text(f"{entered}from dpspec.__main__ import main\nsys.exit(main())\n")
     programs = {
