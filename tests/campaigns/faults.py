@@ -153,7 +153,7 @@ def disk_full(bench: Bench) -> Row:
             )
             row.fault += " (a limit on file sizes)"
         else:
-            done = victim.run("--store", "store")
+            done = victim.forked("--store", "store")
         row.note(done, 2)
         if mount is not None:
             mount("size=64m")

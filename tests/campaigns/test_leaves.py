@@ -59,7 +59,7 @@ def test_a_claim_without_a_number_is_no_guarantee(bench: campaign.Bench) -> None
     assert wrong(bench, 1, path, None, ["registry", "statement"]) == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 40))])
 def test_a_leaf_replaced_is_refused_or_shown(bench: campaign.Bench, seed: int) -> None:
     chance = random.Random(seed)
     number, path = chance.choice(bench.cases)

@@ -31,8 +31,8 @@ Cell = saboteur.Cell
 #: Settings in which nothing is refused.
 FINAL = {"access": "final-model", "optimizer": "adam", "space": "gradient", "method": "group/one-run"}
 
-#: The sample of every test run.
-COUNT, SEED = 24, 20
+#: The sample of every test run, and that with --run-slow.
+FEW, COUNT, SEED = 12, 96, 20
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,8 @@ def sample():
         for s in ("gradient", "input")
     ]
     every = [cell for cell in saboteur.cells() if cell.lie != "none"]
-    return [*honest, *random.Random(SEED).sample(every, COUNT)]
+    drawn = random.Random(SEED).sample(every, COUNT)
+    return [*honest, *drawn[:FEW], *(pytest.param(cell, marks=pytest.mark.slow) for cell in drawn[FEW:])]
 
 
 @pytest.mark.parametrize("cell", sample(), ids=lambda c: "-".join(map(str, dataclasses.astuple(c))))

@@ -13,7 +13,7 @@ import pytest
 
 ACTION = Path(__file__).parents[2] / ".github" / "actions" / "dpspec" / "audit.sh"
 
-#: Nine cells: bounds of so many are worth workers.
+#: Nine cells: bounds of so many are worth workers, and trials of two.
 SPEC = """\
 dpspec: 1
 name: a
@@ -43,6 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "checkout"
     folder.mkdir()
     (folder / "a.yaml").write_text(SPEC, encoding="utf-8")
+    (folder / "pair.yaml").write_text(SPEC.replace(", 3, 4, 5, 6, 7, 8, 9", ""), encoding="utf-8")
     (folder / "matplotlibrc").write_text("backend: module://evil\ntext.usetex: True\n", encoding="utf-8")
     for name in NAMES:
         said = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r} + ' ')"
@@ -80,7 +81,7 @@ def run(checkout: Path, *command: object, codes: tuple[int, ...] = (0,), **envir
     [
         ("validate", "a.yaml"),
         ("run", "a.yaml", "--workers", "2", "--bounds-only", "--report", "html=STORE.html"),
-        ("run", "a.yaml", "--workers", "2", "--store", "STORE"),
+        ("run", "pair.yaml", "--workers", "2", "--store", "STORE"),
     ],
     ids=["validate", "bounds", "trials"],
 )

@@ -138,7 +138,7 @@ PLACES = [
         "matrix.claims.one.epsilon",
     ),
 ]
-RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def changed(valid: str, edits: list[tuple[str, Any]]) -> dict[str, Any]:

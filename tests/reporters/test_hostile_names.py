@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 from support import results as factory
+from support.claims_oracle import PRIVATE
 from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap, Series
@@ -207,9 +208,13 @@ def test_a_hostile_name_changes_no_structure(format_: str, text: str, made: Make
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@settings(max_examples=25, deadline=None)
-@given(text=st.text(max_size=40).filter(str.strip), made=st.sampled_from([result, joined]))
+@settings(max_examples=10, deadline=None)
+@given(
+    text=st.text(max_size=40).filter(lambda text: text.strip() and text not in PRIVATE),
+    made=st.sampled_from([result, joined]),
+)
 def test_no_text_at_all_does(format_: str, text: str, made: Maker) -> None:
+    """But for the names of quantities, which hypothesis draws from our own modules: epsilons make a guarantee."""
     render, structure = FORMATS[format_]
     assert structure(render(made(text))) == due(format_, made)
 

@@ -46,6 +46,9 @@ _PACKAGES = (
     "dpspec_modelmix",
 )
 
+#: What is run by its name; all else is a script.
+_MODULES = ("dpspec", "pytest")
+
 #: What needs an extra, which a test may hide, and what no command is made of.
 _LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing")
 
@@ -59,15 +62,30 @@ def dpspec(
     return subprocess.CompletedProcess(done.args, done.returncode, *texts)
 
 
+def pytest(
+    *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line of pytest, which the server has not imported, as little as ``dpspec.testing``."""
+    done = _run("pytest", *arguments, cwd=cwd, env=env, timeout=timeout)
+    texts = [written.decode("utf-8") for written in (done.stdout, done.stderr)]
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
+
+
 def dpspec_bytes(
     *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
-    """The same, with the bytes that it wrote."""
+    """As ``dpspec``, with the bytes that it wrote."""
+    return _run("dpspec", *arguments, cwd=cwd, env=env, timeout=timeout)
+
+
+def _run(
+    module: str, *arguments: object, cwd: Path, env: Mapping[str, str] | None, timeout: float
+) -> subprocess.CompletedProcess[bytes]:
     environment = dict(os.environ if env is None else env)
-    command = [sys.executable, "-P", "-m", "dpspec", *map(str, arguments)]
+    command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
     if not hasattr(os, "fork"):
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=timeout)
-    asked = {"arguments": ["dpspec", *command[4:]], "cwd": str(cwd), "env": environment}
+    asked = {"arguments": command[3:], "cwd": str(cwd), "env": environment}
     with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         code = _ended(_server(), asked, [nothing.fileno(), out.fileno(), err.fileno()], timeout)
         if code is None:
@@ -213,7 +231,7 @@ def _become(asked: Mapping[str, Any], own: list[str]) -> str:
     os.environ.clear()
     os.environ.update(asked["env"])
     given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if program != "dpspec":  # a script, which finds modules beside it
+    if program not in _MODULES:  # a script, which finds modules beside it
         given.insert(0, os.path.dirname(os.path.abspath(program)))
     sys.path[:] = [*given, *(part for part in sys.path if part not in own)]
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
@@ -232,10 +250,10 @@ def _main() -> None:
         assert code is not None
         sys.exit(code if code >= 0 else 128 - code)
     program = _serve(address)
-    if program == "dpspec":
+    if program in _MODULES:
         import runpy
 
-        runpy.run_module("dpspec", run_name="__main__", alter_sys=True)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:  # as a fresh interpreter does: all of __main__ is the script's, and its name is absolute
         place = os.path.abspath(program)
         main = sys.modules["__main__"] = types.ModuleType("__main__")

@@ -21,6 +21,8 @@ Environment = Callable[..., dict[str, str]]
 def execute(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     if arguments[0] == "dpspec":
         return warm.dpspec(*arguments[1:], cwd=cwd, env=env)
+    if arguments[0] == "pytest":
+        return warm.pytest(*arguments[1:], cwd=cwd, env=env)
     return subprocess.run(
         [sys.executable, "-m", *arguments], env=env, cwd=cwd, capture_output=True, text=True, check=False, timeout=300
     )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import warm
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "first-plugin.md"
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,15 +27,27 @@ def commands() -> list[tuple[str, int]]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A virtual environment that sees what is installed here; what it installs itself comes first, without an index."""
+    """A virtual environment that sees what is installed here, pip too, and installs into itself, without an index.
+
+    ``python`` and ``pip`` are interpreters of it; ``dpspec`` is a warm process that sees what is installed in it.
+    """
     pytest.importorskip("pip")
     home = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
     (site,) = home.glob("lib/python*/site-packages")
     (site / "seen.pth").write_text("\n".join(p for p in sys.path if p and Path(p).name != "tests") + "\n")
-    program = home / "bin" / "dpspec"
-    program.write_text(f"#!{home}/bin/python\nimport sys\nfrom dpspec.__main__ import main\nsys.exit(main())\n")
-    program.chmod(0o755)
+    script = tmp_path / "entry" / "main.py"
+    script.parent.mkdir()
+    entered = f"import site, sys\nsite.addsitedir({str(site)!r})\nsys.argv[0] = 'dpspec'\n"
+    script.write_text(f"{entered}from dpspec.__main__ import main\nsys.exit(main())\n")
+    programs = {
+        "dpspec": f'#!/bin/sh\nexec "{warm.programs(tmp_path / "warm")}/python" "{script}" "$@"\n',
+        "pip": f"#!{home}/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n",
+    }
+    for name, text in programs.items():
+        program = home / "bin" / name
+        program.write_text(text)
+        program.chmod(0o755)
     path = os.pathsep.join([str(home / "bin"), os.environ["PATH"]])
     offline = {
         "PIP_NO_INDEX": "1",

@@ -32,6 +32,8 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments[0] == "dpspec":
             return warm.dpspec(*arguments[1:], cwd=here, env=environment)
+        if arguments[0] == "pytest":
+            return warm.pytest(*arguments[1:], cwd=here, env=environment)
         command = [sys.executable, "-m", *arguments]
         return subprocess.run(command, env=environment, cwd=here, capture_output=True, text=True, timeout=300)
 

@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._dynamo  # dispatch modes import it, which fails where functions of torch are replaced
 from torch import Tensor
 
 from support.pretend_gpu.account import Account
@@ -146,6 +145,8 @@ def pretend_gpu(cards: int = 1, memory: int = 2**40) -> Iterator[Machine]:
     """Within it torch has so many GPUs of ``memory`` bytes each."""
     if MACHINES:
         raise RuntimeError("there is a pretended machine already")
+    import torch._dynamo  # dispatch modes import it, which fails where functions of torch are replaced
+
     _register()
     machine = Machine(cards, memory)
     MACHINES.append(machine)

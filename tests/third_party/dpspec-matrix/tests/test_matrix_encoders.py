@@ -35,7 +35,7 @@ def patterns(steps: int, separation: int) -> list[tuple[int, ...]]:
 
 
 @given(small, small, small)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_no_pattern_moves_a_banded_encoder_more_than_the_worst_slot(steps: int, bands: int, separation: int) -> None:
     encoder = Banded(steps, bands)
     slot, square = encoder.worst_slot(separation)
