@@ -213,8 +213,8 @@ def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon:
 )
 def test_finitely_many_outcomes_by_brute_force(present: list[float], absent: list[float], epsilon: float) -> None:
     for direction, one, two in ((PRESENT, present, absent), (ABSENT, absent, present)):
-        for steps in (1, 2, 5):
-            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-3)
+        for steps in (1, 4):
+            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-2)
             truth = hockey_stick(one, two, steps, epsilon)
             assert found.lower - 1e-15 <= truth <= found.upper + 1e-15
 
