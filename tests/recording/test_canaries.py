@@ -338,10 +338,10 @@ def test_tokens_in_dictionaries_through_opacus(tmp_path):
         {},
         {"physical": 4},
         {"workers": 1},
-        {"clipping": "per_layer"},
+        pytest.param({"clipping": "per_layer"}, marks=pytest.mark.slow),
         {"clipping": "ghost"},
         {"poisson": False},
-        {"reduction": "sum", "noise": 2.0},
+        pytest.param({"reduction": "sum", "noise": 2.0}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -129,7 +129,7 @@ def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low:
 # --- the bound ----------------------------------------------------------------
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     canaries=st.integers(4, 60),
     share=st.floats(0.5, 1.0),

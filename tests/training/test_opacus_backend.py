@@ -143,15 +143,15 @@ class Rates(Observer):
 
 
 def test_planted_records_do_not_change_the_rate(make_job):
-    """160 public records in batches of 5 are sampled at 1/32; those that were planted beside them, too.
+    """32 public records in batches of one are sampled at 1/32; those that were planted beside them, too.
 
-    All 200 in batches of 5 would be at 1/40: nine standard deviations below what is expected.
+    All 47 in batches of one would be at 1/47, seven standard deviations below what is expected.
     """
     rates = Rates()
-    job = make_job(steps=300, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=160)
-    grown = {"x": np.concatenate([job.x] * 5), "y": np.concatenate([job.y] * 5)}
+    job = make_job(steps=300, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=32)
+    grown = {"x": np.concatenate([job.x] * 2)[:47], "y": np.concatenate([job.y] * 2)[:47]}
     trainer().train(replace(job, observers=(rates,), **grown))
-    assert sampling.inclusions(rates.drawn, 200 * 300, 1 / 32).p_value > 1e-6
+    assert sampling.inclusions(rates.drawn, 47 * 300, 1 / 32).p_value > 1e-6
 
 
 def test_canaries_alone_do_not_make_a_pipeline_deviate(tmp_path):

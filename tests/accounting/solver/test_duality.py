@@ -154,7 +154,7 @@ steps = st.builds(
 levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps, st.sampled_from(DIRECTIONS), levels)
 def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
     """The least of delta + e^epsilon level over a fine grid of epsilons, which is a little above the least of all."""
