@@ -37,11 +37,14 @@ def agree(pair: Mixture, steps: int, delta: float, spacing: float) -> None:
         assert ours.lower - 1e-6 <= value <= ours.upper + bias + 1e-5
 
 
-#: At most 100 steps: 42 settings.
-SETTINGS = [
+#: At most 100 steps: 42 settings, of which the regular ones are for --run-slow but for every sixth.
+REGULAR = [
     *itertools.product(("poisson",), (1, 3), (0.01, 0.3), (1.0, 4.0), (100,)),
     *itertools.product(("poisson",), (1, 2, 3), (0.02, 0.2), (0.9, 2.0), (1, 30)),
     *itertools.product(("fixed",), (1, 4), (0.05,), (1.5, 4.0), (10,)),
+]
+SETTINGS = [
+    *(pytest.param(*one, marks=[pytest.mark.slow] * (i % 6 > 0)) for i, one in enumerate(REGULAR)),
     ("fixed", 2, 0.1, 2.0, 50),
     ("fixed", 6, 0.02, 1.5, 100),
     ("poisson", 8, 0.05, 2.0, 20),

@@ -152,7 +152,7 @@ pairs = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(pairs, pairs, st.sampled_from(DIRECTIONS), st.floats(-1.0, 6.0), st.sampled_from([1e-2, 1e-4]))
 def test_two_steps_against_the_definition(
     first: Mixture, second: Mixture, direction: str, epsilon: float, width: float
@@ -186,7 +186,7 @@ def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str,
     assert holds(interval, truth, 1e-9 * truth)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(pairs, st.integers(1, 3000), st.floats(0.05, 4.0))
 def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, epsilon: float) -> None:
     absent = composed(pair, steps, ABSENT).delta(epsilon)
@@ -267,7 +267,7 @@ def test_losses_absent_first_are_bounded() -> None:
     largest = -12 * math.log(0.95)
     assert loss.delta(largest * 1.0001) == Interval(0.0, 0.0)
     assert loss.delta(0.9 * largest).upper > 0.0
-    assert loss.epsilon(1e-300).upper <= largest * (1.0 + 1e-9)
+    assert loss.epsilon(1e-300, width=1e-2).upper <= largest * (1.0 + 1e-9)
 
 
 def test_no_group_member_ever_sampled_is_no_loss() -> None:
@@ -303,14 +303,14 @@ def test_where_the_grid_is_limited_the_interval_is_wider_not_wrong(monkeypatch: 
         (Mixture.poisson(1, 1e-4, 1.0), 10**7, 1e-6, 2e-4),
         (Mixture.poisson(1024, 0.01, 1.0), 2000, 1e-6, 1e-4),
         (Mixture.poisson(10_000, 0.01, 200.0), 2000, 1e-6, 1e-4),
-        (Mixture.poisson(1, 1e-8, 1.0), 1000, 1e-9, 2e-3),
+        pytest.param(Mixture.poisson(1, 1e-8, 1.0), 1000, 1e-9, 2e-3, marks=pytest.mark.slow),
         (Mixture.poisson(1, 0.01, 1.0), 2000, 1e-300, 1e-4),
         (Mixture.poisson(2, 0.001, 0.2), 1, 1e-4, 1e-4),
     ],
 )
 def test_the_range_of_settings(pair: Mixture, steps: int, delta: float, width: float) -> None:
     for direction in DIRECTIONS:
-        interval = composed(pair, steps, direction).epsilon(delta)
+        interval = composed(pair, steps, direction).epsilon(delta, width=width)
         assert math.isfinite(interval.upper)
         assert interval.relative_width <= width
 
@@ -335,8 +335,8 @@ def test_hardly_any_noise(sigma: float) -> None:
         assert math.isfinite(composed(pair, 100, direction).epsilon(1e-3).upper)
 
 
-def test_fifty_noise_scales() -> None:
-    phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.02 * i), 40) for i in range(50)]
+def test_twenty_noise_scales() -> None:
+    phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.05 * i), 100) for i in range(20)]
     interval = group_epsilon(phases, 1e-6, PRESENT)
     assert interval.relative_width <= 1e-4
     truth = Contour(phases, PRESENT).epsilon(1e-6, interval.upper)

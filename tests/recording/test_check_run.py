@@ -127,7 +127,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     found = checked(tmp_path / "run", epsilon=50.0)
     phases = [(p.noise_multiplier, p.rate, p.steps) for p in found.phases]
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
-    assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases), rel=1e-3)
+    assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
     assert found.conformance.status == "conforms-within"
     assert found.told.sentence.startswith("It was told of these phases")
 
@@ -143,7 +143,7 @@ def test_many_noises_are_rounded_towards_more_cost(tmp_path):
         with way.recorder(tmp_path / "run"):
             way.train(each=lambda _: schedule.step())
     found = checked(tmp_path / "run")
-    exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(30)], grid=1e-3)
+    exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(30)], grid=5e-3)
     assert not found.costs[1].tight
     assert exact * (1 - 1e-4) <= found.costs[1].interval.upper <= 1.01 * exact
 
@@ -195,7 +195,7 @@ def test_many_sound_runs_conform():
     import tempfile
     from pathlib import Path
 
-    for seed in range(8):
+    for seed in range(4):
         with tempfile.TemporaryDirectory() as folder:
             Training(seed=seed, epochs=2).run(Path(folder) / "run")
             assert checked(Path(folder) / "run").conformance.status == "conforms-within"
@@ -282,7 +282,7 @@ def test_less_noise_than_the_options_say_is_noticed_and_priced(tmp_path):
             way.train()
     found = checked(tmp_path / "run", epsilon=100.0)
     assert found.conformance.status == "deviates"
-    assert found.measured == pytest.approx(pld_epsilon([(0.55, 0.1, 40)]), rel=0.1)
+    assert found.measured == pytest.approx(pld_epsilon([(0.55, 0.1, 40)], grid=1e-2), rel=0.1)
     assert found.measured > 2 * found.costs[1].interval.upper
 
 

@@ -95,7 +95,7 @@ def skipped(training: Training) -> None:
 
 def chosen(training: Training) -> None:
     """Of two batches that are drawn for each step the one that somebody likes better is used."""
-    for _ in range(20):
+    for _ in range(8):
         first, second = next(iter(training.loader)), next(iter(training.loader))
         step(training, *(first if first[0].sum() > second[0].sum() else second))
 

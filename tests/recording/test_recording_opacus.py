@@ -25,7 +25,7 @@ WAYS = {
     "sum": Training(reduction="sum"),
     "shuffled": Training(poisson=False),
     "loaded-ahead": Training(workers=1, epochs=1),
-    "empty-batches": Training(batch=1, epochs=1),
+    "empty-batches": Training(batch=4, epochs=1),
 }
 
 

@@ -68,8 +68,8 @@ def test_moments_and_tails_are_those_of_the_law() -> None:
 
 def test_runs_as_declared_are_hardly_ever_surprising() -> None:
     rng = np.random.default_rng(1)
-    found = np.array([least(np.minimum(drawn(rng), CAP)) for _ in range(60)])
-    assert np.sum(found <= 0.01) <= 12  # of 60 runs, with seven tests each: more has a chance below 1e-3
+    found = np.array([least(np.minimum(drawn(rng), CAP)) for _ in range(20)])
+    assert np.sum(found <= 0.01) <= 6  # of 20 runs, with seven tests each: more has a chance below 1e-3
     assert found.min() > 1e-6
 
 
@@ -86,7 +86,7 @@ FAULTS: dict[str, Callable[[np.random.Generator], Sizes]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_not_as_declared_is_seen(fault: str) -> None:
     rng = np.random.default_rng(2)
-    assert max(least(FAULTS[fault](rng)) for _ in range(4)) < 1e-6
+    assert max(least(FAULTS[fault](rng)) for _ in range(2)) < 1e-6
 
 
 def test_what_is_said_to_be_detectable_is_detected() -> None:

@@ -46,10 +46,10 @@ def steps_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) ->
 
 def test_every_record_has_one_step_uniformly_and_independently() -> None:
     """Two records in two epochs of three steps: all 81 ways are equally likely."""
-    found = steps_of(RandomAllocation(2, 3), generator(0, "test"), 2 * 8100)
+    found = steps_of(RandomAllocation(2, 3), generator(0, "test"), 2 * 2430)
     codes = found.reshape(-1, 4) @ 3 ** np.arange(4)
     counts = np.bincount(codes, minlength=81)
-    assert float(((counts - 100.0) ** 2).sum()) / 100.0 < chi2.ppf(1 - 1e-6, 80)
+    assert float(((counts - 30.0) ** 2).sum()) / 30.0 < chi2.ppf(1 - 1e-6, 80)
 
 
 @settings(max_examples=30, deadline=None)
@@ -74,12 +74,12 @@ def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> 
 @pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
 def test_every_set_of_steps_is_equally_likely_and_independent(steps: int, batches: int) -> None:
     """Two records in an epoch: all pairs of sets."""
-    found = sets_of(RandomAllocation(2, steps, batches), generator(0, "test"), 3600)
+    found = sets_of(RandomAllocation(2, steps, batches), generator(0, "test"), 1440)
     codes = found.astype(int) @ 2 ** np.arange(steps) @ np.array([1, 2**steps])
     _, counts = np.unique(codes, return_counts=True)
     ways = {(3, 2): 9, (4, 2): 36}[steps, batches]
     assert len(counts) == ways
-    assert float(((counts - 3600 / ways) ** 2).sum()) * ways / 3600 < chi2.ppf(1 - 1e-6, ways - 1)
+    assert float(((counts - 1440 / ways) ** 2).sum()) * ways / 1440 < chi2.ppf(1 - 1e-6, ways - 1)
 
 
 @settings(max_examples=30, deadline=None)

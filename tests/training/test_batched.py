@@ -96,7 +96,7 @@ def test_optimizers_schedules_phases_and_laws(make_job, make_model, optimizer):
     compare(jobs_of(make_job, make_model, options=FrozenMap(options), phases=(FrozenMap(phase), FrozenMap(other))))
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 16])
+@pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow), 16])
 def test_chunks_change_nothing(make_job, make_model, monkeypatch, chunk):
     monkeypatch.setattr(native.StackedModel, "chunk", lambda self, how: chunk)
     compare(jobs_of(make_job, make_model))

@@ -90,14 +90,18 @@ def made(make_job, name, **changes):
     return make_job(options=options, **chosen, **changes)
 
 
-@pytest.mark.parametrize("deadly", [1, 3, 12, 14, 20])
 @pytest.mark.parametrize("name", RUNS)
-def test_killed_and_run_again(make_job, tmp_path, name, deadly):
+def test_killed_and_run_again(make_job, tmp_path, name):
+    """Before anything was saved, at a step that is saved, within either phase, and at the end."""
     whole, seen = watched(made(make_job, name), Counter())
     NativeTrainer().train(whole)
     expected = outcome(whole, seen)
+    for deadly in (1, 12, 14, 20) if name == "allocated" else (3, 14, 20):
+        killed_and_run_again(make_job, tmp_path / str(deadly), name, deadly, expected)
 
-    where = Resumable(folder=tmp_path / "run", steps=3)
+
+def killed_and_run_again(make_job, folder, name, deadly, expected):
+    where = Resumable(folder=folder, steps=3)
     job, _ = watched(made(make_job, name, resumable=where), Counter(deadly))
     with pytest.raises(MemoryError):
         NativeTrainer().train(job)

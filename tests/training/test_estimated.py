@@ -121,7 +121,7 @@ def test_estimates_show_no_drift_along_another_one(make_job, monkeypatch: pytest
     """Along itself an estimate is too long, by its own error; along one that was made apart it is not."""
 
     def mean_drift() -> float:
-        runs = (watched(make_job, Sample(16, seed), 250, seed=seed, noise_multiplier=0.05) for seed in range(2))
+        runs = (watched(make_job, Sample(16, seed), 60, seed=seed, noise_multiplier=0.05) for seed in range(2))
         return float(np.mean([drift(run) for run in runs]))
 
     # The mean of two runs deviates by 0.71.

@@ -23,7 +23,7 @@ SIZES = st.integers(1, 4)
 CLASSES = 3
 RECORDS = 5
 
-quick = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def seeded(make, seed):

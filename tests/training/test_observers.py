@@ -28,15 +28,15 @@ def test_without_canaries_projections_are_noise(make_job, reduction):
     """At full batches nothing but the noise is left: each projection is standard normal times sigma."""
     directions = SignBlocks(63, 20, seed=0)
     options = FrozenMap({"learning_rate": 0.01, "reduction": reduction})
-    job = make_job(steps=300, noise_multiplier=2.0, clip_norm=0.5, options=options, sampling={"scheme": "full"})
+    job = make_job(steps=100, noise_multiplier=2.0, clip_norm=0.5, options=options, sampling={"scheme": "full"})
     seen, *_ = audited(job, directions)
-    assert seen.steps == 300
-    assert seen.projections.shape == (300, 20)
+    assert seen.steps == 100
+    assert seen.projections.shape == (100, 20)
     scaled = seen.projections.double() / 2.0
-    assert chi2.ppf(1e-6, 6000) < float(scaled.square().sum()) < chi2.ppf(1 - 1e-6, 6000)
-    assert abs(float(scaled.mean())) < 4.9 / 6000**0.5
+    assert chi2.ppf(1e-6, 2000) < float(scaled.square().sum()) < chi2.ppf(1 - 1e-6, 2000)
+    assert abs(float(scaled.mean())) < 4.9 / 2000**0.5
     total = float(seen.squares.sum()) / 4.0
-    assert chi2.ppf(1e-6, 300 * 63) < total < chi2.ppf(1 - 1e-6, 300 * 63)
+    assert chi2.ppf(1e-6, 100 * 63) < total < chi2.ppf(1 - 1e-6, 100 * 63)
 
 
 def test_residual_is_the_noise_that_was_added(make_job):
@@ -58,7 +58,7 @@ def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, opt
     """Schedules, momentum and weight decay hide nothing: at full batches each residual is the noise that was added."""
     directions = SignBlocks(63, 20, seed=0)
     given = FrozenMap({"learning_rate": 0.1, "reduction": "mean", **options})
-    job = make_job(steps=100, sampling={"scheme": "full"}, clip_norm=0.5, noise_multiplier=2.0, options=given)
+    job = make_job(steps=40, sampling={"scheme": "full"}, clip_norm=0.5, noise_multiplier=2.0, options=given)
     seen, _, noise, _ = audited(job, directions)
     lengths = torch.tensor(noise.squares, dtype=torch.float64).sqrt()
     assert torch.allclose(seen.squares.sqrt() * 0.5, lengths, rtol=1e-3)
@@ -77,34 +77,34 @@ def test_noise_scale_from_outside(make_job, sampling):
     """With sampling and canaries the noise is still measured where no canary speaks, and what sampling adds known."""
     directions = SignBlocks(63, 20, seed=0)
     groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
-    seen, *_ = audited(make_job(canaries=groups, steps=400, noise_multiplier=1.5, sampling=sampling), directions)
+    seen, *_ = audited(make_job(canaries=groups, steps=160, noise_multiplier=1.5, sampling=sampling), directions)
     scale = seen.noise_scale()
-    assert scale.degrees == 43 * 400
+    assert scale.degrees == 43 * 160
     assert scale.statistic > chi2.ppf(1e-6, scale.degrees)
     assert scale.excess > 0
     assert scale.ratio == pytest.approx(1.0, abs=5 / (2 * scale.degrees) ** 0.5 + 0.1 * scale.excess / scale.degrees)
     # The planted directions do carry the groups: their mean is members * inclusion, in clip norms.
     inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
     planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
-    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (400 * 10) ** 0.5
+    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (160 * 10) ** 0.5
     assert float(planted) == pytest.approx(3 * inclusion, abs=5 * deviation)
     assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
 
 
 def test_phases_are_measured_each_in_its_own_units(make_job):
-    quiet = {"steps": 100, "noise_multiplier": 0.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
-    loud = {"steps": 100, "noise_multiplier": 4.0, "clip_norm": 0.1, "sampling": {"scheme": "full"}}
+    quiet = {"steps": 40, "noise_multiplier": 0.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
+    loud = {"steps": 40, "noise_multiplier": 4.0, "clip_norm": 0.1, "sampling": {"scheme": "full"}}
     seen, *_ = audited(make_job(phases=(FrozenMap(quiet), FrozenMap(loud))), SignBlocks(63, 3, seed=0))
     scale = seen.noise_scale()
-    assert scale.degrees == 60 * 100
+    assert scale.degrees == 60 * 40
     assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
-    assert float(seen.squares[:100].max()) < 1e-4
+    assert float(seen.squares[:40].max()) < 1e-4
 
 
 def test_what_sampling_adds_is_predicted(make_job):
     """With next to no noise, sampling alone is left: over random directions it adds what is predicted, on average."""
     shares = []
-    for seed in range(20):
+    for seed in range(10):
         job = make_job(noise_multiplier=1e-3, clip_norm=0.2, steps=20)
         seen, *_ = audited(job, SignBlocks(63, 40, seed=seed))
         scale = seen.noise_scale()
@@ -116,12 +116,12 @@ def test_what_sampling_adds_is_predicted(make_job):
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
     """A float32 model hardly moves by updates below its own rounding: the noise was added all the same."""
     options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})
-    job = make_job(steps=40, options=options, sampling={"scheme": "full"})
+    job = make_job(steps=20, options=options, sampling={"scheme": "full"})
     seen, *_ = audited(job, SignBlocks(63, 5, seed=0))
     scale = seen.noise_scale()
-    assert scale.hidden == (40 if learning_rate < 1e-6 else 0)
-    assert scale.degrees == 58 * (40 - scale.hidden)
-    assert scale.hidden == 40 or scale.statistic > chi2.ppf(1e-6, scale.degrees)
+    assert scale.hidden == (20 if learning_rate < 1e-6 else 0)
+    assert scale.degrees == 58 * (20 - scale.hidden)
+    assert scale.hidden == 20 or scale.statistic > chi2.ppf(1e-6, scale.degrees)
 
 
 def test_no_noise_at_all_measures_as_none(make_job):

@@ -88,15 +88,15 @@ def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
 )
 def test_what_each_loader_samples(make_job, sampler, right):
     """40 records at rate 0.3 make batches of 12, four to the epoch: Opacus samples at 1/4."""
-    job = make_job(steps=200, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler))
+    job = make_job(steps=120, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler))
     logs = RunLogs(job)
     job = make_job(
-        steps=200, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler), observers=logs.observers
+        steps=120, sampling={"scheme": "poisson", "rate": 0.3}, options=options(sampler), observers=logs.observers
     )
     trainer().train(job)
     found = reported(logs)["sampling_log"]
     (batch,) = found["batches"]
-    rate = sampling.inclusions(batch["total"], 40 * 200, 0.3)
+    rate = sampling.inclusions(batch["total"], 40 * 120, 0.3)
     assert (rate.p_value > 1e-6) == right
     if sampler != "declared-rate":
         assert rate.measured == pytest.approx(0.25, abs=0.025)
@@ -143,12 +143,15 @@ class Rates(Observer):
 
 
 def test_planted_records_do_not_change_the_rate(make_job):
-    """160 public records in batches of 5 are sampled at 1/32; those that were planted beside them, too."""
+    """32 public records in batches of one are sampled at 1/32; those that were planted beside them, too.
+
+    All 47 in batches of one would be at 1/47, seven standard deviations below what is expected.
+    """
     rates = Rates()
-    job = make_job(steps=1500, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=160)
-    grown = {"x": np.concatenate([job.x] * 5)[:172], "y": np.concatenate([job.y] * 5)[:172]}
+    job = make_job(steps=300, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=32)
+    grown = {"x": np.concatenate([job.x] * 2)[:47], "y": np.concatenate([job.y] * 2)[:47]}
     trainer().train(replace(job, observers=(rates,), **grown))
-    assert sampling.inclusions(rates.drawn, 172 * 1500, 1 / 32).p_value > 1e-6
+    assert sampling.inclusions(rates.drawn, 47 * 300, 1 / 32).p_value > 1e-6
 
 
 def test_canaries_alone_do_not_make_a_pipeline_deviate(tmp_path):

@@ -83,8 +83,8 @@ def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, mo
         return whole(self, sums, states, x, y, inside, how)
 
     def seen():
-        jobs, watchers = watched(make_job, 4)
-        Populations(watchers, make_job().model)
+        jobs, watchers = watched(make_job, 3, steps=2)
+        Populations(watchers, make_job(steps=2).model)
         train_many(NativeTrainer(), jobs)
         return [(w.projections, w.squares, flat_model.flatten(j.model)) for j, w in zip(jobs, watchers, strict=True)]
 

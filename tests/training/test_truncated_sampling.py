@@ -25,7 +25,7 @@ def test_batches_are_capped_poisson_ones() -> None:
 
 
 def test_who_is_kept_of_too_many_is_uniform() -> None:
-    sampler, source, draws = TruncatedPoisson(6, 0.7, 2), generator(1, "test"), 6000
+    sampler, source, draws = TruncatedPoisson(6, 0.7, 2), generator(1, "test"), 3000
     kept = [tuple(batch.tolist()) for batch in (sampler.draw(source) for _ in range(draws)) if len(batch) == 2]
     pairs = list(itertools.combinations(range(6), 2))
     assert set(kept) == set(pairs)
@@ -44,7 +44,7 @@ def test_without_a_full_batch_it_is_poisson_sampling() -> None:
 @pytest.mark.parametrize("sampler", [TruncatedPoisson(12, 0.5, 5), FixedSize(12, 4), Poisson(12, 0.3)])
 def test_the_spread_of_a_sum_is_what_is_drawn(sampler: TruncatedPoisson | FixedSize | Poisson) -> None:
     rows = torch.tensor(np.random.default_rng(3).normal(size=(12, 3)) + 0.5)
-    source, draws = generator(2, "test"), 20000
+    source, draws = generator(2, "test"), 6000
     sums = torch.stack([rows[sampler.draw(source)].sum(0) for _ in range(draws)])
     known = Population(rows.sum(0), float(rows.square().sum()))
     squares = (sums - known.mean(sampler)).square().sum(1)

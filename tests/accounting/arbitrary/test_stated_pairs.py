@@ -87,7 +87,7 @@ def meet(one: Interval, other: Interval) -> bool:
 SAMPLED = [
     (Mixture.poisson(1, 0.1, 1.0), 1.0, 0.1, 10, 1e-5),
     (Mixture.full(1, 1.0), 1.0, 1.0, 1, 1e-9),
-    (Mixture.poisson(1, 0.01, 0.5), 2.0, 0.01, 300, 1e-6),
+    pytest.param(Mixture.poisson(1, 0.01, 0.5), 2.0, 0.01, 300, 1e-6, marks=pytest.mark.slow),
 ]
 
 
@@ -201,7 +201,7 @@ def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon:
     return total
 
 
-@pytest.mark.parametrize("epsilon", [-1.0, 0.0, 0.7, 2.0, 30.0])
+@pytest.mark.parametrize("epsilon", [-1.0, 0.7, 30.0, *(pytest.param(e, marks=pytest.mark.slow) for e in (0.0, 2.0))])
 @pytest.mark.parametrize(
     ("present", "absent"),
     [
@@ -213,8 +213,8 @@ def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon:
 )
 def test_finitely_many_outcomes_by_brute_force(present: list[float], absent: list[float], epsilon: float) -> None:
     for direction, one, two in ((PRESENT, present, absent), (ABSENT, absent, present)):
-        for steps in (1, 2, 5):
-            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-3)
+        for steps in (1, 4):
+            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-2)
             truth = hockey_stick(one, two, steps, epsilon)
             assert found.lower - 1e-15 <= truth <= found.upper + 1e-15
 
@@ -238,9 +238,9 @@ def test_randomised_response_composed_is_binomial() -> None:
 def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
     loss = PrivacyLoss.discrete([0.89, 0.1, 0.01], [0.9, 0.1, 0.0]).compose(10)
     always = 1.0 - 0.99**10
-    assert holds(loss.delta(50.0), always)
+    assert holds(loss.delta(5.0), always)
     assert loss.epsilon(0.9 * always) == Interval(math.inf, math.inf)
-    assert loss.epsilon(1.5 * always).upper < 1.0
+    assert loss.epsilon(1.5 * always, width=0.1).upper < 1.0
     assert loss.rero(1e-9).lower >= always
 
 

@@ -166,7 +166,9 @@ PEER = {
 }
 
 
-@pytest.mark.parametrize("setting", PEER)
+@pytest.mark.parametrize(
+    "setting", [pytest.param(one, marks=[pytest.mark.slow] * (i == 0)) for i, one in enumerate(PEER)]
+)
 def test_against_dp_accounting(setting: tuple[float, int, int, float, int, float]) -> None:
     rate, cap, others, sigma, steps, delta = setting
     step = TruncatedPoisson(1, rate, cap, others, sigma)

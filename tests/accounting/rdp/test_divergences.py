@@ -55,10 +55,10 @@ def divergence(order: float, components: list[tuple[float, float]], direction: s
         (2.5, 0.1, 1.25),
         (3.3, 1e-8, 1e4),
         (4.0, 1e-3, 200.0),
-        (8.0, 128 / 60000, 0.469),
+        pytest.param(8.0, 128 / 60000, 0.469, marks=pytest.mark.slow),
         (16.3, 1e-8, 1.0),
         (33.7, 0.3, 5.0),
-        (64.0, 1e-5, 3.0),
+        pytest.param(64.0, 1e-5, 3.0, marks=pytest.mark.slow),
     ],
 )
 def test_sampled_gaussian_against_mpmath(order: float, rate: float, sigma: float, direction: str) -> None:

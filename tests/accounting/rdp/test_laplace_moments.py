@@ -44,9 +44,9 @@ def by_quadrature(order: float, rate: float, effect: float, direction: str) -> f
     ("order", "rate", "effect"),
     [
         (1.01, 0.1, 1.0),
-        (1.5, 0.001, 2.0),
+        pytest.param(1.5, 0.001, 2.0, marks=pytest.mark.slow),
         (2.0, 1e-6, 0.01),
-        (8.5, 0.3, 0.5),
+        pytest.param(8.5, 0.3, 0.5, marks=pytest.mark.slow),
         (64.0, 0.9, 3.0),
         (1000.0, 0.01, 1.0),
         (3.0, 0.5, 20.0),

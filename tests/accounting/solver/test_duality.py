@@ -116,7 +116,7 @@ def test_steps_of_different_noise() -> None:
 @pytest.mark.parametrize("setting", CURVES, ids=["cifar", "imagenet"])
 def test_curves_of_whole_trainings(setting: tuple[float, float, int]) -> None:
     rate, effect, steps = setting
-    kappas = np.geomspace(1e-7, 1.0, 50)
+    kappas = np.geomspace(1e-7, 1.0, 15)
     known = CURVES[setting]
     loss = composed("gaussian", effect, rate, steps)
     found = loss.reros([*known, *kappas])
@@ -139,9 +139,10 @@ def test_baselines_down_to_1e_30() -> None:
         assert interval.lower >= kappa
     assert holds(found[-1], 0.0040684478811426, 1e-11)
     # one line of the profile bounds each: delta + e^epsilon kappa at any epsilon
-    for kappa, interval in zip(kappas, found, strict=True):
-        for epsilon in (1.0, 5.0, 20.0):
-            assert interval.lower <= loss.delta(epsilon).upper + math.exp(epsilon) * kappa
+    for epsilon in (1.0, 5.0, 20.0):
+        delta = loss.delta(epsilon).upper
+        for kappa, interval in zip(kappas, found, strict=True):
+            assert interval.lower <= delta + math.exp(epsilon) * kappa
 
 
 steps = st.builds(
@@ -153,7 +154,7 @@ steps = st.builds(
 levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(steps, st.sampled_from(DIRECTIONS), levels)
 def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
     """The least of delta + e^epsilon level over a fine grid of epsilons, which is a little above the least of all."""
