@@ -57,7 +57,7 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
 
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.ask([phase], size, 100, direction, lambda loss: [loss.delta(epsilon)])
+    (found,) = theory.ask([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 
