@@ -29,6 +29,8 @@ from dpspec.training.loop.native import parts_of
 from dpspec_group import bounds, theory
 from dpspec_group.scores import allocated_log_ratio
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 Array = np.ndarray[Any, Any]
 
 SPEC = """\

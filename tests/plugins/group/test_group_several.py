@@ -25,6 +25,8 @@ from dpspec.training.loop import samplers
 from dpspec_group import theory
 from dpspec_group.scores import several_log_ratio
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 Array = np.ndarray[Any, Any]
 
 SPEC = """\
