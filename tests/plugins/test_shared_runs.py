@@ -1,4 +1,4 @@
-"""Many runs shared out in blocks, ``audit.shard_runs``, of ``group`` and ``rero``; and who computes what is shared out."""
+"""Many runs shared out in blocks, ``audit.shard_runs``, of ``group`` and ``rero``; and two workers of three kinds."""
 
 from __future__ import annotations
 

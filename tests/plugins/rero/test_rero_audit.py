@@ -177,9 +177,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        tables, "CURVE", tables.CURVE[:1] + tables.CURVE[1::2]
-    )  # nine of them by rate
+    monkeypatch.setattr(tables, "CURVE", tables.CURVE[:1] + tables.CURVE[1::2])  # nine of them by rate
     loaded = specs_of(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
