@@ -20,11 +20,15 @@ KINDS = (*STEPS, "chain")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def coarse_search() -> Iterator[None]:
-    """Every order of a composition gives a bound: a coarser search for the least is looser, and no less proved."""
+def coarse_search(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every order of a composition gives a bound: a coarser search for the least is looser, and no less proved.
+
+    With ``--run-slow`` the search is the plugin's.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(divergence, "_NODES", 33)
-        patch.setattr(divergence, "_ROUNDS", 4)
+        if not request.config.getoption("--run-slow"):
+            patch.setattr(divergence, "_NODES", 33)
+            patch.setattr(divergence, "_ROUNDS", 4)
         yield
 
 
