@@ -19,8 +19,6 @@ from dpspec.engine.results.result import AuditResult as Audit
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
-
 SPEC = """\
 dpspec: 1
 name: told
@@ -91,7 +89,7 @@ def test_of_the_expected_update_nothing_hides_in_sampling(tmp_path: Path) -> Non
     "changes",
     [
         [("{space: gradient, kind: orthogonal, count: 600}", "{space: input, kind: mislabelled, count: 60}")],
-        [("method: one-run", "method: many-run, runs: 12"), (", count: 600", ""), ],
+        [("method: one-run", "method: many-run, runs: 24"), (", count: 600", ""), ],
         [("training: {", "training: {backend: opacus, sampler: declared-rate, divisor: declared, "),
          ("{space: gradient, kind: orthogonal, count: 600}", "{space: input, kind: mislabelled, count: 60}")],
     ],
