@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from support import scope_oracle as oracle
+from support import solved_once
 
 from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper
 from dpspec.accounting.numerics import findings
 from dpspec.accounting.solver import refinement
-from dpspec.accounting.solver.question import Question
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
@@ -48,23 +48,11 @@ ATTAINED = ("group", "per-instance", "rero")
 DELTA = 1e-5
 
 
-_SOLVED: dict[object, list[Interval]] = {}
-_solve = PrivacyLoss._solve
-
-
-def solved_once(loss: PrivacyLoss, questions: list[Question], width: float) -> list[Interval]:
-    """Claims that differ in the number they allow ask the accountant the same."""
-    asked = (tuple((pair.key, steps) for pair, steps in loss.phases), loss.direction, tuple(questions), width)
-    if asked not in _SOLVED:
-        _SOLVED[asked] = _solve(loss, questions, width)
-    return list(_SOLVED[asked])
-
-
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "CURVE", ())
     monkeypatch.setattr(theory, "WIDTH", 1e-4)
-    monkeypatch.setattr(PrivacyLoss, "_solve", solved_once)
+    solved_once.patch(monkeypatch)  # claims that differ in the number they allow ask the accountant the same
 
 
 def stated(kind: str, claim: Claim | None = None, training: dict[str, Any] | None = None, **more: Any) -> list[Finding]:
@@ -112,7 +100,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: str) -> None:
     changes, method = WAYS[way]
-    monkeypatch.setattr(PrivacyLoss, "_solve", _solve)
+    monkeypatch.setattr(PrivacyLoss, "_solve", solved_once.solve)
     modelmix_bounds._plain.cache_clear()
     group_theory._epsilons.cache_clear()
     refined = []

@@ -26,8 +26,10 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import samplers
 from dpspec.training.loop.native import parts_of
-from dpspec_group import theory
+from dpspec_group import bounds, theory
 from dpspec_group.scores import allocated_log_ratio
+
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 
 Array = np.ndarray[Any, Any]
 
@@ -60,6 +62,15 @@ SHORT = "\n".join(
 )
 
 AUDIT = "\naudit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def claimed_deltas_alone() -> Iterator[None]:
+    """Curves and profiles at other deltas take time and add nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "CURVE_DELTAS", ())
+        patch.setattr(bounds, "PROFILE_DELTAS", ())
+        yield
 
 
 def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:
@@ -192,13 +203,13 @@ GRADIENTS = (0.0, 0.4, -0.7, 1.0, -1.0, 3.0, -1e30, float("nan"))
 @functools.lru_cache(maxsize=256)
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.ask([phase], size, 4, direction, lambda loss: [loss.delta(epsilon)])
+    (found,) = theory.ask([phase], size, 4, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 
 @settings(max_examples=25, **FEW)
 @given(
-    st.sampled_from((0.7, 1.5)),
+    st.just(1.5),
     st.just(1.0),
     st.lists(st.sampled_from(GRADIENTS), max_size=2),
     st.lists(st.sampled_from(GRADIENTS), min_size=1, max_size=3),
@@ -210,7 +221,7 @@ def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
 
-@settings(max_examples=6, **FEW)
+@settings(max_examples=4, **FEW)
 @given(
     st.just(1.5),
     st.just(1.0),

@@ -15,6 +15,8 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec_group.mechanism import GroupAudit
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 #: Assumption, observer and note.
 Name: TypeAlias = tuple[str, str, str]
 

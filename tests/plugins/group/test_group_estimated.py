@@ -14,6 +14,8 @@ from dpspec.engine.results.result import AuditResult as Audit
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 SPEC = """\
 dpspec: 1
 name: estimated

@@ -15,6 +15,8 @@ from dpspec.contract.canonical import canonical_json
 from dpspec.training.measure import final_scores
 from dpspec_group import design, scores
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 KINDS = ("mislabelled", "noise", "duplicate")
 
 

@@ -83,16 +83,16 @@ def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("law", [True, False])
 def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
-    """Scores of randomised response at epsilon 2, 200 audits at 95%: at most 21 above 2 (99.9% binomial quantile)."""
+    """Scores of randomised response at epsilon 2, 80 audits at 95%: at most 11 above 2 (99.9% binomial quantile)."""
     text = MANY if law else RECORDS
     spec = attacked(tmp_path, text, "threat_model.group_size=1", "claims.four.group_size=1")
     rng, above = np.random.default_rng(4), 0
-    for _ in range(200):
+    for _ in range(80):
         coins = rng.integers(0, 2, 200)
         answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
         evidence_finding = list(many_run_bounds(spec, told(list(coins), list(8.0 * answers - 4.0))))
         above += evidence_finding[1].value > 2.0
-    assert above <= 21
+    assert above <= 11
 
 
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])

@@ -108,13 +108,13 @@ def attained(case: dict[str, Any], delta: float, direction: str) -> None:
 FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
 
 
-@settings(max_examples=80, **FEW)
+@settings(max_examples=40, **FEW)
 @given(a_bound(), st.data())
 def test_no_data_sets_in_scope_leak_more(chosen: tuple[dict[str, Any], float, Finding], data: st.DataObject) -> None:
     check_given_gradients(chosen, data)
 
 
-@settings(max_examples=20, **FEW)
+@settings(max_examples=12, **FEW)
 @given(mechanisms(("fixed",)), st.sampled_from((0.03, 1e-3)))
 def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: float) -> None:
     """Of batches of a fixed size, the fewer records there are, the likelier each of them is drawn."""
@@ -130,13 +130,13 @@ def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: flo
             assert oracle.worst_delta(finding, absent, present) <= delta * (1.0 + oracle.ROOM) + 1e-12, finding
 
 
-@settings(max_examples=40, **FEW)
+@settings(max_examples=20, **FEW)
 @given(st.data())
 def test_nor_do_real_records(data: st.DataObject) -> None:
     check_real_records(data)
 
 
-@settings(max_examples=40, **FEW)
+@settings(max_examples=20, **FEW)
 @given(st.data())
 def test_lower_bounds_are_attained(data: st.DataObject) -> None:
     check_attained(data)

@@ -25,6 +25,8 @@ from dpspec.training.loop import samplers
 from dpspec_group import theory
 from dpspec_group.scores import several_log_ratio
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 Array = np.ndarray[Any, Any]
 
 SPEC = """\
@@ -57,7 +59,7 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
 
 def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interval:
     """Of delta."""
-    (found,) = theory.ask([phase], size, 100, direction, lambda loss: [loss.delta(epsilon)])
+    (found,) = theory.ask([phase], size, 100, direction, lambda loss: [loss.delta(epsilon, width=1e-3)])
     return found
 
 

@@ -12,6 +12,8 @@ import torch
 import dpspec
 from dpspec.training.loop import samplers
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 SPEC = """\
 dpspec: 1
 name: together

@@ -29,6 +29,8 @@ from dpspec.registry.loader import load_catalog
 from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
 
+pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+
 VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
 
 POISSON: dict[str, Any] = {

@@ -120,7 +120,7 @@ def test_nothing_is_bounded_without_noise_and_nothing_is_said_that_nobody_asks()
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
 
 
-@settings(max_examples=40, **FEW)
+@settings(max_examples=20, **FEW)
 @given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
 def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:
     """Two explicit data sets through the native backend's own code, by every quantity that is bounded."""

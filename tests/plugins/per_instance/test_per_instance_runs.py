@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import solved_once
 
 from dpspec.contract import Finding, Series, Spec, Trial
 from dpspec.engine.redact import redact
@@ -53,6 +55,14 @@ def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[
     assert loaded.ok, loaded.diagnostics
     store = store or Store(folder / "store")
     return run(loaded.specs, catalog, store=store, device="cpu"), store
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_accountant() -> Iterator[None]:
+    """Most results here are of one mechanism."""
+    with pytest.MonkeyPatch.context() as patch:
+        solved_once.patch(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import solved_once
 
 from dpspec.contract import Finding, FrozenMap, Plan, Spec, Trial
 from dpspec.contract.events import Event, TrialFinished
@@ -28,7 +29,7 @@ from dpspec_per_instance.analysis import first_shards, whole_runs
 from dpspec_per_instance.findings import lower_bounds
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
 
-#: 80 training records, 6 looks; three runs, since two of them keep logs.
+#: 80 training records, 4 looks; three runs, since two of them keep logs.
 TEXT = """\
 dpspec: 1
 name: shared-out
@@ -37,7 +38,7 @@ mechanism:
   noise_multiplier: 1.5
   clip_norm: 1.0
   sampling: {scheme: poisson, rate: 0.2}
-  steps: 12
+  steps: 8
   orders: [2, 4, 8, 16]
   composition: {observe_every: 2}
 data: {kind: synthetic, pattern: blobs, records: 100, features: 8, classes: 2, split: {test: 20}, public: false}
@@ -52,7 +53,7 @@ audit:
   method: many-run
   runs: 3
   seed: 4
-  attack: {most: 1, least: 1, records: [5], runs: 8}
+  attack: {most: 1, least: 1, records: [5], runs: 6}
   mean_rule: {batches: [4], orders: [2], points: 3, outer: 6, inner: 10}
 """
 
@@ -84,6 +85,14 @@ def audited(
         options=options or RunOptions(device="cpu"),
     )
     return result, len(made)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_accountant() -> Iterator[None]:
+    """All results here are of one mechanism."""
+    with pytest.MonkeyPatch.context() as patch:
+        solved_once.patch(patch)
+        yield
 
 
 def planned(spec: Spec) -> Plan:
@@ -180,7 +189,7 @@ def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: Audi
         if shard:
             assert trial.evidence == FrozenMap({"sizes": [80, 20], "internal": {}})
     (attacked,) = [e for e in shared.evidence if e.id == "many-run/record-5"]
-    assert len(attacked.statistics["outcomes"]) == 24  # 3 runs of 8, not 15
+    assert len(attacked.statistics["outcomes"]) == 18  # 3 runs of 6, not 15
     assert {f.method for f in shared.findings if f.quantity == "accuracy"} == {"run on the declared data, 3 runs"}
     assert any(f.method.startswith("certified over 3 runs") for f in shared.findings)
 
@@ -218,7 +227,7 @@ def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
     theirs, _ = audited(folder, *BOTH, store="both")
     assert (len(ours.audits[0].trials), len(theirs.audits[0].trials)) == (6, 3)
     shapes = [trial.arrays["own"].shape for trial in trials(folder, ours.audits[0], "both")]
-    assert shapes == [(6, 1), (6, 2)] * 3
+    assert shapes == [(4, 1), (4, 2)] * 3
     runs = whole_runs(loaded(folder, *BOTH, "audit.shard_records=2"), trials(folder, ours.audits[0], "both"))
     for one, other in zip(runs, trials(folder, theirs.audits[0], "both"), strict=True):
         np.testing.assert_allclose(one.arrays["own"], other.arrays["own"], rtol=1e-3, atol=1e-6)
@@ -274,6 +283,7 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
         whole_runs(loaded(folder, SHARED), held)
 
 
+@pytest.mark.slow  # on every change two workers do this once, of smaller audits: tests/plugins/test_shared_runs.py
 def test_two_workers_find_what_one_does(folder: Path, shared: AuditResult) -> None:
     options = RunOptions(executor="local", workers=2, device="cpu")
     result, made = audited(folder, SHARED, store="workers", options=options)

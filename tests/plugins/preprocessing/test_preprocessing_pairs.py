@@ -157,7 +157,7 @@ def hold(name: str, pairs: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_random_neighbours_keep_the_certified_bound(name: str) -> None:
-    hold(name, 500)
+    hold(name, 150)
 
 
 @pytest.mark.slow

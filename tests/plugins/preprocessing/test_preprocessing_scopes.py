@@ -6,6 +6,7 @@ Ten thousand examples: ``pytest --run-slow tests/plugins/preprocessing/test_prep
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -13,7 +14,22 @@ from hypothesis import strategies as st
 from support import preprocessing_oracle as oracle
 from support.preprocessing_pairs import STEPS, Case, cases, climbed
 
+from dpspec_preprocessing.theory import divergence
+
 KINDS = (*STEPS, "chain")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def coarse_search(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every order of a composition gives a bound: a coarser search for the least is looser, and no less proved.
+
+    With ``--run-slow`` the search is the plugin's.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.config.getoption("--run-slow"):
+            patch.setattr(divergence, "_NODES", 33)
+            patch.setattr(divergence, "_ROUNDS", 4)
+        yield
 
 
 def hold(kind: str, examples: int, *, rounds: int = 0) -> None:

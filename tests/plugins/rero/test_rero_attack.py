@@ -266,7 +266,7 @@ def exceed(ends: list[float], gamma: float) -> float:
 def test_seeds_fixed_in_advance(tmp_path: Path, prior: str) -> None:
     spec = spec_of(tmp_path)
     (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
-    ends, pooled = lower_ends(tmp_path, 24, f"threat_model.prior={prior}")
+    ends, pooled = lower_ends(tmp_path, 16, f"threat_model.prior={prior}")
     assert exceed(ends, gamma.lower) > 1e-3
     assert pooled > gamma.upper / 1.5
 

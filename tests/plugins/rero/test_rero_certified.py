@@ -107,7 +107,7 @@ def test_the_top_atom_decides_small_baselines() -> None:
 def test_laplace_noise_in_one_coordinate_is_the_worst() -> None:
     """A sensitivity of 1 spread over two coordinates, or three: less power at every level than in one."""
     levels = [1e-6, 0.05, 0.5, 0.99]
-    for parts in ((0.5, 0.5), (0.8, 0.2), (0.25, 0.25, 0.25, 0.25)):
+    for parts in ((0.8, 0.2), (0.25, 0.25, 0.25, 0.25)):
         spread = tuple(Steps(noise="laplace", effect=part, rate=1.0, count=1) for part in parts)
         for level, found in zip(levels, Leakage(spread).gammas(levels), strict=True):
             assert found.upper <= LaplaceTradeOff(1.0).rero(level) * (1.0 + 2e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dpspec.engine.verification.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import html
 from dpspec.reporters.formats import data_files as json
+from dpspec_rero import tables
 from dpspec_rero.tables import PICTURED_TRIALS, encode_pictures, picture_series
 
 DIGITS = "data={kind: digits, split: {test: 0.2}}"
@@ -60,6 +62,14 @@ def test_a_series_of_the_trials_that_kept_pictures(tmp_path: Path) -> None:
     assert found.columns["place of the target"] == (2, 8)
     assert found.columns["guess 2"] == ("AAAC", "AAAC")
     assert found.columns["guess 4"] == (None, None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_curves() -> Iterator[None]:
+    """Curves at other baselines take time and add nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "CURVE", ())
+        yield
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["public", "not public"])

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from dpspec.testing import MechanismSuite, decreasing, increasing
+from dpspec_rero import tables, theory
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_baselines() -> Iterator[None]:
+    """Eight of the curve's fifty, and wider intervals: values that are compared lie much farther apart."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "CURVE", tables.CURVE[::7])
+        patch.setattr(theory, "WIDTH", 1e-4)
+        yield
 
 
 class TestRero(MechanismSuite):

@@ -1,0 +1,20 @@
+"""Fixtures for tests of the group plugin's audits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dpspec_group import evidence
+
+
+@pytest.fixture(scope="module")
+def no_independent_bounds() -> Iterator[None]:
+    """One-run audits without the bounds that hold if canaries are independent: most of what concluding costs.
+
+    They decide no claim and no check. For tests of something else.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "independent_bounds", lambda *_: iter(()))
+        yield
