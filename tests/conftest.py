@@ -53,14 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--run-slow", action="store_true", help="run the tests that take minutes")
+    parser.addoption("--ci", action="store_true", help="run the tests that take several seconds, as CI does")
+    parser.addoption("--run-slow", action="store_true", help="run these and the tests that take minutes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--run-slow"):
-        skip = pytest.mark.skip(reason="takes minutes; run with --run-slow")
-        for item in items:
-            if item.get_closest_marker("slow"):
+    slow = config.getoption("--run-slow")
+    for marker, asked, reason in (
+        ("slow", slow, "takes minutes; run with --run-slow"),
+        ("ci", slow or config.getoption("--ci"), "takes several seconds; CI runs it, and --ci"),
+    ):
+        skip = pytest.mark.skip(reason=reason)
+        for item in items if not asked else ():
+            if item.get_closest_marker(marker):
                 item.add_marker(skip)
     needy = [item for item in items if item.get_closest_marker("gpu")]
     if needy:

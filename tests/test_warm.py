@@ -11,6 +11,7 @@ import pytest
 from support import warm
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "arguments", [("--version",), ("validate", "nowhere.yaml"), ("run", "--nope"), ("show", "a b")]
 )
@@ -39,6 +40,7 @@ def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         warm.dpspec("plugins", cwd=tmp_path, timeout=0.0001)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 def test_a_shell_finds_programs_that_end_as_fresh_ones_do(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n", encoding="utf-8")

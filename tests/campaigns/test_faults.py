@@ -32,6 +32,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     return faults.Bench(tmp_path_factory.mktemp("faults"), steps=20, runs=3, times=1, seed=1, warm=False)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in faults.FAULTS]
 )

@@ -27,6 +27,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(
     max_examples=20,
@@ -90,6 +91,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.ci
 def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()

@@ -17,6 +17,7 @@ QUICK = ("preprocessing", "recorder")
 SLOW = ("group", "modelmix", "per-instance", "rero")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kinds", [QUICK, *(pytest.param((kind,), marks=pytest.mark.slow) for kind in SLOW)], ids=" ".join
 )

@@ -51,6 +51,7 @@ def test_names_are_unique_and_texts_are_python() -> None:
     assert set(TRIED) <= {one.name for one in every}
 
 
+@pytest.mark.ci
 def test_each_is_named_and_other_commands_go_on() -> None:
     chosen = [one for one in misdeeds() if one.name in TRIED]
     wrong = {one.name: said for one, said in campaign.campaign(chosen, jobs=2) if said}

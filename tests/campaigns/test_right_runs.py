@@ -33,6 +33,7 @@ def test_no_right_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range)
 _ALIKE = (("sgd", "sum"), ("sgd", "mean"), ("momentum", "sum"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("optimizer", "reduction"),
     [("momentum", "mean"), *(pytest.param(*each, marks=pytest.mark.slow) for each in _ALIKE)],

@@ -26,6 +26,7 @@ def test_a_loop_of_one_s_own_says_five_things_a_step() -> None:
     assert added == {"import dpspec", "recording = dpspec.record", "with recording as run:", *told}
 
 
+@pytest.mark.ci
 def test_what_no_recording_shows_a_replay_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert campaign.of_preparation()
     told = capsys.readouterr().out

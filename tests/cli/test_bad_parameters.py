@@ -162,6 +162,7 @@ def test_training_without_noise_is_attacked_like_any_other(dpspec, tmp_path):
     assert "CONFORMS-WITHIN" in ended.out
 
 
+@pytest.mark.ci
 def test_noise_is_found_from_none(dpspec, tmp_path):
     path = tmp_path / "none.yaml"
     path.write_text(SPEC.replace("poisson, rate: 0.01", "full"), encoding="utf-8")

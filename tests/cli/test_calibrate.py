@@ -18,6 +18,7 @@ def folded(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.ci
 def test_the_least_noise_for_which_the_claims_are_proved(dpspec):
     ended = dpspec("calibrate", BOUNDS_ONLY, "--vary", "mechanism.noise_multiplier", "--json")
     assert ended.code == 0, ended.err

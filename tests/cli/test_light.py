@@ -60,6 +60,7 @@ def test_quick_commands_import_neither_torch_nor_scipy(process):
         assert not modules & set(HEAVY), command
 
 
+@pytest.mark.ci
 def test_theory_needs_neither_torch_nor_what_draws_or_fits(process):
     """Bounds, a plan, a page and a verification of them: nothing is trained, and figures are dpspec's own."""
     spec = str(ROOT / "specs" / "bounds-only.yaml")

@@ -232,6 +232,7 @@ def test_a_store_that_holds_everything_need_not_be_writable(dpspec, counting, mo
     assert dpspec("run", counting, "--store", "other", "--bounds-only", "--set", "claims.broken.expect=open").code == 0
 
 
+@pytest.mark.ci
 def test_plan_measures_when_asked(dpspec, tmp_path, monkeypatch):
     from support import fragile
 

@@ -96,6 +96,7 @@ def test_structures_that_claim_too_much(data: bytes, said: str) -> None:
         Compact(data, 100).struct()
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs to be told the most memory that it had")
 def test_each_lie_is_refused_and_takes_no_memory(tmp_path: Path) -> None:
     made = lies.lies()

@@ -25,6 +25,32 @@ from support import warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: Whose commands take more than a few seconds: CI runs them.
+LONG = {
+    "docs/explanation/published-claims.md",
+    "docs/explanation/verdicts.md",
+    *(
+        f"docs/how-to/{name}.md"
+        for name in (
+            "audit-users",
+            "audit-your-own-loop",
+            "bring-your-own-scores",
+            "calibrate",
+            "choose-an-attack",
+            "gate-in-ci",
+            "groups",
+            "notebook",
+            "per-record",
+            "preprocessing",
+            "reconstruction",
+            "schedules",
+            "tuning",
+            "use-your-own-data",
+        )
+    ),
+}
+
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (exit|file|not run|exact)(?:: (.*?))? -->")
 
@@ -54,7 +80,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.ci) if named(page) in LONG else page for page in PAGES], ids=named
+)
 def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept: Path) -> None:
     if not any("$ " in b.text and b.language == "console" for b in blocks(page)):
         return

@@ -48,6 +48,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.ci
 def test_a_change_that_raises_epsilon_fails_and_annotates_the_line(tmp_path: Path, spec: Path) -> None:
     good = audit(tmp_path, DPSPEC_SPECS="specs/release.yaml")
     assert good.returncode == 0, good.stderr
@@ -111,6 +112,7 @@ def test_reports_of_the_checkout_are_not_left_for_ours(tmp_path: Path, spec: Pat
     assert (tmp_path / "elsewhere" / "result.json").read_text() == "theirs"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @pytest.mark.parametrize("way", ["in its place", "behind a link", "behind a link above it"])
 def test_a_store_of_the_checkout_is_not_believed(tmp_path: Path, spec: Path, way: str) -> None:
@@ -160,6 +162,7 @@ def as_hook(hook: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[s
     return warm.dpspec(*words, cwd=folder, timeout=120)
 
 
+@pytest.mark.ci
 def test_the_hooks_hold_for_the_whole_folder(tmp_path: Path, spec: Path) -> None:
     """As pre-commit calls them: entry and args, and no file names."""
     (spec.parent / "parent.yaml").write_text("threat_model: {group_size: [1]}\n", encoding="utf-8")

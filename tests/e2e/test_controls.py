@@ -70,6 +70,7 @@ def audits(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {audit["name"]: audit for audit in result["audits"]}
 
 
+@pytest.mark.ci
 @some
 def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, names: Sequence[str]) -> None:
     done = dpspec("run", *paths(names), "--report", "json=result.json")
@@ -89,6 +90,7 @@ def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, n
             assert {"chi-square, lower tail", "chi-square, two-sided", "binomial, two-sided"} <= sums
 
 
+@pytest.mark.ci
 @some
 def test_repaired_none_is_refuted_or_deviates(dpspec: Run, tmp_path: Path, names: Sequence[str]) -> None:
     done = dpspec("run", *paths(names), "--set", "training.backend=native", "--report", "json=result.json")

@@ -76,6 +76,7 @@ def run(checkout: Path, *command: object, codes: tuple[int, ...] = (0,), **envir
     assert ended.returncode in codes, ended.stdout + ended.stderr
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "options",
     [

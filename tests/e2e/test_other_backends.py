@@ -18,6 +18,7 @@ def statuses(tmp_path: Path) -> dict[str, str]:
     return {audit["name"]: audit["conformance"]["status"] for audit in result["audits"]}
 
 
+@pytest.mark.ci
 def test_a_team_audits_its_own_loop(dpspec: Run, tmp_path: Path) -> None:
     done = dpspec("run", ROOT / "tests" / "plugins" / "dpspec_own_loop" / "audit.yaml", "--report", "json=result.json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,6 +53,7 @@ def outcome(path: Path) -> dict[str, Any]:
     return {key: audit[key] for key in sorted(audit)}
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_killed_and_run_again(dpspec: Run, environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "killed.yaml").write_text(SPEC, encoding="utf-8")

@@ -75,6 +75,7 @@ def files(store: Store) -> Iterator[tuple[str, bytes]]:
         yield key, canonical_json({"evidence": stored.record.evidence, "arrays": stored.record.arrays}).encode()
 
 
+@pytest.mark.ci
 def test_whatever_is_missing_of_a_chunk(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bounds").mkdir(mode=0o700)
     monkeypatch.setenv("DPSPEC_KEPT_BOUNDS", str(tmp_path / "bounds"))  # of trials is spoken here, not of bounds

@@ -44,6 +44,7 @@ def outcome(path: Path) -> list[Any]:
     return [audit["trials"], audit["findings"], audit["checks"], audit["evidence"], audit["verdicts"]]
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_killed_in_its_second_training(dpspec: Run, environment: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "steps.txt"

@@ -63,6 +63,7 @@ def run(tmp_path: Path, environment: dict[str, str]) -> Callable[[], tuple[int, 
     return make
 
 
+@pytest.mark.ci
 def test_a_backend_whose_noise_is_gone_is_trained_again(run: Any, tmp_path: Path) -> None:
     install(tmp_path / "acme", "0.1")
     code, audit, _ = run()

@@ -268,6 +268,7 @@ def counted(names: list[str]) -> Any:
     return compute_here
 
 
+@pytest.mark.ci
 def test_processes_find_for_every_mechanism_what_this_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounding, "_WORTHWHILE", 0.0)
     monkeypatch.setattr(processes, "_WORTHWHILE", 0.0)

@@ -128,6 +128,7 @@ def test_a_worker_that_sees_other_data_is_refused(load: Load, tmp_path: Path, mo
         audited(load(), tmp_path / "store", PAIR)
 
 
+@pytest.mark.ci
 def test_the_time_limit_reaches_workers(load: Load, tmp_path: Path, folder: Path) -> None:
     for index in range(5):
         (folder / f"wait-{index}").touch()

@@ -40,6 +40,7 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20},
 """
 
 
+@pytest.mark.ci
 def test_trials_with_fewer_steps_are_made_and_nothing_is_left_of_them(tmp_path: Path) -> None:
     catalog = load_catalog()
     specs = specs_of(tmp_path, GROUP + "matrix: {mechanism.noise_multiplier: [1.0, 2.0]}\n", catalog)

@@ -20,6 +20,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("forger"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["group", "per-instance", "preprocessing"])
 def test_no_edit_of_a_result_passes(bench: Bench, kind: str) -> None:
     """Objected to, refused, or not recomputed; what passes is told as not verified."""
@@ -33,6 +34,7 @@ def test_no_edit_of_a_result_passes(bench: Bench, kind: str) -> None:
     assert counts["objected"] + counts["refused"] + counts["not recomputed"] > 2 * counts["passed"]
 
 
+@pytest.mark.ci
 def test_no_edit_of_a_page_passes(bench: Bench) -> None:
     for subject in bench.pages("group"):
         told = forge_pages(bench, subject, random.Random(1), 2)

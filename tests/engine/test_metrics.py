@@ -37,6 +37,7 @@ def runs(seed: int, count: int = 8, records: int = 360) -> list[int]:
     return rng.binomial(records, truth).tolist()
 
 
+@pytest.mark.ci
 def test_a_true_claim_about_the_pipeline_is_not_refuted_by_one_of_its_runs() -> None:
     times = 200
     refuted = sum(judged(PIPELINE, runs(seed), 360) == "refuted" for seed in range(times))

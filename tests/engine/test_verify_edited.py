@@ -64,6 +64,7 @@ def differing(document: Document, directory: Path | None = None) -> list[str]:
     return [mismatch.what for mismatch in found if mismatch.differs]
 
 
+@pytest.mark.ci
 def test_as_it_is_it_verifies(document: Document) -> None:
     assert differing(document) == []
 

@@ -95,6 +95,7 @@ def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
     assert until_end(pool, 3)[3][-1] == TaskFinished(task=3)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes here")
 def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
     pool.start(task(1, tasks.KillsBesideAChild()))

@@ -12,6 +12,7 @@ from support.pretend_gpu import pretend_gpu
 import dpspec
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
 def test_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """To the last bit: the CPU computes both. What differs on a GPU is how it rounds, not what is computed."""

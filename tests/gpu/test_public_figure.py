@@ -20,6 +20,7 @@ def shown(audit: AuditResult, quantity: str) -> list[float]:
     return [float(finding.value) for finding in found]
 
 
+@pytest.mark.ci
 def test_in_small(tmp_path: Path) -> None:
     """Pictures of bytes of 8 x 8 through the same model, canaries and checks; it is conformance that is looked at."""
     chance = np.random.default_rng(0)

@@ -102,11 +102,13 @@ def told(folder: Path, *overrides: str, store: str, options: RunOptions | None =
     ]
 
 
+@pytest.mark.ci
 def test_two_workers_find_what_one_process_does(tmp_path: Path) -> None:
     two = RunOptions(executor="local", workers=2, threads=1, device="cpu")
     assert told(tmp_path, SHARED, store="two", options=two) == told(tmp_path, SHARED, store="one")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("text", [GROUP, RERO])
 def test_the_same_runs_come_out_alike_in_blocks_and_at_once(tmp_path: Path, text: str) -> None:
     """Of the same coins and targets; rounding alone may move a score."""

@@ -108,6 +108,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         dpspec.record(tmp_path / "thesis.tex", model=nn.Linear(2, 2)).__enter__()
 
 
+@pytest.mark.ci
 def test_a_run_killed_at_any_moment_reads_as_far_as_it_went(loops, tmp_path):
     chance = random.Random(5)
     for moment in range(4):

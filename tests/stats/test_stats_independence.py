@@ -129,6 +129,7 @@ def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low:
 # --- the bound ----------------------------------------------------------------
 
 
+@pytest.mark.ci
 @settings(max_examples=5, deadline=None)
 @given(
     canaries=st.integers(4, 60),

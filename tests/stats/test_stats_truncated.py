@@ -66,6 +66,7 @@ def test_moments_and_tails_are_those_of_the_law() -> None:
         assert law.above(total, 3) >= three[total:].sum() * (1 - 1e-9)
 
 
+@pytest.mark.ci
 def test_runs_as_declared_are_hardly_ever_surprising() -> None:
     rng = np.random.default_rng(1)
     found = np.array([least(np.minimum(drawn(rng), CAP)) for _ in range(20)])

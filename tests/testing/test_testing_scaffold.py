@@ -58,6 +58,7 @@ def site(project: Path, bounded: Path, tmp_path_factory: pytest.TempPathFactory,
     return target
 
 
+@pytest.mark.ci
 def test_its_own_tests_pass(site, project, environment, tmp_path):
     done = execute("pytest", "-q", "-p", "no:cacheprovider", str(project), env=environment(site), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -66,6 +67,7 @@ def test_its_own_tests_pass(site, project, environment, tmp_path):
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.ci
 def test_a_bound_alone_needs_no_more_than_its_formula(site, bounded, environment, tmp_path):
     done = execute("pytest", "-q", "-p", "no:cacheprovider", str(bounded), env=environment(site), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -161,6 +163,7 @@ def test_broken_plugins_are_listed_with_their_reasons(broken, environment, tmp_p
     assert digits["distribution"] == "dpspec"
 
 
+@pytest.mark.ci
 def test_broken_plugins_leave_other_commands_working(site, broken, environment, tmp_path):
     example = str(site / "dpspec_noisy_count" / "example.yaml")
     env = environment(site, broken)

@@ -60,6 +60,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**kept, **offline, "PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="the page is for a POSIX shell")
 def test_the_guide_works_word_for_word(environment: dict[str, str], tmp_path: Path) -> None:
     here = tmp_path / "here"

@@ -55,6 +55,7 @@ def test_it_is_listed_explained_and_keeps_its_promises(execute: Execute) -> None
     assert checked.stdout.rstrip().endswith("15 kept")
 
 
+@pytest.mark.ci
 def test_an_audit_with_it_refutes_and_is_verified(execute: Execute) -> None:
     done = execute("run", "spec.yaml", "--report", "json=result.json")
     assert done.returncode == 0, done.stdout + done.stderr

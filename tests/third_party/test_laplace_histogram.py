@@ -43,6 +43,7 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
     return run
 
 
+@pytest.mark.ci
 def test_its_own_tests_pass(execute: Execute) -> None:
     done = execute("pytest", "-q", "-p", "no:cacheprovider", "project")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,6 +57,7 @@ def test_its_backend_keeps_every_promise(execute: Execute) -> None:
     assert done.stdout.rstrip().endswith("5 kept")
 
 
+@pytest.mark.ci
 def test_a_control_is_refuted_and_a_careless_pipeline_contradicted(execute: Execute) -> None:
     for name, verdicts in (("example", ["proved", "proved", "refuted"]), ("control", ["contradicted"])):
         place = f"project/dpspec_laplace_histogram/{name}.yaml"

@@ -44,12 +44,14 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Execute:
     return run
 
 
+@pytest.mark.ci
 def test_its_own_tests_pass(execute: Execute) -> None:
     done = execute("pytest", "-q", "-p", "no:cacheprovider", "project")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "verdicts", "conformance", "options"),
     [

@@ -200,6 +200,7 @@ STEPS = st.builds(
 )
 
 
+@pytest.mark.ci
 @settings(max_examples=40, deadline=None)
 @given(step=STEPS, epsilon=st.floats(0.0, 4.0), direction=st.sampled_from(DIRECTIONS))
 def test_bounds_are_ordered_and_monotone(step: TruncatedPoisson, epsilon: float, direction: Direction) -> None:

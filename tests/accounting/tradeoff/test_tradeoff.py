@@ -255,6 +255,7 @@ def one_step(rate: float, mu: float, fpr: np.ndarray) -> np.ndarray:
     return (1.0 - rate) * (1.0 - fpr) + rate * GaussianTradeOff(mu)(fpr)
 
 
+@pytest.mark.ci
 def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) -> None:
     truth = one_step(0.1, 1.0, ALPHAS)
     bounds = sampled["present-first"]

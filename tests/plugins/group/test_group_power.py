@@ -95,6 +95,7 @@ def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
     assert shown[8] > truth(spec, 1)
 
 
+@pytest.mark.ci
 def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
     """Seeds 0 to 11, fixed in advance: at most the 99.9% binomial quantile of 12 at 5%, 4, for either size."""
     specs = [attacked(tmp_path, f"audit.seed={seed}", "mechanism.noise_multiplier=6.0") for seed in range(12)]

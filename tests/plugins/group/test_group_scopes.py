@@ -142,6 +142,7 @@ def test_lower_bounds_are_attained(data: st.DataObject) -> None:
     check_attained(data)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("case", "delta", "direction"),
     [

@@ -176,6 +176,7 @@ def test_sizes_are_tested_apart(tmp_path: Path, catalog: Catalog) -> None:
     assert {a.level for e in found for a in e.assumptions if a.level} == {2.5e-7}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["one-run", "many-run"])
 def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(
     method: str, tmp_path: Path, catalog: Catalog

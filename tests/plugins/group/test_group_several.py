@@ -164,6 +164,7 @@ def test_blocks_share_all_steps() -> None:
         assert [(getattr(pair, "steps", 0), count) for pair, count in found] == [(m, 14 * n) for m, n in blocks]
 
 
+@pytest.mark.ci
 def test_every_batch_is_full_batches_and_one_is_one() -> None:
     for size in (1, 3):
         (found,) = theory.group_epsilons([phase_of(4, 4, 3.0, 2)], size, 100, [1e-6], "remove")
@@ -227,6 +228,7 @@ def test_more_batches_than_steps_and_other_schemes_are_refused(tmp_path: Path) -
     assert messages(tmp_path, SPEC.replace("scheme: random-allocation, epoch_steps: 5", poisson))
 
 
+@pytest.mark.ci
 def test_a_run_conforms_and_is_judged(tmp_path: Path) -> None:
     (audit,) = dpspec.run(written(tmp_path, SPEC + AUDIT), store=tmp_path / "store").audits
     assert {verdict.claim: verdict.verdict for verdict in audit.verdicts} == {"one": "proved", "low": "refuted"}

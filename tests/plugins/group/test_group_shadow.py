@@ -26,6 +26,7 @@ def ranks(trial) -> float:
     return float((scores[coins == 1][:, None] > scores[coins == 0][None, :]).mean())
 
 
+@pytest.mark.ci
 def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
     """250 groups of eight mislabelled digits, of which 25.5 is proved: guessing, ranks have a deviation of .04. What a
     digit's loss is for other reasons drowns most of what planting it does."""

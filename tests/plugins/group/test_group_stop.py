@@ -87,6 +87,7 @@ def test_it_ends_when_claims_are_decided(tmp_path: Path) -> None:
         assert shorter.verdicts[1].p_value > 0.05  # theory alone refutes it then
 
 
+@pytest.mark.ci
 def test_it_is_the_same_whatever_is_stored_and_wherever_it_is_made(tmp_path: Path) -> None:
     once = audited(tmp_path, store="a").audits[0]
     whole = audited(tmp_path, "audit.stop=planned", store="b").audits[0]
@@ -133,6 +134,7 @@ def test_several_audits_share_the_level(tmp_path: Path) -> None:
     assert stops[0] >= alone.settled_after
 
 
+@pytest.mark.ci
 def test_an_audit_that_stopped_is_decided_among_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside an audit of many claims less is a refutation: one that stopped for less could never go on."""
     monkeypatch.setattr(mechanism, "_TOGETHER", 1)

@@ -85,6 +85,7 @@ def test_of_the_expected_update_nothing_hides_in_sampling(tmp_path: Path) -> Non
     assert sharp[0] < sharp[1] / 2
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "changes",
     [

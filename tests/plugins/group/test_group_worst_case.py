@@ -55,6 +55,7 @@ def weights(one: Any) -> dict[str, torch.Tensor]:
     return context.model.build(context.seed(0, "model")).state_dict()
 
 
+@pytest.mark.ci
 def test_a_final_model_tells_of_one_record(tmp_path: Path) -> None:
     result = run([spec()], CATALOG, store=Store(tmp_path))
     (audit,) = result.audits
@@ -127,6 +128,7 @@ def test_other_texts_are_no_initial_weights() -> None:
         spec(model={"kind": "linear", "initial": "worst"})
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mu", [0.0, 1.0, 2.0])
 def test_mu_of_many_runs_is_below_the_truth(mu: float) -> None:
     """400 sets of 100 runs: at most 5% may lie above; beyond 7.9% has a chance of 1 in 100 (binomial)."""

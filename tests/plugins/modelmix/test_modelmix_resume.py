@@ -114,6 +114,7 @@ def test_killed_in_a_twin(tmp_path: Path) -> None:
     assert [done for what, done in watch.seen if what == "same-noise twin"] == list(range(4, 13))
 
 
+@pytest.mark.ci
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     whole = trial_of(tmp_path / "whole", Watch(), kept=False)
     code = (

@@ -98,6 +98,7 @@ def check(data: st.DataObject) -> None:
         assert found <= delta * (1.0 + oracle.ROOM) + 1e-9, (finding, x, y)
 
 
+@pytest.mark.ci
 @settings(max_examples=20, **FEW)
 @given(st.data())
 def test_no_pair_of_data_sets_leaks_more(data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ def figure(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditResult, ...]:
     return audits_of(FIGURE, tmp_path_factory.mktemp("figure"))
 
 
+@pytest.mark.ci
 def test_the_figure(figure: tuple[AuditResult, ...]) -> None:
     wanted = [57.78, 17.86, 15.31, 40.42, 8.98, 7.92, 31.73, 5.43, 4.82]
     wanted += [42.34, 15.34, 14.59, 30.96, 9.36, 8.92, 23.16, 6.07, 5.82]

@@ -293,6 +293,7 @@ def lower_of(spec: Spec) -> float:
     return next(f.value for f in found if isinstance(f, Finding))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["one-hot", pytest.param("spread", marks=pytest.mark.slow)])
 def test_the_attack_covers(tmp_path: Path, kind: str) -> None:
     # Of 40 seeds at 95 % at most 7 may be above a bound that holds: more are less likely than 1e-3.

@@ -35,6 +35,7 @@ class Devices(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.3}, {"scheme": "full"}])
 def test_a_steps_score_is_computed_where_the_model_is(sampling):
     options = FrozenMap({"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling})

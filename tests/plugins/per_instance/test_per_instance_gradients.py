@@ -126,6 +126,7 @@ def test_an_attack_scores_as_the_formula_says() -> None:
     assert watcher.score == pytest.approx(np.log(0.7 + 0.3 * np.exp(shift)), rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["dense", "convolution"])
 def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
     from dataclasses import replace

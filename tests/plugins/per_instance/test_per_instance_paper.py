@@ -52,6 +52,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
     return audited(tmp_path_factory.mktemp("shipped"), "audit.mean_rule.outer=6")
 
 
+@pytest.mark.ci
 def test_the_reference_run_is_met(shipped: AuditResult) -> None:
     """With the spec's own seed every ratio is within 15%, and the table beside the reference says so."""
     held(shipped, 0.15)

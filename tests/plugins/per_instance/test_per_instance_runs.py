@@ -79,6 +79,7 @@ def per_record(audit: AuditResult, record: int, side: str) -> list[Finding]:
     return [f for f in audit.findings if f.scope.record == record and f.bound == side and f.quantity == "epsilon"]
 
 
+@pytest.mark.ci
 def test_verdicts_and_conformance(both) -> None:
     audit, _, result = both
     assert result.complete
@@ -234,6 +235,7 @@ def test_the_table_of_records_is_a_file_of_its_own(both) -> None:
     assert {row["audit"] for row in rows} == {"small"}
 
 
+@pytest.mark.ci
 def test_orders_and_rules_of_composition_train_nothing_again(both, tmp_path: Path) -> None:
     audit, store, _ = both
     for change in ("mechanism.orders=[3]", "mechanism.step_bound=theorem", "mechanism.composition.exponent=50"):

@@ -67,6 +67,7 @@ def check(data: st.DataObject) -> None:
     assert "upper" in seen
 
 
+@pytest.mark.ci
 @settings(max_examples=40, **FEW)
 @given(st.data())
 def test_no_record_loses_more(data: st.DataObject) -> None:

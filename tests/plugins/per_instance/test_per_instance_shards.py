@@ -144,6 +144,7 @@ def test_shards_are_disjoint_and_cover_everything() -> None:
     assert AuditBlock.of({}).shards(1000) == whole == AuditBlock.of({"shard_records": None}).shards(1000)
 
 
+@pytest.mark.ci
 def test_shards_find_what_one_trial_finds(folder: Path, shared: AuditResult, whole: AuditResult) -> None:
     """Each run's iterates are bit for bit the same; gradients of a record among others can be rounded otherwise."""
     runs = whole_runs(loaded(folder, SHARED), trials(folder, shared))
@@ -222,6 +223,7 @@ def test_runs_that_were_trained_together_differ_in_rounding_alone(folder: Path, 
         assert ours.evidence["internal"]["accuracy"] == other.evidence["internal"]["accuracy"]
 
 
+@pytest.mark.ci
 def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
     ours, _ = audited(folder, *BOTH, "audit.shard_records=2", store="both")
     theirs, _ = audited(folder, *BOTH, store="both")

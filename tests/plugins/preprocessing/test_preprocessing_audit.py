@@ -84,6 +84,7 @@ PRIVATE = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", STEP)
 def test_every_step_is_executed_and_bounded(tmp_path: Path, name: str) -> None:
     audit = audited(tmp_path, *STEP[name])

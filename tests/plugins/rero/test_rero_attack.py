@@ -262,6 +262,7 @@ def exceed(ends: list[float], gamma: float) -> float:
     return binomial.at_least(sum(end > gamma for end in ends), len(ends), 0.05)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prior", ["{candidates: 8}", "{candidates: 8, from: planted}"])
 def test_seeds_fixed_in_advance(tmp_path: Path, prior: str) -> None:
     spec = spec_of(tmp_path)

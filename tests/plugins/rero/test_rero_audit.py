@@ -69,6 +69,7 @@ def series(audit: AuditResult, name: str) -> Series:
     return found
 
 
+@pytest.mark.ci
 def test_every_method_with_its_rigor(audited: AuditResult) -> None:
     found = gammas(audited, 0.1)
     truth = BY_NAME["S5"].gamma
@@ -159,6 +160,7 @@ def test_sampled_laplace_as_printed_and_afresh(tmp_path: Path) -> None:
     assert columns["gamma"][0] > columns["gamma"][1]
 
 
+@pytest.mark.ci
 def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certified curve over 50 baselines; what the paper could not know: how far Edgeworth and the limit are off."""
     monkeypatch.setattr(theory, "WIDTH", 1e-4)  # errors are those from the contour, whatever the interval
@@ -176,6 +178,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns["edgeworth-error"][at] == pytest.approx(1.46e-8, rel=0.02)
 
 
+@pytest.mark.ci
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "CURVE", tables.CURVE[:1] + tables.CURVE[1::2])  # nine of them by rate
     loaded = specs_of(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")

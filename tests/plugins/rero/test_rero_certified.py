@@ -104,6 +104,7 @@ def test_the_top_atom_decides_small_baselines() -> None:
     assert contains(found, kappa * (1.0 + rate * math.expm1(m)) ** count)
 
 
+@pytest.mark.ci
 def test_laplace_noise_in_one_coordinate_is_the_worst() -> None:
     """A sensitivity of 1 spread over two coordinates, or three: less power at every level than in one."""
     levels = [1e-6, 0.05, 0.5, 0.99]

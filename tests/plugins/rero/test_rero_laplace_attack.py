@@ -47,6 +47,7 @@ def test_gradients_are_scaled_to_an_l1_norm() -> None:
     assert AbsoluteSum(model, x, y)(state, torch.arange(0), 0.5).norms.shape == (0,)
 
 
+@pytest.mark.ci
 def test_success_stays_below_the_bound_and_well_above_guessing(tmp_path: Path) -> None:
     """A correct attack fails either test once in 10^4 seeds at most."""
     spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=0.2")

@@ -168,12 +168,14 @@ def test_a_pure_bound_holds_but_for_the_rounding_of_sums() -> None:
 MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.ci
 @settings(max_examples=30, **FEW)
 @given(st.data())
 def test_no_pair_of_data_sets_leaks_more(data: st.DataObject) -> None:
     check_membership(data)
 
 
+@pytest.mark.ci
 @settings(max_examples=8, **FEW)
 @given(st.data())
 def test_no_prior_is_guessed_more_often(data: st.DataObject) -> None:
