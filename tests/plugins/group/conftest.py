@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpspec_group import evidence
+from dpspec_group import bounds, evidence
 
 
 @pytest.fixture(scope="module")
@@ -17,4 +17,13 @@ def no_independent_bounds() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "independent_bounds", lambda *_: iter(()))
+        yield
+
+
+@pytest.fixture(scope="module")
+def claimed_deltas_alone() -> Iterator[None]:
+    """Curves and profiles at other deltas take time and add nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "CURVE_DELTAS", ())
+        patch.setattr(bounds, "PROFILE_DELTAS", ())
         yield

@@ -26,10 +26,10 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import samplers
 from dpspec.training.loop.native import parts_of
-from dpspec_group import bounds, theory
+from dpspec_group import theory
 from dpspec_group.scores import allocated_log_ratio
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
+pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
 
 Array = np.ndarray[Any, Any]
 
@@ -62,15 +62,6 @@ SHORT = "\n".join(
 )
 
 AUDIT = "\naudit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 32}, seed: 1}\n"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def claimed_deltas_alone() -> Iterator[None]:
-    """Curves and profiles at other deltas take time and add nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CURVE_DELTAS", ())
-        patch.setattr(bounds, "PROFILE_DELTAS", ())
-        yield
 
 
 def phase_of(epoch_steps: int, sigma: float, epochs: int = 1) -> Phase:

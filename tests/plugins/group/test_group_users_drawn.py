@@ -32,21 +32,13 @@ from dpspec.training.gradients import users
 from dpspec.training.loop import native
 from dpspec.training.loop.native import parts_of
 from dpspec.training.loop.samplers import Poisson
-from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
+
+pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
 VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
 USERS = {"scheme": "poisson", "unit": "user", "rate": 0.4, "records_per_user": 2}
 PHASE: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "steps": 1, "sampling": USERS}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def claimed_deltas_alone() -> Iterator[None]:
-    """Curves and profiles at other deltas take time and add nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "CURVE_DELTAS", ())
-        patch.setattr(bounds, "PROFILE_DELTAS", ())
-        yield
 
 
 def spec_of(size: int = 1, delta: float = 0.03, **phase: Any) -> Spec:
