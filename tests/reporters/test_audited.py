@@ -235,6 +235,20 @@ def test_cells_are_named_by_what_varies_where_the_risk_is_told():
     assert "sweep[" not in said
 
 
+def test_odds_of_the_best_and_the_worst_audit_name_what_they_are_about():
+    """A small bound about the final model alone promises nothing against whoever sees every iterate."""
+    one, other = _bound(0.5), _bound(2.0)
+    final = dataclasses.replace(one, scope=dataclasses.replace(one.scope, access="final-model"))
+    said = " ".join(
+        dict(in_short(factory.result(audit(name="last", findings=(final,)), audit(name="every", findings=(other,)))))[
+            "What the bound means"
+        ]
+    )
+    assert said.startswith("Whether a record was in the training, seeing the final model: whoever")
+    assert "In the worst, every, it is" in said
+    assert "(whether a record was in the training). Guessing" in said
+
+
 @pytest.mark.parametrize("broken", [{"conformance": "deviates"}, {"verdict": "contradicted"}])
 def test_odds_of_what_ran_otherwise_or_was_contradicted_are_not_told(broken: dict[str, str]):
     changes: dict[str, object] = {"findings": (_bound(0.1),)}

@@ -16,7 +16,7 @@ from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.view import cells, glossary, words
 from dpspec.reporters.view.audited import conclusion
 from dpspec.reporters.view.limits import recorded
-from dpspec.reporters.view.risk import power, risk
+from dpspec.reporters.view.risk import about, power, risk
 from dpspec.reporters.view.sentences import assumptions_of
 from dpspec.text import joined, shortened
 
@@ -141,16 +141,18 @@ def _risks(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str
         curves = [] if broken or audit.conformance.status == "deviates" else proven_curves(audit)
         if curves:
             smallest = [one for one in curves if one.group_size == curves[0].group_size]
-            found.append((max(power(one, _FALSE_ALARM) for one in smallest), title))
+            weakest = max(smallest, key=lambda one: power(one, _FALSE_ALARM))
+            found.append((power(weakest, _FALSE_ALARM), title, about(weakest)))
     if not found:
         yield "No bound here can be relied on for every record and in both directions: no odds follow."
         return
-    (least, best), (most, worst) = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
-    low, high = (decimals.upper(100.0 * one, digits=3) for one in (least, most))
-    others = "" if best == worst else f" In the worst, {worst}, it is {high}."
+    least, most = min(found, key=lambda one: one[0]), max(found, key=lambda one: one[0])
+    low, high = (decimals.upper(100.0 * one[0], digits=3) for one in (least, most))
+    of_what = "" if least[2] == most[2] else f" ({most[2][0].lower()}{most[2][1:]})"
+    others = "" if least[1] == most[1] else f" In the worst, {most[1]}, it is {high}{of_what}."
     yield (
-        "Whether somebody was in the training: whoever says so wrongly in 1 of 100 cases says it rightly in at most "
-        f"{low} of 100 in the best of these audits, {best}.{others} Guessing gives 1. Of each audit, below."
+        f"{least[2]}: whoever says so wrongly in 1 of 100 cases says it rightly in at most {low} of 100 in the best of "
+        f"these audits, {least[1]}.{others} Guessing gives 1. Of each audit, below."
     )
     if len(found) < len(audits):
         yield f"No odds follow of {words.count(len(audits) - len(found), 'audit')}."

@@ -58,19 +58,19 @@ def odds(audit: AuditResult) -> Iterator[str]:
     """
     for curve in proven_curves(audit):
         powers = [power(curve, rate) for rate in _FALSE_ALARMS]
-        about = _about(curve)
+        asked = about(curve)
         if powers[0] > _ALL:
-            yield f"{about}: the proved bound does not rule out that this can be told of all."
+            yield f"{asked}: the proved bound does not rule out that this can be told of all."
             continue
-        yield _found(about, powers)
+        yield _found(asked, powers)
 
 
-def _found(about: str, powers: Sequence[float]) -> str:
+def _found(asked: str, powers: Sequence[float]) -> str:
     """What is found out at most, at each of the false-alarm rates."""
     alarms = [decimals.exact(100.0 * rate) for rate in _FALSE_ALARMS]
     found = [decimals.upper(100.0 * one, digits=3) for one in powers]
     return (
-        f"{about}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
+        f"{asked}: whoever says so wrongly in {alarms[0]} of 100 cases says it rightly in at most {found[0]} of 100; "
         f"wrongly in {alarms[1]}, rightly in at most {found[1]}. Guessing gives {alarms[0]} and {alarms[1]}."
     )
 
@@ -96,10 +96,10 @@ def _one_sided(audit: AuditResult) -> Iterator[str]:
             factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # no less than it is, rounded
             who = "a record was" if size == 1 else f"{several(size, 'record')} were"
             seen = words.access(audit, verdict)
-            about = f"Whether {who} in the training{f', {seen}' if seen else ''}"
+            asked = f"Whether {who} in the training{f', {seen}' if seen else ''}"
             powers = [min(1.0, factor * rate + delta) for rate in _FALSE_ALARMS]
             yield (
-                f"{_found(about, powers)} That follows from the claim {verdict.claim}, "
+                f"{_found(asked, powers)} That follows from the claim {verdict.claim}, "
                 "which says nothing of how surely one can tell the opposite."
             )
 
@@ -109,8 +109,8 @@ def power(curve: ProvenCurve, rate: float) -> float:
     return min(1.0, float(curve.polygon.tpr(rate)))
 
 
-def _about(curve: ProvenCurve) -> str:
-    """What is to be told: whether somebody was in the training, or which of two."""
+def about(curve: ProvenCurve) -> str:
+    """What is to be told, within which scope: whether somebody was in the training, or which of two."""
     size, unit = curve.group_size, curve.scope.unit
     one = "a record" if unit == "record" else several(1, unit)
     scope = words.curve(curve).removeprefix(words.groups(size, unit))
