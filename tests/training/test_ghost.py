@@ -94,6 +94,20 @@ def test_written_out_only_where_factors_do_not_pay(name, kinds):
     assert flat._examples.written == written
 
 
+@pytest.mark.parametrize("name", ["dense", "convolutions", "table", "used twice", "coupled"])
+def test_squares_are_those_of_the_gradients(name):
+    """Measured on the way back, or, of what is used twice or in ways without a rule, afterwards."""
+    model, x, y, _, _ = made(name)
+    flat = FlatModel(model)
+    flat.norms(flat.initial(), x, y)
+    parameters = flat.layout.unflatten(flat.initial())
+    gradients, outputs = flat._examples.gradients(parameters, x, y)
+    squares, again = flat._examples.squares(parameters, x, y)
+    assert squares.keys() == gradients.keys()
+    assert all(torch.equal(squares[n], gradients[n].squares()) for n in gradients)
+    assert torch.equal(outputs, again)
+
+
 @pytest.mark.parametrize("frozen", [("0.weight", "4.weight"), ("1.bias", "7.weight", "7.bias"), ("0.weight", "0.bias")])
 def test_frozen_parameters_are_constants(frozen):
     model, x, y, _, _ = made("convolutions")

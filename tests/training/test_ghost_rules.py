@@ -11,7 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.ghost_calls import Convolution, Embedding, GroupNorm, LayerNorm, Linear
-from dpspec.training.gradients.ghost_parameters import Lookup, Outer, Rows, gram_pays, gram_squares, squares_of
+from dpspec.training.gradients.ghost_parameters import (
+    Lookup,
+    Outer,
+    Rows,
+    convolved_pays,
+    convolved_squares,
+    gram_pays,
+    gram_squares,
+    squares_of,
+)
 
 SIZES = st.integers(1, 5)
 quick = settings(max_examples=40, deadline=None)
@@ -212,5 +221,80 @@ def test_inputs_are_unfolded_a_few_records_at_a_time_and_gradients_stay_the_same
     assert seen == [3, 3, 1]
     assert torch.allclose(found, whole, rtol=1e-6, atol=1e-6)
     monkeypatch.setattr(ghost_calls, "_UNFOLDED", 1)
-    call.backward(x, (), gradient, False)
+    squares = call.backward(x, (), gradient, False)[1]["weight"].squares()
     assert seen == [3, 3, 1] + [1] * 7
+    assert torch.allclose(squares, squares_of(whole), rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
+def test_norms_by_inner_products_of_pixels(data, spatial, b, seed):
+    """Gradients written out and the bound, for kernels, strides, sides and gaps of all sorts, paying or not."""
+    width, channels = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    three = st.tuples(*[st.integers(1, 3)] * spatial)
+    kernel, stride, gaps = data.draw(three), data.draw(three), data.draw(three)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * spatial))
+    more = data.draw(st.tuples(*[st.integers(0, 3)] * spatial))
+    sides = [max(1, d * (s - 1) + 1 - 2 * p) + m for s, d, p, m in zip(kernel, gaps, padding, more, strict=True)]
+    call = Convolution(random(width, channels, *kernel, seed=seed), None, ("w", None), stride, padding, gaps, 1)
+    x = random(b, 1, channels, *sides, seed=seed + 1)
+    gradient = random(*call.forward(x)[0].shape, seed=seed + 2)
+    found = convolved_squares(x[:, 0], gradient[:, 0], kernel, stride, padding, gaps)
+    truth, columns = squares_of(call._grouped(x, gradient)), call._columns(x[:, 0])
+    lengths = (columns.norm(dim=1) * gradient[:, 0].flatten(2).norm(dim=1)).sum(1)
+    room = (columns.shape[1] + width + columns.shape[2] ** 2) * 2.0**-52 * lengths.square()
+    assert bool(((found - truth - room).abs() <= room + 1e-12 * truth).all())
+
+
+@quick
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99), st.floats(0.0, 8.0))
+def test_norms_by_inner_products_of_pixels_are_never_below_the_truth(side, channels, width, seed, cancelled):
+    """The image and the gradient of one half undo those of the other, but for 10^-cancelled of them."""
+    x, gradient = (
+        random(2, channels, side, side, seed=seed).float(),
+        random(2, width, side, side, seed=seed + 1).float(),
+    )
+    gap = torch.zeros(2, channels, side, 2)
+    x = torch.cat([gap, x, gap, x, gap], dim=3)
+    left = torch.cat([torch.zeros(2, width, side, 2), gradient], dim=3)
+    right = torch.cat([torch.zeros(2, width, side, 2), -gradient * (1.0 - 10.0**-cancelled)], dim=3)
+    gradient = torch.cat([left, right, torch.zeros(2, width, side, 2)], dim=3)
+    call = Convolution(torch.zeros(width, channels, 3, 3).double(), None, ("w", None), (1, 1), (1, 1), (1, 1), 1)
+    columns = call._columns(x.double()).transpose(1, 2)
+    rows = torch.bmm(gradient.double().flatten(2), columns)
+    lengths = (columns.norm(dim=2) * gradient.double().flatten(2).norm(dim=1)).sum(1)
+    squares, truth = convolved_squares(x, gradient, *((n, n) for n in (3, 1, 1, 1))), rows.square().sum((1, 2))
+    assert bool((squares >= truth - 1e-30).all())
+    assert bool((squares.sqrt() <= truth.sqrt() + 2e-6 * lengths).all())
+
+
+def test_norms_do_without_gradients_where_inner_products_of_pixels_are_cheaper(monkeypatch):
+    """Sums get the gradients all the same, of a wide layer one record after the other."""
+    source = torch.Generator().manual_seed(0)
+    weight = torch.randn(40, 40, 3, 3, generator=source)
+    x, gradient = torch.randn(3, 1, 40, 4, 4, generator=source), torch.randn(3, 1, 40, 4, 4, generator=source)
+    call = Convolution(weight, None, ("w", None), (1, 1), (1, 1), (1, 1), 1)
+    assert convolved_pays(16, 16, 40, 360, 40)
+    assert not gram_pays(16, 40, 360)
+    seen, grouped = [], Convolution._grouped
+    monkeypatch.setattr(Convolution, "_grouped", lambda self, x, g: seen.append(len(x)) or grouped(self, x, g))
+    found = call.backward(x, (), gradient, False)[1]["w"]
+    squares = found.squares()
+    assert seen == []
+    rows = found.settled().values
+    assert seen == [3]
+    assert torch.allclose(squares, squares_of(rows), rtol=1e-5)
+    monkeypatch.setattr(ghost_calls, "_WIDE", weight.nbytes)
+    assert torch.allclose(call.backward(x, (), gradient, False)[1]["w"].rows(), rows, rtol=1e-4, atol=1e-4)
+    assert seen == [3, 1, 1, 1]
+    monkeypatch.setattr(ghost_calls, "_UNFOLDED", 8 * 16**2)
+    assert torch.equal(call.backward(x, (), gradient, False)[1]["w"].squares(), squares)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "channels", "pays"),
+    [(64, 64, True), (64, 256, True), (256, 32, False), (256, 128, False), (256, 256, True)],
+)
+def test_which_layers_of_residual_networks_do(pixels, channels, pays):
+    """As their times were measured."""
+    assert convolved_pays(pixels, pixels, channels, 9 * channels, channels) is pays

@@ -37,6 +37,11 @@ def test_few_large_records_may_take_more(monkeypatch, record, expected):
     assert memory.chunk_size(record, "cpu") == expected
 
 
+def test_norms_may_take_more_of_them(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
+    assert [memory.chunk_size(size, "cpu", None, 64) for size in (10**5, 10**6, 10**7)] == [256, 64, 16]
+
+
 def test_containers_have_limits_of_their_own(monkeypatch):
     monkeypatch.setattr(memory, "_available", lambda: 1000)
     monkeypatch.setattr(memory, "_container", lambda: 10)

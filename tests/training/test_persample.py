@@ -186,17 +186,21 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
     state = model.initial()
     expected = other.clipped_sum(state, x, y, 0.3)
     norms, gradients = other.norms(state, x, y), other.rows(state, x, y)
-    real, asked = PerExample.gradients, []
+    asked = []
 
-    def scarce(self, parameters, x, y):
-        asked.append(len(x))
-        found = real(self, parameters, x, y)
-        if len(asked) > 1 and len(x) > 4:  # the first chunk fits, and its part of the sum must not count twice
-            raise RuntimeError(error) if isinstance(error, str) else error()
-        return found
+    def scarce(real):
+        def found_by(self, parameters, x, y):
+            asked.append(len(x))
+            found = real(self, parameters, x, y)
+            if len(asked) > 1 and len(x) > 4:  # the first chunk fits, and its part of the sum must not count twice
+                raise RuntimeError(error) if isinstance(error, str) else error()
+            return found
 
-    monkeypatch.setattr(PerExample, "gradients", scarce)
-    model._sizes = {False: 16, True: 16}
+        return found_by
+
+    for name in ("gradients", "squares"):
+        monkeypatch.setattr(PerExample, name, scarce(getattr(PerExample, name)))
+    model._sizes = dict.fromkeys(("rows", "sums", "norms"), 16)
     got = model.clipped_sum(state, x, y, 0.3)
     assert asked[:4] == [16, 16, 8, 4]
     assert max(asked[3:]) == 4

@@ -11,6 +11,7 @@ that are known to work record by record runs without, which is faster.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -161,6 +162,21 @@ class PerExample:
 
     def gradients(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Gradients], Tensor]:
         """The gradients of records ``x`` (b, ...), ``y`` (b,), b >= 1, by parameter, and their outputs (b, classes)."""
+        found, _, outputs = self._both_ways(parameters, x, y, measured=False)
+        return found, outputs
+
+    def squares(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Their squared norms (b,) in float64 by parameter, and the outputs.
+
+        Gradients are let go on the way back, as soon as they are measured.
+        """
+        found, squares, outputs = self._both_ways(parameters, x, y, measured=True)
+        return squares | {name: gradients.squares() for name, gradients in found.items()}, outputs
+
+    def _both_ways(
+        self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, *, measured: bool
+    ) -> tuple[dict[str, Gradients], dict[str, Tensor], Tensor]:
+        """Forwards and backwards: gradients, squared norms of those that were ``measured`` instead, and the outputs."""
         covered = {name: p for name, p in parameters.items() if name in self.covered}
         copies = {
             name: p.detach().expand(len(x), *p.shape).requires_grad_()
@@ -168,12 +184,13 @@ class PerExample:
             if name not in self.covered
         }
         with torch.enable_grad():
-            tape = _Tape(covered, self._constants, x.device)
+            tape = _Tape(covered, self._constants, x.device, measured=measured)
             total, outputs = self._total(tape, copies, covered, x, y)
             found = torch.autograd.grad(total, [tape.anchor, *copies.values()], allow_unused=True)[1:]
         rows = dict(zip(copies, found, strict=True))
-        named = {name: tape.found.get(name) or _rows(rows.get(name), p, len(x)) for name, p in parameters.items()}
-        return named, outputs.detach()
+        left = {name: p for name, p in parameters.items() if name not in tape.squares}
+        named = {name: tape.found.get(name) or _rows(rows.get(name), p, len(x)) for name, p in left.items()}
+        return named, tape.squares, outputs.detach()
 
     def _total(
         self, tape: _Tape, copies: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor, y: Tensor
@@ -208,16 +225,27 @@ class _Tape(TorchFunctionMode):
     lifted: whether the model runs under ``vmap``.
     calls: those caught, in order.
     found: gradients by parameter, once the backward pass is through.
+    squares: squared norms instead, by parameter; where they are to be ``measured`` and one call alone uses it.
     anchor: a zero that every call depends on, so that the backward pass reaches all of them and no parameter.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], constants: frozenset[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        constants: frozenset[int],
+        device: torch.device,
+        *,
+        measured: bool = False,
+    ) -> None:
         super().__init__()
         self._names = {id(p): name for name, p in parameters.items()}
         self._known = constants.union(self._names)
         self.lifted = False
         self.calls: list[Call] = []
         self.found: dict[str, Gradients] = {}
+        self.squares: dict[str, Tensor] = {}
+        self._measured = measured
+        self._uses = Counter[str]()
         self.anchor = torch.zeros((), device=device, requires_grad=True)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -230,15 +258,19 @@ class _Tape(TorchFunctionMode):
             if caught is not None and all(t is None or id(t) in self._known for t in caught[1].given):
                 x, call = caught
                 self.calls.append(call)
+                self._uses.update(call.trained)
                 tap = _Lifted if self.lifted else _Tap
                 return tap.apply(x, self.anchor, call, self._receive)  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _receive(self, found: Mapping[str, Gradients]) -> None:
-        """Keep gradients; those of a parameter that is used more than once add up."""
+        """Keep gradients, or measure them; those of a parameter that is used more than once add up."""
         for name, more in found.items():
             known = self.found.get(name)
-            self.found[name] = more if known is None else Rows(known.rows() + more.rows())
+            if self._measured and self._uses[name] == 1:
+                self.squares[name] = more.squares()
+            else:
+                self.found[name] = more.settled() if known is None else Rows(known.rows() + more.rows())
 
 
 class _Tap(torch.autograd.Function):

@@ -8,13 +8,23 @@ an axis into the batch). ``backward`` gets the gradient of its output and return
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.training.gradients.ghost_parameters import Gradients, Lookup, Outer, Rows, gram_pays
+from dpspec.training.gradients.ghost_parameters import (
+    Gradients,
+    Lookup,
+    Outer,
+    Pieces,
+    Rows,
+    convolved_pays,
+    convolved_squares,
+    gram_pays,
+)
 
 #: CUDA's backward pass of a group norm starts a block for each group of a record along an axis that has so many.
 _MOST_GROUPS = 65_535
@@ -135,7 +145,7 @@ class GroupNorm(Call):
         n, channels, size = prod(x.shape[:2]), x.shape[2], prod(x.shape[3:])
         rows = gradient.reshape(n, channels, size), x.reshape(n, channels, size), *(t.view(n, -1) for t in kept)
         together = max(1, _MOST_GROUPS // self._groups)
-        parts = zip(*(torch.split(t, together) for t in rows), strict=True)
+        parts = _parts(together, *rows)
         pieces = [self._apart(outer, inner, mean, rstd, wanted) for outer, inner, mean, rstd in parts]
         before, scales, shifts = zip(*pieces, strict=True)
         found = self.named(
@@ -203,6 +213,10 @@ _NARROW = 8
 #: common) and never from new pages: all of a chunk's at once are many times the chunk.
 _UNFOLDED = 2**20
 
+#: Gradients of so many bytes a record fill that cache by themselves: a grouped convolution then takes twice the time of
+#: one record after the other.
+_WIDE = 2**21
+
 
 class Convolution(Call):
     """A convolution in one to three dimensions."""
@@ -240,16 +254,29 @@ class Convolution(Call):
 
     def _weight(self, x: Tensor, gradient: Tensor) -> Gradients:
         width, depth = len(self.weight), prod(self.weight.shape[1:])
-        pays = gram_pays(x.shape[1] * prod(gradient.shape[3:]), width, depth)
+        pixels, positions = prod(x.shape[3:]), prod(gradient.shape[3:])
+        pays = gram_pays(x.shape[1] * positions, width, depth)
         narrow = x.is_cuda or self.weight.shape[1] < _NARROW
         if self.groups > 1 or not (pays or narrow):
-            return Rows(self._grouped(x, gradient))
+            some = 1 if self.weight.nbytes >= _WIDE and not x.is_cuda else len(x)
+            single = x.shape[1] == self.groups == 1 and not x.is_cuda
+            measured = single and convolved_pays(pixels, positions, width, depth, x.shape[2])
+            return Pieces(
+                partial(_pieces, self._grouped, some, x, gradient),
+                partial(self._squares, x, gradient) if measured else None,
+            )
         if pays:
             return self._unfolded(x, gradient)
         one = x.element_size() * depth * prod(gradient.shape[3:]) * x.shape[1]
         some = len(x) if x.is_cuda else max(1, _UNFOLDED // one)
-        parts = zip(torch.split(x, some), torch.split(gradient, some), strict=True)
-        return Rows(torch.cat([self._unfolded(*part).rows() for part in parts]))
+        return Pieces(partial(_pieces, lambda *part: self._unfolded(*part).rows(), some, x, gradient))
+
+    def _squares(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Squared norms (b,) by inner products of pixels, those of so many records at once as stay in the cache."""
+        flat, outputs = x.flatten(0, 1), gradient.flatten(0, 1)
+        some = max(1, _UNFOLDED // (8 * prod(x.shape[3:]) ** 2))
+        how = self.weight.shape[2:], self.stride, self.padding, self.dilation
+        return torch.cat([convolved_squares(inner, outer, *how) for inner, outer in _parts(some, flat, outputs)])
 
     def _unfolded(self, x: Tensor, gradient: Tensor) -> Outer:
         columns = self._columns(x.flatten(0, 1))
@@ -282,6 +309,18 @@ class Convolution(Call):
             x = x.unfold(axis, gap * (size - 1) + 1, step)[..., ::gap]
         order = (0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
         return x.permute(order).reshape(n, prod(self.weight.shape[1:]), -1)
+
+
+def _parts(some: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """So many records of all the tensors (b, ...) after the others."""
+    if len(tensors[0]) <= some:
+        return (tensors,)
+    return zip(*(torch.split(t, some) for t in tensors), strict=True)
+
+
+def _pieces(write: Callable[[Tensor, Tensor], Tensor], some: int, x: Tensor, gradient: Tensor) -> Iterator[Tensor]:
+    """What ``write`` makes of so many records at a time."""
+    return (write(inner, outer) for inner, outer in _parts(some, x, gradient))
 
 
 def _joined(parts: tuple[Tensor, ...]) -> Tensor:

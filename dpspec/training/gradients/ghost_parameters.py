@@ -11,6 +11,7 @@ where terms can cancel: they are never below those of the gradient.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -40,6 +41,10 @@ class Gradients(ABC):
     def only(self, kept: Tensor) -> Gradients:
         """Those of the records where ``kept`` (b,) is true."""
 
+    def settled(self) -> Gradients:
+        """The same, holding on to nothing but themselves: what a chunk's gradients are until they are added up."""
+        return self
+
 
 @dataclass(frozen=True)
 class Rows(Gradients):
@@ -63,6 +68,41 @@ class Rows(Gradients):
     def only(self, kept: Tensor) -> Rows:
         """A copy of the rows that are kept."""
         return Rows(self.values[kept])
+
+
+@dataclass(frozen=True)
+class Pieces(Gradients):
+    """Yet to be written out, some records after the others.
+
+    pieces: gives values (n, *shape) that make up b.
+    measured: their squared norms (b,), where there is a faster way than to write them out. Else no more than one piece
+    is ever held for norms, and it is read while it is in the cache.
+    """
+
+    pieces: Callable[[], Iterator[Tensor]]
+    measured: Callable[[], Tensor] | None = None
+
+    def squares(self) -> Tensor:
+        """As they are ``measured``, or summed in float64 piece by piece."""
+        if self.measured is not None:
+            return self.measured()
+        return _joined([squares_of(piece) for piece in self.pieces()])
+
+    def rows(self) -> Tensor:
+        """(b, *shape), worked out each time."""
+        return _joined(list(self.pieces()))
+
+    def add(self, total: Tensor, weights: Tensor) -> None:
+        """As those written out."""
+        self.settled().add(total, weights)
+
+    def only(self, kept: Tensor) -> Rows:
+        """As of those written out."""
+        return self.settled().only(kept)
+
+    def settled(self) -> Rows:
+        """Written out."""
+        return Rows(self.rows())
 
 
 @dataclass(frozen=True)
@@ -141,8 +181,13 @@ def squares_of(rows: Tensor) -> Tensor:
     """
     flat = rows.reshape(len(rows), prod(rows.shape[1:]))
     some = max(1, _SUMMED // max(1, flat.shape[1]))
-    norms = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in torch.split(flat, some)]
-    return (torch.cat(norms) if len(norms) > 1 else norms[0]).square_()
+    parts = [flat] if len(flat) <= some else torch.split(flat, some)
+    return _joined([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts]).square_()
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """One after the other; a single one as it is."""
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
@@ -153,8 +198,13 @@ def gram_squares(inputs: Tensor, outputs: Tensor) -> Tensor:
     """
     a, b = inputs.double(), outputs.double()
     ga, gb = torch.bmm(a, a.transpose(1, 2)), torch.bmm(b, b.transpose(1, 2))
+    return _of_products(ga, gb, a.shape[2] + b.shape[2])
+
+
+def _of_products(ga: Tensor, gb: Tensor, operations: int) -> Tensor:
+    """:func:`gram_squares` from inner products (b, T, T), which took at most ``operations`` a pair; ``ga`` is spent."""
     lengths = (ga.diagonal(dim1=1, dim2=2) * gb.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
-    operations = a.shape[2] + b.shape[2] + a.shape[1] ** 2
+    operations += ga.shape[1] ** 2
     return ga.mul_(gb).sum((1, 2)) + operations * 2.0**-52 * lengths.square()
 
 
@@ -165,3 +215,51 @@ def gram_pays(positions: int, width: int, depth: int) -> bool:
     they are float64. With one position there is nothing to multiply.
     """
     return positions == 1 or 4 * positions * (width + depth) <= width * depth
+
+
+def convolved_squares(
+    x: Tensor,
+    outputs: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """:func:`gram_squares` (b,) of a convolution's weight: inputs (b, c, ...), gradients of outputs (b, p, ...).
+
+    Nothing is unfolded: what two output positions see has the inner product sum_o G[s + o, t + o], over the kernel's
+    offsets o, of the inner products G of the c channels at two pixels, so that each is formed once and not once for
+    every offset. With n operations a term that are no more than those of the unfolded input, its bound holds.
+    """
+    b, spatial = len(x), len(kernel)
+    pixels, rows = x.flatten(2).double(), outputs.flatten(2).double()
+    products = torch.bmm(pixels.transpose(1, 2), pixels).view(b, *x.shape[2:], *x.shape[2:])
+    for axis, length in enumerate(outputs.shape[2:]):
+        pair, how = (1 + axis, 1 + spatial + axis), (kernel[axis], stride[axis], padding[axis], dilation[axis])
+        products = _diagonal_sums(products, pair, length, *how)
+    seen = products.view(b, rows.shape[2], rows.shape[2])
+    return _of_products(seen, torch.bmm(rows.transpose(1, 2), rows), prod(kernel) * x.shape[1] + rows.shape[1])
+
+
+def _diagonal_sums(
+    products: Tensor, pair: tuple[int, int], length: int, size: int, step: int, padding: int, gap: int
+) -> Tensor:
+    """sum_o products[step i + gap o - padding, step j + gap o - padding] along a pair of axes, o < size, i, j < length.
+
+    What lies in the padding is zero.
+    """
+    side = products.shape[pair[0]]
+    found = products.new_zeros([length if axis in pair else n for axis, n in enumerate(products.shape)])
+    for offset in range(size):
+        shift = gap * offset - padding
+        first, last = max(0, -(shift // step)), min(length, (side - 1 - shift) // step + 1)
+        if first < last:
+            here, there = slice(first, last), slice(step * first + shift, step * (last - 1) + shift + 1, step)
+            to = tuple(here if axis in pair else slice(None) for axis in range(products.ndim))
+            found[to] += products[tuple(there if axis in pair else slice(None) for axis in range(products.ndim))]
+    return found
+
+
+def convolved_pays(pixels: int, positions: int, width: int, depth: int, channels: int) -> bool:
+    """:func:`gram_pays` for :func:`convolved_squares`: c channels at S pixels, p at T positions."""
+    return 4 * (pixels**2 * channels + positions**2 * width) <= positions * width * depth

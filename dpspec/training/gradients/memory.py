@@ -16,7 +16,7 @@ from torch import Tensor, nn
 _PREFERRED = {"cpu": 48 * 2**20, "cuda": 2**30}
 
 #: Fewer records than this leave too little work for each call: for them a chunk may be so many times as large.
-_RECORDS = 32
+RECORDS = 32
 _STRETCH = 4
 
 #: What errors say that are, or may be, those of an allocator and have no type of their own: cuDNN, where it gets no
@@ -45,17 +45,19 @@ def free_bytes(device: str | torch.device) -> int:
     return min(found, default=_UNKNOWN)
 
 
-def chunk_size(bytes_per_record: int, device: str | torch.device, budget: int | None = None) -> int:
+def chunk_size(
+    bytes_per_record: int, device: str | torch.device, budget: int | None = None, large: int = RECORDS
+) -> int:
     """Records per chunk, at least one, rounded down to a power of two.
 
-    Without a ``budget`` (bytes) it is a constant of the device, somewhat more for few large records, and less where a
-    quarter of the free memory is less. The constants and the rounding keep the chunks, and so the last bits of every
-    sum, from following the weather of the machine.
+    Without a ``budget`` (bytes) it is a constant of the device, up to four times that for as many as ``large`` records,
+    and less where a quarter of the free memory is less. The constants and the rounding keep the chunks, and so the last
+    bits of every sum, from following the weather of the machine.
     """
     if budget is None:
         where = torch.device(device)
         preferred = _PREFERRED.get(where.type, _PREFERRED["cpu"])
-        stretched = max(preferred, min(_RECORDS * bytes_per_record, _STRETCH * preferred))
+        stretched = max(preferred, min(large * bytes_per_record, _STRETCH * preferred))
         budget = min(stretched, free_bytes(where) // 4)
     records = max(1, budget // max(1, bytes_per_record))
     return 1 << (int(records).bit_length() - 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,17 @@ Named: TypeAlias = Mapping[str, Tensor]
 #: Of one chunk of records after the other: gradients by parameter name, and outputs (b, classes).
 Chunks: TypeAlias = Iterator[tuple[Mapping[str, Gradients], Tensor]]
 
+#: The same with squared norms (b,) for gradients.
+Measured: TypeAlias = Iterator[tuple[Named, Tensor]]
+
+#: What a chunk holds beside activations: gradients of all records written out, what sums need, or nothing for long.
+Wanted: TypeAlias = Literal["rows", "sums", "norms"]
+
+#: Norms take up to so many large records at once, where sums take half as many: no gradient waits for the others.
+_MEASURED = 64
+
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,7 @@ class FlatModel:
         self._loss = loss
         self._budget = budget
         self._examples: PerExample | None = None
-        self._sizes: dict[bool, int] = {}
+        self._sizes: dict[Wanted, int] = {}
         self._most: int | None = None
         self._trained = flat_model.trained(model)
         self._constants = {
@@ -93,7 +103,7 @@ class FlatModel:
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Named]:
         """The gradients of records ``x`` (b, ...), ``y`` (b,) at ``state``, one chunk after the other."""
         if len(x):
-            size = self._size(state, x, y, written=True)
+            size = self._size(state, x, y, "rows")
             for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
                 yield self.layout.split(self.rows(state, some_x, some_y))
 
@@ -104,20 +114,20 @@ class FlatModel:
             named = ({name: gradients.rows() for name, gradients in chunk.items()} for chunk, _ in chunks)
             return torch.cat([state.new_zeros(0, self.size), *(self.layout.flatten(rows, leading=1) for rows in named)])
 
-        return self._each(state, x, y, work, written=True)
+        return self._each(state, x, y, PerExample.gradients, work, "rows")
 
     def squares(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The squared l2 norms (k, b) in float64 of the gradients with respect to each of the k parameters."""
 
-        def work(chunks: Chunks) -> Tensor:
-            found = (self._squares(chunk) for chunk, _ in chunks)
+        def work(chunks: Measured) -> Tensor:
+            found = (self._stacked(chunk) for chunk, _ in chunks)
             nothing = torch.zeros(len(self.layout.names), 0, dtype=torch.float64, device=self.device)
             return torch.cat([nothing, *found], dim=1)
 
-        return self._each(state, x, y, work)
+        return self._each(state, x, y, PerExample.squares, work, "norms")
 
-    def _squares(self, chunk: Mapping[str, Gradients]) -> Tensor:
-        return torch.stack([chunk[name].squares() for name in self.layout.names])
+    def _stacked(self, squares: Named) -> Tensor:
+        return torch.stack([squares[name] for name in self.layout.names])
 
     def norms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The l2 norm (b,) in float64 of each record's gradient at ``state``, before any clipping."""
@@ -126,15 +136,15 @@ class FlatModel:
     def look(self, state: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The norms (b,) of :meth:`norms`, and the class (b,) of each record's largest output, by one pass."""
 
-        def work(chunks: Chunks) -> tuple[Tensor, Tensor]:
+        def work(chunks: Measured) -> tuple[Tensor, Tensor]:
             norms = [no_norms(self.device)]
             classes = [torch.zeros(0, dtype=torch.int64, device=self.device)]
             for chunk, outputs in chunks:
-                norms.append(self._squares(chunk).sum(0).sqrt())
+                norms.append(self._stacked(chunk).sum(0).sqrt())
                 classes.append(outputs.argmax(dim=1))
             return torch.cat(norms), torch.cat(classes)
 
-        return self._each(state, x, y, work)
+        return self._each(state, x, y, PerExample.squares, work, "norms")
 
     def layer_norms(self, state: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """The norms (b,) in float64 of each layer's part of the gradient; a layer is what one module holds itself."""
@@ -152,43 +162,54 @@ class FlatModel:
             norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk, _ in chunks)]
             return ClippedSum(total, torch.cat(norms))
 
-        return self._each(state, x, y, work, written=isfinite(clipper(clip).coordinate_bound))
+        truncated = isfinite(clipper(clip).coordinate_bound)
+        return self._each(state, x, y, PerExample.gradients, work, "rows" if truncated else "sums")
 
     def chunk(self, state: Tensor, x: Tensor, y: Tensor) -> int:
-        """How many of records like ``x`` (b, ...), ``y`` (b,), b >= 1, sums and norms take at once."""
-        return self._size(state, x, y, written=False)
+        """How many of records like ``x`` (b, ...), ``y`` (b,), b >= 1, norms take at once; sums as many or half."""
+        return self._size(state, x, y, "norms")
 
     def _each(
         self,
         state: Tensor,
         x: Tensor,
         y: Tensor,
-        work: Callable[[Chunks], T],
-        *,
-        written: bool = False,
+        found_by: Callable[[PerExample, Named, Tensor, Tensor], C],
+        work: Callable[[Iterator[C]], T],
+        wanted: Wanted,
     ) -> T:
-        """``work`` on the gradients of all chunks; ``written``: whether it writes every gradient out."""
+        """``work`` on what is ``found_by`` chunk after chunk."""
         if len(x) == 0:
             return work(iter(()))
         with full_precision(self.device):
-            size = self._size(state, x, y, written=written)
-            found, self._most = memory.halving(lambda size: work(self._chunks(state, x, y, size)), size, self._most)
+            size = self._size(state, x, y, wanted)
+            found, self._most = memory.halving(
+                lambda size: work(self._chunks(state, x, y, found_by, size)), size, self._most
+            )
         return found
 
-    def _chunks(self, state: Tensor, x: Tensor, y: Tensor, size: int) -> Chunks:
+    def _chunks(
+        self,
+        state: Tensor,
+        x: Tensor,
+        y: Tensor,
+        found_by: Callable[[PerExample, Named, Tensor, Tensor], C],
+        size: int,
+    ) -> Iterator[C]:
         parameters = self.layout.unflatten(state.detach())
         for some_x, some_y in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            yield self._tried(parameters, x, y).gradients(parameters, some_x, some_y)
+            yield found_by(self._tried(parameters, x, y), parameters, some_x, some_y)
 
-    def _size(self, state: Tensor, x: Tensor, y: Tensor, *, written: bool) -> int:
+    def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
         """How many records to take at once, by what one of them needs; asked once."""
-        if written not in self._sizes:
+        if wanted not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
             with torch.no_grad(), written_out(self._model):
                 kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
-            rows = 2 * state.nbytes if written else examples.written
-            self._sizes[written] = memory.chunk_size(kept + rows, self.device, self._budget)
-        return self._sizes[written]
+            needed = kept + (2 * state.nbytes if wanted == "rows" else examples.written)
+            large = _MEASURED if wanted == "norms" else memory.RECORDS
+            self._sizes[wanted] = memory.chunk_size(needed, self.device, self._budget, large)
+        return self._sizes[wanted]
 
     def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:
         """What the first record that is ever seen shows about the model; again where hooks have come or gone."""
