@@ -55,7 +55,7 @@ MOST_BYTES, MOST_FILES = 1 << 22, 1_000
 #: What a bound may ask its context for and still follow from the spec and public facts.
 _PUBLIC = frozenset({"facts", "progress", "cancelled", "map", "seed"})
 
-_LIBRARIES = ("dpspec", "numpy", "scipy", "mpmath", "scikit-learn", "torch")
+_LIBRARIES = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
 
 #: Code that was changed after this, or within a minute before, may not be the code that this process has imported.
 _BEGAN = time.time() - 60.0
