@@ -1,7 +1,7 @@
 """Chernoff's bound on a tail of a sum of independent numbers of one law, at the exponent where it is least.
 
-With K(u) = ln E[e^(u X)], P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0. K is convex, and K'(u), the mean of X
-weighted by e^(u X), rises with u: the bound is least where it is zero, which is one root of a monotone function. Any
+With K(u) = ln E[e^(u X)], P[X_1 + ... + X_n >= 0] <= exp(n K(u)) for every u >= 0. K is convex, and K'(u), the mean of
+X weighted by e^(u X), rises with u: the bound is least where it is zero, which is one root of a monotone function. Any
 other u gives a bound as well, so that a root found poorly costs tightness and nothing else. Tails below a value, and
 beyond other values than 0, are those of X with its sign changed, or the value subtracted.
 """

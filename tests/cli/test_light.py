@@ -64,8 +64,8 @@ def test_quick_commands_import_neither_torch_nor_scipy(process):
 def test_theory_needs_neither_torch_nor_what_draws_or_fits(process):
     """Bounds, a plan, a page and a verification of them: nothing is trained, and figures are dpspec's own.
 
-    Where a function is least, or crosses a line, dpspec finds by itself: ``scipy.optimize`` takes a fifth of a second to
-    import, ``scipy.stats`` twice that.
+    Where a function is least, or crosses a line, dpspec finds by itself: to import ``scipy.optimize`` takes a fifth of
+    a second, and ``scipy.stats`` twice that.
     """
     spec = str(ROOT / "specs" / "bounds-only.yaml")
     commands = (

@@ -64,7 +64,7 @@ def bisect_by_margin(
 ) -> tuple[float, float]:
     """What ``bisect`` makes of the bracket when its ends are to be within ``relative`` of the larger: to the last bit.
 
-    margin: as of ``crossing``, which comes first. What it told of a middle is not asked again, and what lies between is.
+    margin: as of ``crossing``, which comes first; only middles between the ends that it comes to are asked besides.
     """
 
     def enough(one: float, other: float) -> bool:

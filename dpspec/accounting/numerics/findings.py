@@ -6,8 +6,8 @@ That assumption is that the basic functions of this machine are as accurate as t
 this package charge the rounding of every operation. For +, -, *, / and the square root IEEE 754 says how large it is;
 for the functions below nobody does, and libraries, processors and vector units differ. What is charged for each is
 stated in ``docs/explanation/numerics.md``; here it is tried on a few hundred arguments against mpmath, one at a time
-and as arrays, in some hundredths of a second. mpmath's values, at 40 digits, are kept in ``references.json``: they are
-the same everywhere, and ``tests/accounting/numerics/test_library_accuracy.py`` makes them. A sample is no proof; it finds
+and as arrays, in some hundredths of a second. mpmath's values, at 40 digits, are the same everywhere, and are kept in
+``references.json`` (``tests/accounting/numerics/test_library_accuracy.py`` makes them). A sample is no proof; it finds
 a library that is worse than it says, a wrong mode of rounding, and a mode that flushes small numbers to zero."""
 
 from __future__ import annotations

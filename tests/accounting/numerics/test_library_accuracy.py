@@ -1,7 +1,7 @@
 """The self-check of the library functions, which notices those that are a little worse; the assumption of intervals.
 
-The values that they are compared with are mpmath's. ``python tests/accounting/numerics/test_library_accuracy.py`` writes
-them.
+The values that they are compared with are mpmath's; ``python tests/accounting/numerics/test_library_accuracy.py``
+writes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pytest
 from scipy import fft, special
 
 from dpspec.accounting.numerics import findings
-
 
 #: Arguments, values and what these lack: see ``findings._keeps``.
 REFERENCES = Path(findings.__file__).with_name("references.json")
