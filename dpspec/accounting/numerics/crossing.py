@@ -71,13 +71,11 @@ def bisect_by_margin(
         return abs(one - other) <= relative * max(abs(one), abs(other))
 
     near, far = crossing(margin, true, false, within=0.25 * relative * max(abs(true), abs(false)))
-    sides = sorted((true, near)), sorted((far, false))
 
     def holds(x: float) -> bool:
-        (first, last), (from_here, to_here) = sides
-        if first <= x <= last or from_here <= x <= to_here:
-            return first <= x <= last
-        return margin(x) >= 0.0
+        if min(true, near) <= x <= max(true, near):
+            return True
+        return not min(far, false) <= x <= max(far, false) and margin(x) >= 0.0
 
     return bisect(holds, true, false, enough=enough)
 
