@@ -219,6 +219,7 @@ def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     sign = -1.0 if statistic < steps else 1.0
     if sign < 0.0:
         log_mass, squares = np.append(log_mass, math.log(2.0 * outside)), np.append(squares, 0.0)
-    one = chernoff.discrete(log_mass, sign * (squares - statistic / steps))
+    # hardly any record is drawn, and the statistic may be infinite: a smaller one is no less likely to be exceeded
+    one = chernoff.discrete(log_mass, sign * (squares - min(statistic / steps, 1e300)))
     log_tail = chernoff.log_tail(one, steps, 1e-6, 1e4 * max(1.0, variance))
     return min(1.0, math.exp(log_tail) + (_OUTSIDE if sign > 0.0 else 0.0))
