@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
-from dpspec.stats import binomial
+from dpspec.stats import binomial, chernoff
 
 Array = npt.NDArray[np.float64]
 
@@ -130,14 +130,8 @@ class TruncatedSize:
         if sign * (total - steps * mean) <= 0.0:
             return 1.0
         scale = max(float(np.exp(logs) @ np.square(terms - mean)), 1e-12) ** 0.5
-
-        def exponent(log_t: float) -> float:
-            t = math.exp(log_t)
-            return steps * float(special.logsumexp(logs + sign * t * (terms - total / steps)))
-
-        bounds = (math.log(1e-6 / scale), math.log(1e4 / scale))
-        best = float(optimize.minimize_scalar(exponent, bounds=bounds, method="bounded").fun)
-        return min(1.0, math.exp(min(0.0, best)) + steps * _OUTSIDE)
+        one = chernoff.discrete(logs, sign * (terms - total / steps))
+        return min(1.0, math.exp(chernoff.log_tail(one, steps, 1e-6 / scale, 1e4 / scale)) + steps * _OUTSIDE)
 
 
 @lru_cache(maxsize=1024)

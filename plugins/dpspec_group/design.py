@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -111,6 +112,7 @@ def law_of(spec: dps.Spec, records: int, group_size: int) -> ScoreLaw | None:
     return end_to_end(pairs, [phase.clip_norm for phase in spec.phases], attack.every).law()
 
 
+@lru_cache(maxsize=64)  # a plan, the audit and its verification ask the same
 def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int) -> Design:
     """How many of so many canaries of one size to guess."""
     assert spec.audit is not None

@@ -32,6 +32,12 @@ def test_a_detectable_rate_is_detected(chances: int, rate: float) -> None:
         assert sum(sampling.inclusions(int(k), chances, rate).p_value <= LEVEL for k in drawn) < 200
 
 
+@pytest.mark.parametrize("rate", [1e-300, 1e-320])
+def test_a_record_that_is_hardly_ever_drawn_is_surprising(rate: float) -> None:
+    assert sampling.batch_variance(200, 1, 1, 1437, rate).p_value == pytest.approx(2e-16)
+    assert sampling.batch_variance(200, 0, 0, 1437, rate).p_value == 1.0
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
 def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
     steps, records = 3, 5

@@ -2,7 +2,7 @@
 
 Secant steps through the ends of the bracket, the weight of an end that stays reduced (Anderson and Bjorck 1973), and
 halvings where three steps in turn did not halve it. Every end was evaluated, so that a condition that ``true`` promises
-holds as computed, however smooth the function is.
+holds as computed, however smooth the function is. ``bisect_by_margin`` comes so to the very ends that ``bisect`` would.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from dpspec.accounting.numerics.floats import EPS
+from dpspec.accounting.numerics.search import bisect
 
 #: Within so many units in the last place of the larger end a bracket is halved.
 _CLOSE = 16.0
@@ -56,6 +57,27 @@ def crossing(
         left -= 1
         if abs(true - false) <= 0.5 * width or x == middle:
             width, left = abs(true - false), _PATIENCE
+
+
+def bisect_by_margin(
+    margin: Callable[[float], float], true: float, false: float, *, relative: float
+) -> tuple[float, float]:
+    """What ``bisect`` makes of the bracket when its ends are to be within ``relative`` of the larger: to the last bit.
+
+    margin: as of ``crossing``, which comes first; only middles between the ends that it comes to are asked besides.
+    """
+
+    def enough(one: float, other: float) -> bool:
+        return abs(one - other) <= relative * max(abs(one), abs(other))
+
+    near, far = crossing(margin, true, false, within=0.25 * relative * max(abs(true), abs(false)))
+
+    def holds(x: float) -> bool:
+        if min(true, near) <= x <= max(true, near):
+            return True
+        return not min(far, false) <= x <= max(far, false) and margin(x) >= 0.0
+
+    return bisect(holds, true, false, enough=enough)
 
 
 def _between(true: float, at_true: float, false: float, at_false: float, close: float, middle: float) -> float:

@@ -32,6 +32,8 @@ from functools import lru_cache
 
 from scipy import special
 
+from dpspec.accounting.numerics.crossing import bisect_by_margin
+
 #: What evidence and bounds of this kind name as their source.
 SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, with the exact correction for delta > 0"
 
@@ -112,10 +114,12 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
     low, high = 0.0, 1.0
     while rejected(high):
         low, high = high, 2.0 * high
-    while high - low > 1e-10 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+
+    def margin(epsilon: float) -> float:
+        """0 or more where epsilon is rejected; in standard deviations of a normal law, where it is nearly a line."""
+        return float(special.ndtri(level) - special.ndtri(p_value(canaries, guesses, correct, epsilon, delta)))
+
+    return bisect_by_margin(margin, low, high, relative=1e-10)[0]
 
 
 def largest(canaries: int, guesses: int, delta: float, confidence: float) -> float:

@@ -40,6 +40,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from dpspec.accounting.numerics.crossing import bisect_by_margin
+
 #: What bounds of this kind name as their source.
 SOURCE = "Dong, Roth & Su 2022, Theorem 2.10; order statistics, after Xiang et al. 2025"
 
@@ -114,10 +116,12 @@ def mu_lower(runs: Sequence[Guesses], correct: int, confidence: float) -> float:
     low, high = 0.0, 1.0
     while high < LARGEST_MU and p_value(runs, correct, high) <= level:
         low, high = high, 2.0 * high
-    while high - low > 1e-5 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if p_value(runs, correct, middle) <= level else (low, middle)
-    return low
+
+    def margin(mu: float) -> float:
+        """0 or more where mu is rejected; in standard deviations of a normal law, where p-values are nearly a line."""
+        return float(special.ndtri(level) - special.ndtri(p_value(runs, correct, mu)))
+
+    return bisect_by_margin(margin, low, high, relative=1e-5)[0]
 
 
 def moments(guesses: Guesses, mu: float) -> tuple[float, float]:

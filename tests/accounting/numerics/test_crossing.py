@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.accounting.numerics.crossing import crossing
+from dpspec.accounting.numerics.crossing import bisect_by_margin, crossing
 from dpspec.accounting.numerics.search import bisect
 
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
@@ -69,3 +69,45 @@ def test_ends_that_are_none_come_back():
     assert crossing(lambda x: x - 5.0, 3.0, -1.0) == (3.0, -1.0)
     assert crossing(lambda x: x + 5.0, 3.0, -1.0) == (3.0, -1.0)
     assert crossing(lambda x: x, 2.0, 2.0) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("name", RISING)
+@pytest.mark.parametrize("upwards", [True, False])
+@pytest.mark.parametrize("relative", [1e-2, 1e-5, 1e-10])
+def test_by_a_margin_bisection_ends_where_it_would(name, upwards, relative):
+    rising = RISING[name]
+    margin = rising if upwards else lambda x: -rising(x)
+    ends = (3.0, -1.0) if upwards else (-1.0, 3.0)
+    by_margin = bisect_by_margin(margin, *ends, relative=relative)
+
+    def enough(one, other):
+        return abs(one - other) <= relative * max(abs(one), abs(other))
+
+    assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, enough=enough)
+
+
+@given(st.floats(1e-6, 7.99), st.floats(0.1, 10.0), st.sampled_from([1e-3, 1e-6, 1e-10]))
+def test_by_a_margin_a_small_root_is_as_near(root, steepness, relative):
+    asked = []
+
+    def margin(x):
+        asked.append(x)
+        return math.sinh(steepness * (root - x))
+
+    true, false = bisect_by_margin(margin, 0.0, 8.0, relative=relative)
+    assert true <= root < false
+    assert false - true <= relative * false
+    halvings = []
+    bisect(lambda x: halvings.append(x) or x <= root, 0.0, 8.0, enough=lambda a, b: b - a <= relative * b)
+    assert len(asked) <= 1.5 * len(halvings) + 12
+
+
+def test_by_a_margin_a_smooth_function_is_asked_seldom():
+    asked = []
+
+    def margin(x):
+        asked.append(x)
+        return 0.7 - math.log1p(x)
+
+    bisect_by_margin(margin, 0.0, 2.0, relative=1e-10)
+    assert len(asked) <= 12

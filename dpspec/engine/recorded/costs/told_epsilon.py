@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize, stats
+from scipy.special import log_ndtr
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
+from dpspec.accounting.numerics.crossing import crossing
 
 #: The orders over which Opacus' accountant of Renyi divergences takes the least epsilon.
 _ORDERS = np.array([1.0 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)), dtype=np.float64)
@@ -57,12 +58,12 @@ def _composed(history: History) -> PrivacyLoss:
 
 def _gdp(mu: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
-        low, high = stats.norm.logcdf(-epsilon / mu + mu / 2.0), stats.norm.logcdf(-epsilon / mu - mu / 2.0)
-        return float(math.exp(low) - math.exp(min(epsilon + high, 700.0)) - delta)
+        low, high = float(log_ndtr(-epsilon / mu + mu / 2.0)), float(log_ndtr(-epsilon / mu - mu / 2.0))
+        return math.exp(low) - math.exp(min(epsilon + high, 700.0)) - delta
 
     if excess(0.0) <= 0.0:
         return 0.0
     high = 1.0
     while excess(high) > 0.0 and high < 1e6:
         high *= 2.0
-    return float(optimize.brentq(excess, 0.0, high))
+    return crossing(excess, 0.0, high)[1]

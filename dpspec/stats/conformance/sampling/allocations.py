@@ -18,9 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
-from dpspec.stats import binomial
+from dpspec.stats import binomial, chernoff
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.conformance.sampling.sizes import detectable_more, tails
 
@@ -116,15 +116,21 @@ class _Epoch:
     logs: npt.NDArray[np.float64]
     length: int
 
-    def log_moment(self, u: float) -> float:
-        """ln of a bound on E[e^(u S_1)], sizes outside the window left out."""
+    def log_moment(self, u: float) -> tuple[float, float]:
+        """ln of a bound on E[e^(u S_1)], sizes outside the window left out, and about its derivative."""
+        steps, places = self.epoch_steps, np.arange(len(self.squares)) % self.length
         weighted = self.logs + u * self.squares
         total = float(special.logsumexp(weighted))
-        law = np.bincount(np.arange(len(weighted)) % self.length, np.exp(weighted - total), self.length)
-        around = np.fft.irfft(np.fft.rfft(law) ** self.epoch_steps, self.length)
-        at = float(around[(self.records - self.epoch_steps * self.first) % self.length])
+        masses = np.exp(weighted - total)
+        mean = float(masses @ self.squares)
+        law = np.fft.rfft(np.bincount(places, masses, self.length))
+        others = law ** (steps - 1)
+        rises = np.fft.rfft(np.bincount(places, masses * (self.squares - mean), self.length))
+        target = (self.records - steps * self.first) % self.length
+        at = max(0.0, float(np.fft.irfft(others * law, self.length)[target])) + _ROUNDING * steps
+        rise = steps * float(np.fft.irfft(others * rises, self.length)[target])
         of_all = self.records * math.log(self.records) - self.records - float(special.gammaln(self.records + 1))
-        return self.epoch_steps * total + math.log(min(1.0, max(0.0, at) + _ROUNDING * self.epoch_steps)) - of_all
+        return steps * total + math.log(min(1.0, at)) - of_all, steps * mean + rise / at
 
 
 @lru_cache(maxsize=64)
@@ -152,13 +158,12 @@ def _chernoff(epochs: int, spread: float, records: int, epoch_steps: int) -> flo
     mean = epochs * records * (1.0 - 1.0 / epoch_steps)
     epoch, sign = _epoch(epochs, records, epoch_steps), -1.0 if spread < mean else 1.0
 
-    def exponent(log_u: float) -> float:
-        u = sign * math.exp(log_u)
-        return epochs * epoch.log_moment(u) - u * spread
+    def beyond(u: float) -> tuple[float, float]:
+        """The cumulant of sign (S_1 - spread / epochs)."""
+        value, slope = epoch.log_moment(sign * u)
+        return value - sign * u * spread / epochs, sign * (slope - spread / epochs)
 
-    bounds = (math.log(1e-6 * epoch_steps / records), math.log(1e2))
-    best = float(optimize.minimize_scalar(exponent, bounds=bounds, method="bounded").fun)
-    return min(1.0, math.exp(min(0.0, best)) + _OUTSIDE)
+    return min(1.0, math.exp(chernoff.log_tail(beyond, epochs, 1e-6 * epoch_steps / records, 1e2)) + _OUTSIDE)
 
 
 @lru_cache(maxsize=1024)

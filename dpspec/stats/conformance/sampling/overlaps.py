@@ -10,8 +10,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
+from dpspec.accounting.numerics.search import bisect
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
 #: Exponents at which a likelihood ratio against independent batches is tried.
@@ -88,8 +89,8 @@ def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> flo
         ) <= LEVEL
 
     found = []
-    for sign, most in ((-1.0, 1.0), (1.0, (1.0 - rate) / rate))[0 if fewer else 1 :]:
-        if not rejects(sign * most):
+    for most in (-1.0, (1.0 - rate) / rate)[0 if fewer else 1 :]:
+        if not rejects(most):
             return None
-        found.append(float(optimize.bisect(lambda d, s=sign: rejects(s * d) - 0.5, 0.0, most, xtol=1e-3)) + 1e-3)
+        found.append(abs(bisect(rejects, most, 0.0, enough=lambda seen, unseen: abs(seen - unseen) <= 1e-3)[0]))
     return max(found)

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
+from dpspec.accounting.numerics.search import bisect
 from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.conformance.sampling.sizes import batch_variance, detectable_more
@@ -83,5 +84,5 @@ def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
 
     if not rejects(most):
         return None
-    seen = 1.0 if rejects(1.0) else float(optimize.bisect(lambda r: rejects(r) - 0.5, 1.0, most, xtol=1e-3)) + 1e-3
+    seen = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, enough=lambda seen, unseen: seen - unseen <= 1e-3)[0]
     return seen + least - 2.0

@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import special
 
-from dpspec.stats import binomial
+from dpspec.stats import binomial, chernoff
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.truncated_binomial import TruncatedSize
 
@@ -217,14 +217,9 @@ def _chernoff(statistic: float, steps: int, records: int, rate: float) -> float:
     log_mass = ways + special.xlogy(sizes, rate) + special.xlog1py(records - sizes, -rate)  # scipy.stats takes 0.4 s
     squares = (sizes - mean) ** 2 / variance
     sign = -1.0 if statistic < steps else 1.0
-
-    def exponent(log_t: float) -> float:
-        t = math.exp(log_t)
-        log_moment = float(special.logsumexp(log_mass + sign * t * squares))
-        if sign < 0.0:
-            log_moment = float(np.logaddexp(log_moment, math.log(2.0 * outside)))
-        return steps * log_moment - sign * t * statistic
-
-    bounds = (math.log(1e-6), math.log(1e4 * max(1.0, variance)))
-    best = float(optimize.minimize_scalar(exponent, bounds=bounds, method="bounded").fun)
-    return min(1.0, math.exp(min(0.0, best)) + (_OUTSIDE if sign > 0.0 else 0.0))
+    if sign < 0.0:
+        log_mass, squares = np.append(log_mass, math.log(2.0 * outside)), np.append(squares, 0.0)
+    # hardly any record is drawn, and the statistic may be infinite: a smaller one is no less likely to be exceeded
+    one = chernoff.discrete(log_mass, sign * (squares - min(statistic / steps, 1e300)))
+    log_tail = chernoff.log_tail(one, steps, 1e-6, 1e4 * max(1.0, variance))
+    return min(1.0, math.exp(log_tail) + (_OUTSIDE if sign > 0.0 else 0.0))
