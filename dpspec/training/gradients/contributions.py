@@ -1,10 +1,18 @@
 """Where a step's clipped sum comes from: the real records' gradients, and those of planted canaries.
 
 Canaries whose gradients are zero nearly everywhere are clipped and summed without ever writing the zeros.
+
+An adversary who is told which real records a step drew takes away what the step has just added up. It does not take
+the word of the step, which is what is audited: within :func:`sums_kept` the last sum is kept with all that decided it,
+and who brings the very same model, parameters, rows and clipping to :func:`clipped_sum` is given it, and else computes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -12,8 +20,8 @@ from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
-from dpspec.training.gradients.fetching import send
+from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import all_equal, send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 
@@ -25,6 +33,10 @@ class SparseCanaries(GradientCanaries, Protocol):
         """Coordinates int64 and values float32, (b, s) each, of canary records ``indices`` (b,), before clipping."""
 
 
+#: So many bytes are there.
+_AT_ONCE = 2**20
+
+
 def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
     """sum_i v_i * min(1, clip_norm / ||v_i||) over canary records ``indices`` (b,), in O(b s + P).
 
@@ -33,7 +45,8 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     total = torch.zeros_like(state)
     norms = [no_norms(state.device)]
     width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
-    for some in torch.split(indices, memory.chunk_size(24 * width, state.device)):
+    few = 24 * width * len(indices) <= _AT_ONCE  # how much memory is free takes longer to ask than they do
+    for some in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
         coordinates, values = canaries.sparse(some)
         values = values.to(state)
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
@@ -46,6 +59,52 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
             total.index_add_(0, where, what)
         norms.append(torch.where(lengths.isfinite(), lengths * factors, 0.0))
     return ClippedSum(total, torch.cat(norms))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """All that a sum is made of: the model, its parameters ``state`` (P,), rows (b, ...) and (b,), and clipping."""
+
+    model: FlatModel
+    state: Tensor
+    x: Tensor
+    y: Tensor
+    how: Clipper
+
+    def same(self, other: _Asked) -> bool:
+        """Whether both ask for the same sum: entry by entry, for one wait where these stand on a GPU."""
+        if self.how != other.how or not self.model.is_alike(other.model):
+            return False
+        pairs = [(self.state, other.state), (self.x, other.x), (self.y, other.y)]
+        return all_equal([*pairs, *zip(self.model.constants, other.model.constants, strict=True)])
+
+
+class _Kept:
+    """The sum that was asked for last, if any, as a copy of its own."""
+
+    last: tuple[_Asked, ClippedSum] | None = None
+
+
+_KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def sums_kept() -> Iterator[None]:
+    """Within it a step's sum over real records is kept until the next one, for who asks for the very same."""
+    token = _KEPT.set(_Kept())
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
+    """``model.clipped_sum``, or what a step has kept of the same model, parameters, rows in their order, clipping."""
+    kept = _KEPT.get()
+    last = None if kept is None else kept.last
+    if last is not None and last[0].same(_Asked(model, state, x, y, clipper(clip))):
+        return last[1]
+    return model.clipped_sum(state, x, y, clip)
 
 
 #: Rows are copied out of the data piece by piece, at most so many bytes at once: a batch may be of any size.
@@ -80,11 +139,16 @@ class RecordsAndCanaries:
         return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
-        total, norms = None, []
-        for some in torch.split(rows, self._copied):
-            found = self._model.clipped_sum(state, self._x[some], self._y[some], clip_norm)
+        total, norms, kept = None, [], _KEPT.get()
+        pieces = torch.split(rows, self._copied)
+        for some in pieces:
+            x, y = self._x[some], self._y[some]
+            found = self._model.clipped_sum(state, x, y, clip_norm)
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
+            if kept is not None and len(pieces) == 1:  # copies: who goes on from here may change what it was given
+                asked = _Asked(self._model, state.clone(), x, y, clipper(clip_norm))
+                kept.last = asked, ClippedSum(found.sum.clone(), found.norms.clone())
         assert total is not None  # an empty batch is one empty piece
         return ClippedSum(total, torch.cat(norms))
 
