@@ -90,8 +90,8 @@ class RecordsAudit(dps.Audit):
         records, asked = float(facts.records), attack.expected_from or 0
         if attack.others_drawn or asked:  # each batch is differentiated, and nobody else but those who are asked
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
-            # One run of dpspec's own loop has just computed what is taken away.
-            own = not many and spec.training.kind == "native"
+            # One run of dpspec's own loop has just computed what is taken away, apart from planted gradients.
+            own = not many and spec.training.kind == "native" and attack.space == "gradient"
             trained += 1.0 if attack.others_drawn and not own else 0.0
         gradients = trained * records + asked + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps

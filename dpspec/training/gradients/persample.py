@@ -88,8 +88,8 @@ class FlatModel:
     def is_alike(self, other: FlatModel) -> bool:
         """Whether both are one function of parameters and records, if their ``constants`` are the same: built of the
         same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not."""
-        asked = (self._loss, self._budget, self.device) == (other._loss, other._budget, other.device)
-        return asked and flat_model.are_alike(self._model, other._model)
+        mine, theirs = ((type(m), m._loss, m._budget, m.device) for m in (self, other))
+        return mine == theirs and flat_model.are_alike(self._model, other._model)
 
     def initial(self) -> Tensor:
         """The module's own parameters as a vector (P,) on the device."""
