@@ -182,7 +182,7 @@ def are_alike(one: object, other: object) -> bool:
         assert isinstance(other, dict)
         if list(one) != list(other):
             return False
-        pairs = ((name, one[name], other[name]) for name in one)
+        pairs = ((name, value, other[name]) for name, value in one.items() if value is not other[name])
         return all(_form(a) == _form(b) if name == "_buffers" else are_alike(a, b) for name, a, b in pairs)
     if isinstance(one, (list, tuple)):
         assert isinstance(other, (list, tuple))
