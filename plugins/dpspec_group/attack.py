@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -88,7 +89,8 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         return
     for index in indices:
         run = _prepared(attack, inputs, context, index)
-        with sums_kept():  # for an adversary who is told who was drawn, where that is whom dpspec's own loop asked
+        watcher = run.planted.watcher
+        with nullcontext() if watcher is None else sums_kept(watcher.model):
             context.trainer.train(run.job)
         yield _concluded(attack, inputs, context, run)
 

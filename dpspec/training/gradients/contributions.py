@@ -4,7 +4,8 @@ Canaries whose gradients are zero nearly everywhere are clipped and summed witho
 
 An adversary who is told which real records a step drew takes away what the step has just added up. It does not take
 the word of the step, which is what is audited: within :func:`sums_kept` the last sum is kept with all that decided it,
-and who brings the very same model, parameters, rows and clipping to :func:`clipped_sum` is given it, and else computes.
+if it was asked of a model like the adversary's own, and who brings the very same parameters, rows and clipping to
+:func:`clipped_sum` is given it, and else computes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -33,7 +33,7 @@ class SparseCanaries(GradientCanaries, Protocol):
         """Coordinates int64 and values float32, (b, s) each, of canary records ``indices`` (b,), before clipping."""
 
 
-#: So many bytes are there.
+#: Of so many bytes nobody asks whether they are free.
 _AT_ONCE = 2**20
 
 
@@ -61,37 +61,39 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     return ClippedSum(total, torch.cat(norms))
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """All that a sum is made of: the model, its parameters ``state`` (P,), rows (b, ...) and (b,), and clipping."""
-
-    model: FlatModel
-    state: Tensor
-    x: Tensor
-    y: Tensor
-    how: Clipper
-
-    def same(self, other: _Asked) -> bool:
-        """Whether both ask for the same sum: entry by entry, for one wait where these stand on a GPU."""
-        if self.how != other.how or not self.model.is_alike(other.model):
-            return False
-        pairs = [(self.state, other.state), (self.x, other.x), (self.y, other.y)]
-        return all_equal([*pairs, *zip(self.model.constants, other.model.constants, strict=True)])
-
-
 class _Kept:
-    """The sum that was asked for last, if any, as a copy of its own."""
+    """The last sum over real records that a model like ``model`` was asked for, if any, as a copy of its own."""
 
-    last: tuple[_Asked, ClippedSum] | None = None
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self._asked: tuple[Clipper, Tensor, Tensor, Tensor] | None = None
+        self._found: ClippedSum | None = None
+
+    def is_of(self, other: FlatModel) -> bool:
+        """Whether ``other`` is the same function of parameters and records, as it stands."""
+        if not self.model.is_alike(other):
+            return False
+        return all_equal(list(zip(self.model.constants, other.constants, strict=True)))
+
+    def keep(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
+        """Copies, but of the rows ``x`` (b, ...), ``y`` (b,), that nobody else has."""
+        self._asked = how, state.clone(), x, y
+        self._found = ClippedSum(found.sum.clone(), found.norms.clone())
+
+    def of(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
+        """What was found for the same, entry by entry, for one wait where that stands on a GPU; None for all else."""
+        if self._asked is None or self._asked[0] != how:
+            return None
+        return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
 
 
 _KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def sums_kept() -> Iterator[None]:
-    """Within it a step's sum over real records is kept until the next one, for who asks for the very same."""
-    token = _KEPT.set(_Kept())
+def sums_kept(model: FlatModel) -> Iterator[None]:
+    """Within it a step's sum over real records is kept until the next one, for who asks ``model`` for the very same."""
+    token = _KEPT.set(_Kept(model))
     try:
         yield
     finally:
@@ -99,12 +101,10 @@ def sums_kept() -> Iterator[None]:
 
 
 def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
-    """``model.clipped_sum``, or what a step has kept of the same model, parameters, rows in their order, clipping."""
+    """``model.clipped_sum``, or what a step has kept of a model like it, these parameters, rows and clipping."""
     kept = _KEPT.get()
-    last = None if kept is None else kept.last
-    if last is not None and last[0].same(_Asked(model, state, x, y, clipper(clip))):
-        return last[1]
-    return model.clipped_sum(state, x, y, clip)
+    found = kept.of(clipper(clip), state, x, y) if kept is not None and kept.model is model else None
+    return model.clipped_sum(state, x, y, clip) if found is None else found
 
 
 #: Rows are copied out of the data piece by piece, at most so many bytes at once: a batch may be of any size.
@@ -141,14 +141,14 @@ class RecordsAndCanaries:
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         total, norms, kept = None, [], _KEPT.get()
         pieces = torch.split(rows, self._copied)
+        keeps = kept is not None and len(pieces) == 1 and kept.is_of(self._model)
         for some in pieces:
             x, y = self._x[some], self._y[some]
             found = self._model.clipped_sum(state, x, y, clip_norm)
+            if kept is not None and keeps:
+                kept.keep(clipper(clip_norm), state, x, y, found)
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
-            if kept is not None and len(pieces) == 1:  # copies: who goes on from here may change what it was given
-                asked = _Asked(self._model, state.clone(), x, y, clipper(clip_norm))
-                kept.last = asked, ClippedSum(found.sum.clone(), found.norms.clone())
         assert total is not None  # an empty batch is one empty piece
         return ClippedSum(total, torch.cat(norms))
 
