@@ -1,4 +1,5 @@
-"""One trial: train with planted groups, score every group by what is released, and train a twin without them.
+"""One trial: train with planted groups, score every group by what is released, and train a twin without them, which
+tells how accurate the pipeline is and whether two runs add the same noise, unless ``audit.twin`` is false.
 
 Each of m groups enters the data as a whole, all its k members or none, by a fair coin. A group of gradient canaries has
 a direction of its own in parameter space, a group of input canaries is k equal records. The adversary knows the data,
@@ -14,6 +15,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -70,6 +72,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
     Of many runs those of one chunk are trained together, and the first of all alone has a twin without canaries.
     """
+    from dpspec.training.gradients.contributions import sums_kept
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.population import Populations
 
@@ -86,7 +89,9 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         return
     for index in indices:
         run = _prepared(attack, inputs, context, index)
-        context.trainer.train(run.job)
+        watcher = run.planted.watcher
+        with nullcontext() if watcher is None else sums_kept(watcher.model):
+            context.trainer.train(run.job)
         yield _concluded(attack, inputs, context, run)
 
 
@@ -119,8 +124,8 @@ def _concluded(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run:
         twin = kit.training_job(
             inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
         )
-        twin_logs = RunLogs(twin)
-        evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=twin_logs.observers), context)}
+        twin_logs = RunLogs(twin)  # of which its noise alone is held against the run's
+        evidence["internal"] = {"accuracy": kit.twin_accuracy(replace(twin, observers=(twin_logs.noise,)), context)}
     ran = run.watched.evidence(twin_logs, run.sizes, run.coins)
     if run.index == 0 and "iterates" in context.facts.capabilities:
         ran = joined(ran, _replayed(inputs, context))
@@ -142,7 +147,7 @@ def _replayed(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dps.Json
 
 
 def _has_twin(attack: Attack, index: int) -> bool:
-    return attack.method == "one-run" or index == 0
+    return attack.twin and (attack.method == "one-run" or index == 0)
 
 
 def plant(

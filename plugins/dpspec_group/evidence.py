@@ -355,6 +355,6 @@ def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         looks=attack.looks,
         planted=attack.records_on_average,
         groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" and attack.every == 1 else None,
-        twin=True,
+        twin=attack.twin,
         estimated=None if attack.expected_from == facts.records else attack.expected_from,
     )

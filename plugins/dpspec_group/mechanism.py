@@ -85,11 +85,14 @@ class RecordsAudit(dps.Audit):
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
         # A many-run audit trains one twin in all; records that are looked at step by step are differentiated again.
-        trained = 1.0 + 1.0 / runs if many else 2.0 + attack.trains
-        records, asked = float(facts.records), 2 * (attack.expected_from or 0)
+        twins = (1.0 / runs if many else 1.0) if attack.twin else 0.0
+        trained = 1.0 + twins + attack.trains
+        records, asked = float(facts.records), attack.expected_from or 0
         if attack.others_drawn or asked:  # each batch is differentiated, and nobody else but those who are asked
             records *= sum(phase.steps * (phase.sampling.rate or 1.0) for phase in spec.phases) / spec.steps
-            trained += 1.0 if attack.others_drawn else 0.0
+            # One run of dpspec's own loop has just computed what is taken away, apart from planted gradients.
+            own = not many and spec.training.kind == "native" and attack.space == "gradient"
+            trained += 1.0 if attack.others_drawn and not own else 0.0
         gradients = trained * records + asked + (attack.count if attack.space == "input" else 0)
         steps = runs * spec.steps
         most = min(_TOGETHER, attack.shard_runs or _TOGETHER)
@@ -118,11 +121,15 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("stop", "shard_runs"),
+            audit_without=("stop", "shard_runs", "twin"),
         )
-        # Trials from before there were units have other scores, and are not those of this spec; seeds stay.
-        in_noise = spec.audit is not None and Attack.of(spec).in_noise
-        return dps.FrozenMap({**inputs, "split": {"units": "noise"}}) if in_noise else inputs
+        # Trials from before there were units have other scores, and are not those of this spec; seeds stay. They do as
+        # well where the twin is left out, so that the run is the same.
+        attack = Attack.of(spec) if spec.audit is not None else None
+        split: dict[str, dps.Json] = {"units": "noise"} if attack is not None and attack.in_noise else {}
+        if attack is not None and not attack.twin:
+            split["twin"] = False
+        return dps.FrozenMap({**inputs, "split": split}) if split else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         """Train with canaries, once per index, and without; or read the table of scores, where there is one."""

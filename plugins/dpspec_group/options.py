@@ -64,8 +64,15 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "minimum": 2,
         "description": "From how many real records an adversary who sees iterates estimates what all of them add "
         "on average; from all of them if left out. They are drawn anew at each step, apart from the training's own "
-        "draws, at least as many as a batch holds. In small batches that costs two batches a step, where asking all "
+        "draws, at least as many as a batch holds. In small batches that costs a batch a step, where asking all "
         "records costs many trainings. The chance of that draw is charged: scores and checks see a little less.",
+    },
+    twin={
+        "type": "boolean",
+        "description": "Whether a second training, without canaries and with seeds of its own, stands beside the "
+        "audited one: it does if left out. It alone tells how accurate the pipeline is, and whether two runs add the "
+        "same noise. Without it the audit costs a training less, no accuracy is measured, claims about it are refused, "
+        "and that check is not made.",
     },
     shard_runs=SHARD_RUNS,
 )
@@ -84,6 +91,7 @@ class Attack(kit.Options):
     every: gradient canaries have gradients in every so many-th step, and none in the others.
     expected_from: how many real records stand for all of them at each step; None for all.
     chosen_weights: whether the adversary chose the weights that training starts from.
+    twin: whether the audited run, of many runs the first, has a twin without canaries.
     shard_runs: at most so many of many runs are trained together; no trial reads it.
     """
 
@@ -101,6 +109,7 @@ class Attack(kit.Options):
     every: int = 1
     expected_from: int | None = None
     scoring: Score | None = None
+    twin: bool = True
     shard_runs: int | None = None
 
     @classmethod
@@ -135,6 +144,7 @@ class Attack(kit.Options):
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
+            twin=bool(audit.get("twin", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
             shard_runs=audit.get("shard_runs"),
         )
@@ -169,7 +179,8 @@ class Attack(kit.Options):
         scored = "" if self.white_box or self.space == "gradient" else f" by {self.score}"
         started = ", worst-case initial weights" if self.chosen_weights else ""
         known = "" if self.expected_from is None else f", mean updates estimated from {self.expected_from} records"
-        return f"{self.method}, {self.access}{planted}{scored}{known}{started}"
+        alone = "" if self.twin else ", no twin"
+        return f"{self.method}, {self.access}{planted}{scored}{known}{started}{alone}"
 
     @property
     def calibrated(self) -> bool:

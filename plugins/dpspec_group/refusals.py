@@ -203,6 +203,7 @@ def attack_refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic
             (*_CANARY, "every"),
         )
     yield from _options(canary, spec.audit.options, spec.training.options, attack)
+    yield from _twins(spec, attack)
     yield from _estimates(spec, facts, attack)
     if attack.method == "many-run":
         yield from _many_runs(spec.audit.runs, canary, attack)
@@ -291,6 +292,17 @@ def _options(
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
         )
+
+
+def _twins(spec: dps.Spec, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Claims about accuracy are tested on the model that was trained without canaries."""
+    for i, claim in enumerate(spec.claims):
+        if claim.kind == "metric" and not attack.twin:
+            yield kit.unsupported(
+                f"claim {claim.id!r} is about the twin, which twin: false leaves out",
+                ("claims", i),
+                "leave out twin, or the claim",
+            )
 
 
 def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:

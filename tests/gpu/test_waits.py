@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from support.pretend_gpu import Account, pretend_gpu
 from dpspec.contract import Observer, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.gradients.contributions import sums_kept
 from dpspec.training.gradients.fetching import Later, fetch
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.observers import ProjectionObserver, RecordScores
@@ -60,11 +62,18 @@ def with_canaries(job: TrainingJob) -> TrainingJob:
     return replace(job, canaries=CanaryGroups.planted(directions(job), present, 1, 10.0))
 
 
+def adversary_who_is_told_of_batches(job: TrainingJob) -> Sequence[Observer]:
+    return WatchedRun(job, ProjectionObserver(job, directions(job), drawn=True)).observers
+
+
 def counted(steps: int, watch: Watch, **changes: object) -> Account:
     """What training of so many steps asks of a GPU, until the last step."""
     with pretend_gpu() as machine:
         job = with_canaries(job_of("tabular-mlp", steps=steps, device="cuda", **changes))
-        NativeTrainer().train(replace(job, observers=tuple(watch(job))))
+        observers = tuple(watch(job))
+        models = [observer.model for observer in observers if isinstance(observer, ProjectionObserver)]
+        with sums_kept(models[0]) if models else nullcontext():
+            NativeTrainer().train(replace(job, observers=observers))
         return machine.account
 
 
@@ -76,11 +85,13 @@ def counted(steps: int, watch: Watch, **changes: object) -> Account:
         (adversary_between_looks, 1),
         (adversary_of_one_record_between_looks, 1),
         (adversary_at_every_step, 2),
+        (adversary_who_is_told_of_batches, 2),
         (adversary_of_records, 3),
     ],
 )
 def test_waits_in_a_step(watch: Watch, most: int) -> None:
-    """One wait is training's own, to learn whether all gradients of a chunk are finite; so has each chunk of a look."""
+    """One wait is training's own, to learn whether all gradients of a chunk are finite; so has each chunk of a look,
+    and the comparison after which none is needed."""
     more = counted(MANY, watch).since(counted(FEW, watch))
     assert more.waits.total() <= most * (MANY - FEW), more.table(MANY - FEW)
 

@@ -53,6 +53,7 @@ _OTHERS = {
     "score": "how canaries are scored, the program that made the scores decided",
     "stop": "the table is there as a whole, and nothing is left to stop",
     "expected_from": "no update is looked at here, so that none is estimated",
+    "twin": "nothing is trained here that could have one",
     "shard_runs": "nothing is trained here that could be shared out",
 }
 

@@ -1,10 +1,18 @@
 """Where a step's clipped sum comes from: the real records' gradients, and those of planted canaries.
 
 Canaries whose gradients are zero nearly everywhere are clipped and summed without ever writing the zeros.
+
+An adversary who is told which real records a step drew takes away what the step has just added up. It does not take
+the word of the step, which is what is audited: within :func:`sums_kept` the last sum is kept with all that decided it,
+if it was asked of a model like the adversary's own, and who brings the very same parameters, rows and clipping to
+:func:`clipped_sum` is given it, and else computes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -12,8 +20,8 @@ from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
-from dpspec.training.gradients.fetching import send
+from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.fetching import all_equal, send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 
@@ -25,6 +33,10 @@ class SparseCanaries(GradientCanaries, Protocol):
         """Coordinates int64 and values float32, (b, s) each, of canary records ``indices`` (b,), before clipping."""
 
 
+#: Of so many bytes nobody asks whether they are free.
+_AT_ONCE = 2**20
+
+
 def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor, clip_norm: float) -> ClippedSum:
     """sum_i v_i * min(1, clip_norm / ||v_i||) over canary records ``indices`` (b,), in O(b s + P).
 
@@ -33,7 +45,8 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     total = torch.zeros_like(state)
     norms = [no_norms(state.device)]
     width = canaries.sparse(indices[:1])[0].shape[1] if len(indices) else 1
-    for some in torch.split(indices, memory.chunk_size(24 * width, state.device)):
+    few = 24 * width * len(indices) <= _AT_ONCE  # how much memory is free takes longer to ask than they do
+    for some in torch.split(indices, len(indices) if few else memory.chunk_size(24 * width, state.device)):
         coordinates, values = canaries.sparse(some)
         values = values.to(state)
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
@@ -46,6 +59,52 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
             total.index_add_(0, where, what)
         norms.append(torch.where(lengths.isfinite(), lengths * factors, 0.0))
     return ClippedSum(total, torch.cat(norms))
+
+
+class _Kept:
+    """The last sum over real records that a model like ``model`` was asked for, if any, as a copy of its own."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self._asked: tuple[Clipper, Tensor, Tensor, Tensor] | None = None
+        self._found: ClippedSum | None = None
+
+    def is_of(self, other: FlatModel) -> bool:
+        """Whether ``other`` is the same function of parameters and records, as it stands."""
+        if not self.model.is_alike(other):
+            return False
+        return all_equal(list(zip(self.model.constants, other.constants, strict=True)))
+
+    def keep(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
+        """Copies, but of the rows ``x`` (b, ...), ``y`` (b,), that nobody else has."""
+        self._asked = how, state.clone(), x, y
+        self._found = ClippedSum(found.sum.clone(), found.norms.clone())
+
+    def of(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
+        """What was found for the same, entry by entry, for one wait where that stands on a GPU; None for all else."""
+        if self._asked is None or self._asked[0] != how:
+            return None
+        return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
+
+
+_KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def sums_kept(model: FlatModel) -> Iterator[None]:
+    """Within it a step's sum over real records is kept until the next one, for who asks ``model`` for the very same."""
+    token = _KEPT.set(_Kept(model))
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
+    """``model.clipped_sum``, or what a step has kept of a model like it, these parameters, rows and clipping."""
+    kept = _KEPT.get()
+    found = kept.of(clipper(clip), state, x, y) if kept is not None and kept.model is model else None
+    return model.clipped_sum(state, x, y, clip) if found is None else found
 
 
 #: Rows are copied out of the data piece by piece, at most so many bytes at once: a batch may be of any size.
@@ -80,9 +139,14 @@ class RecordsAndCanaries:
         return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
-        total, norms = None, []
-        for some in torch.split(rows, self._copied):
-            found = self._model.clipped_sum(state, self._x[some], self._y[some], clip_norm)
+        total, norms, kept = None, [], _KEPT.get()
+        pieces = torch.split(rows, self._copied)
+        keeps = kept is not None and len(pieces) == 1 and kept.is_of(self._model)
+        for some in pieces:
+            x, y = self._x[some], self._y[some]
+            found = self._model.clipped_sum(state, x, y, clip_norm)
+            if kept is not None and keeps:
+                kept.keep(clipper(clip_norm), state, x, y, found)
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
         assert total is not None  # an empty batch is one empty piece

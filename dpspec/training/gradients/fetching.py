@@ -49,6 +49,15 @@ def fetch(tensors: Sequence[Tensor]) -> list[Array]:
     ]
 
 
+def all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Whether both of every pair have one shape, type, place and the same entries; nothing equals what is no number."""
+    if any((a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in pairs):
+        return False
+    if all(a.device.type == "cpu" for a, _ in pairs):
+        return all(torch.equal(a, b) for a, b in pairs)
+    return bool(torch.stack([(a == b).all() for a, b in pairs]).all())
+
+
 class Later:
     """Hands what is added to it on, in order: on a CPU at once, from a GPU in blocks."""
 

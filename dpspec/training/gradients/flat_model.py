@@ -161,6 +161,41 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 )
 
 
+#: Attributes that are compared by their values.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+
+
+def are_alike(one: object, other: object) -> bool:
+    """Whether two modules are of the same layers, whose attributes and hooks are the same; parameters and buffers,
+    whose values are not looked at, have the same names and shapes. False wherever that cannot be told."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, nn.Module):
+        return are_alike(vars(one), vars(other))
+    if isinstance(one, Tensor):
+        return isinstance(one, nn.Parameter) and _form(one) == _form(other)
+    if isinstance(one, _PLAIN):
+        return bool(one == other)
+    if isinstance(one, dict):
+        assert isinstance(other, dict)
+        if list(one) != list(other):
+            return False
+        pairs = ((name, value, other[name]) for name, value in one.items() if value is not other[name])
+        return all(_form(a) == _form(b) if name == "_buffers" else are_alike(a, b) for name, a, b in pairs)
+    if isinstance(one, (list, tuple)):
+        assert isinstance(other, (list, tuple))
+        return len(one) == len(other) and all(map(are_alike, one, other))
+    return isinstance(one, (set, frozenset)) and one == other
+
+
+def _form(value: object) -> object:
+    if isinstance(value, Tensor):
+        return tuple(value.shape), value.dtype, value.requires_grad
+    return {name: _form(part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
 def record_by_record(model: nn.Module) -> bool:
     """Whether a model's structure shows that it treats each record by itself, so that a batch needs no ``vmap``.
 

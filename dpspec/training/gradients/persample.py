@@ -90,6 +90,17 @@ class FlatModel:
             if place not in self._trained
         }
 
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What is not trained, on the device: buffers and frozen parameters."""
+        return tuple(self._constants.values())
+
+    def is_alike(self, other: FlatModel) -> bool:
+        """Whether both are one function of parameters and records, if their ``constants`` are the same: built of the
+        same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not."""
+        mine, theirs = ((type(m), m._loss, m._budget, m.device) for m in (self, other))
+        return mine == theirs and flat_model.are_alike(self._model, other._model)
+
     def initial(self) -> Tensor:
         """The module's own parameters as a vector (P,) on the device."""
         return flat_model.flatten(self._model).to(self.device)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dpspec.training.gradients import memory, users
 from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.fetching import Number, at_hand
+from dpspec.training.gradients.contributions import clipped_sum
+from dpspec.training.gradients.fetching import Number, at_hand, send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.samplers import Sampler, covariance
@@ -144,21 +145,21 @@ def population(
     (n, k, ...), ``y`` (n, k) the mean gradients of all choices of ``records_per_user`` of their records."""
     if records_per_user is not None:
         return _of_users(model, state, x, y, clip, records_per_user)
-    clipped = model.clipped_sum(state, x, y, clip)
+    clipped = clipped_sum(model, state, x, y, clip)
     return Population(clipped.sum, at_hand(clipped.norms.square().sum()))
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
     """Clip the gradients of the records ``indices`` (b,) of ``x``, ``y`` at ``state`` (P,)."""
-    at = indices.to(x.device)
-    return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
+    at = send(indices, x.device)
+    return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
 
 
 def estimated(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:
     """Clip the gradients of at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
-    at = places.to(x.device)
+    at = send(places, x.device)
     clipped = model.clipped_sum(state, x[at], y[at], clip)
     found = Estimated(clipped.sum, at_hand(clipped.norms.square().sum()), places, len(x), clip_norm)
     return replace(found, sum=found.factor * clipped.sum)

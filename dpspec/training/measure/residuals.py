@@ -136,6 +136,7 @@ class Residuals(Observer):
             raise ValueError(f"updates by {type(update).__name__} cannot be undone: residuals need another optimizer")
         self._update = update
         self._previous: Tensor | None = None
+        self._estimated: Tensor | None = None
         self._told: Tensor | None = None
         self._knows_drawn = drawn
         # Of all records nothing is left to chance: what they add is no estimate, and its own direction is known.
@@ -184,14 +185,16 @@ class Residuals(Observer):
 
     def _look(self, step: int, phase: ScheduledPhase, previous: Tensor, undone: Undone) -> None:
         known: Known
-        apart: Estimated | None = None
+        apart: Tensor | None = None
         if self._knows_drawn:
             if self._told is None:
                 raise ValueError(f"which records step {step} drew was not told before its model was released")
             known, self._told = drawn(self.model, previous, self.x, self.y, self._told, phase.clip), None
         elif self._sample is not None:
             known = self._estimate(step, phase, previous, self._sample)
-            apart = self._estimate(step, phase, previous, self._sample, 1) if self.log is not None else None
+            if self.log is not None:
+                apart = self._apart(step, phase, previous, self._sample)
+                self._estimated = known.sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
             known = population(self.model, previous, self.x, self.y, phase.clip, most)
@@ -205,6 +208,14 @@ class Residuals(Observer):
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
             self.log.add(step, previous, undone, known, apart)
+
+    def _apart(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample) -> Tensor:
+        """Which way the update is expected to go, (P,), apart from the step's own sample: the estimate of the step
+        before, or, where that was not looked at, one from another sample."""
+        earlier, self._estimated = self._estimated, None
+        if earlier is not None and step > 1 and self.looked[step - 2]:
+            return earlier
+        return self._estimate(step, phase, previous, sample, 1).sum
 
     def _estimate(
         self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int = 0
@@ -257,7 +268,8 @@ class Residuals(Observer):
         kept = {name: getattr(self, name) for name in self.kept}
         if self.log is not None:
             remembered |= {f"log.{name}": value for name, value in self.log.state().items()}
-        return {**tensors(previous=self._previous, **kept), **remembered, "steps": np.array(self.steps)}
+        last = tensors(previous=self._previous, estimated=self._estimated)
+        return {**last, **tensors(**kept), **remembered, "steps": np.array(self.steps)}
 
     def restore(self, state: Memory) -> None:
         """Go on after the step that was seen last; an empty memory begins anew."""
@@ -267,8 +279,9 @@ class Residuals(Observer):
             self.log.restore(part(state, "log"))
         self.steps = int(state.get("steps", 0))
         self._phases = islice(iter(self.schedule), self.steps, None)
-        previous = tensor(state, "previous")
+        previous, last = tensor(state, "previous"), tensor(state, "estimated")
         self._previous = None if previous is None else previous.to(self.x.device)
+        self._estimated = None if last is None else last.to(self.x.device)
         for name in self.kept:
             mine: Tensor = getattr(self, name)
             found = tensor(state, name)

@@ -79,8 +79,8 @@ class ResidualLog:
     Where records are allocated to the steps of an epoch, its first step alone is in the last three: at later ones the
     past tells of the batch.
 
-    An estimate's error is not without bias along the estimate itself. Where updates are estimated, a second estimate
-    gives the direction, and the length is that of the first along it.
+    An estimate's error is not without bias along the estimate itself. Where updates are estimated, another estimate
+    gives the direction, that of the step before where there is one, and the length is that of the step's own along it.
 
     Which steps are left out is decided before each of them, by the models until then.
     """
@@ -132,11 +132,12 @@ class ResidualLog:
         previous: Tensor,
         undone: Undone,
         known: Population | Estimated | Drawn,
-        apart: Estimated | None = None,
+        apart: Tensor | None = None,
     ) -> None:
         """A step from the model ``previous`` (P,), what its update was undone to, and what the real records add.
 
-        apart: an estimate of the same, made apart from ``known``, where that is one.
+        apart: where ``known`` is an estimate, another one (P,) of the same sum, made apart from it: of this step, or
+        of the step before.
         """
         number = bisect_left(self._ends, step)
         phase = self._schedule.phases[number]
@@ -153,7 +154,7 @@ class ResidualLog:
         if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
             return  # given the epoch's earlier batches, records are not in this one with the rate: no martingale
         free = self._free(residual)
-        towards = self._free(expected if apart is None else apart.mean(phase.sampler, planted.sum) / clip)
+        towards = self._free(expected if apart is None else rate * (apart + planted.sum) / clip)
         length = torch.linalg.vector_norm(towards, dtype=torch.float64)
         product = torch.dot(free.double(), towards.double())
         pull = length

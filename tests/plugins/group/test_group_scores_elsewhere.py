@@ -208,6 +208,7 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.canary={space: gradient, count: 9}"], "unsupported", "audit.canary", "does not go with scores"),
         (["audit.score=loss"], "unsupported", "audit.score", "does not go with scores"),
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "does not go with scores"),
+        (["audit.twin=false"], "unsupported", "audit.twin", "does not go with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
         (["model={kind: linear, initial: worst-case}"], "unsupported", "model.initial", "nobody here chose"),
