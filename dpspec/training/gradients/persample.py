@@ -98,7 +98,7 @@ class FlatModel:
     def is_alike(self, other: FlatModel) -> bool:
         """Whether both are one function of parameters and records, if their ``constants`` are the same: built of the
         same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not."""
-        mine, theirs = ((type(m), m._loss, m._budget, m.device) for m in (self, other))
+        mine, theirs = ((type(m), vars(m).keys(), m._loss, m._budget, m.device) for m in (self, other))
         return mine == theirs and flat_model.are_alike(self._model, other._model)
 
     def initial(self) -> Tensor:
