@@ -54,7 +54,6 @@ PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for 
 #: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
 _USUAL_DELTA = 1e-5
 
-
 #: The source of what no theorem says.
 _UNKNOWN = "nothing is known"
 
@@ -68,6 +67,7 @@ def group_sizes(spec: dps.Spec) -> list[int]:
 class Curves:
     """Epsilon by group size, direction and delta: every interval holds the worst case over data and adversaries.
 
+    Where both directions are spoken of, ``add`` is narrow at the deltas of claims, elsewhere as far as ``both`` needs.
     whole: the widest direction that was computed, ``both`` where claims or the threat model speak of both.
     """
 
@@ -86,18 +86,31 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
         deltas = sorted({*kit.claimed_deltas(spec, size, default=None), *CURVE_DELTAS, *PROFILE_DELTAS})
-        by_direction: dict[str, dict[float, Interval]] = {
-            direction: dict.fromkeys(deltas, _anything(nothing))
-            if nothing
-            else dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
-            for direction in directions
-        }
+        by_direction: dict[str, dict[float, Interval]] = {}
+        for direction in directions:
+            enough = _enough(spec, size, by_direction["remove"]) if by_direction else None
+            by_direction[direction] = (
+                dict.fromkeys(deltas, _anything(nothing))
+                if nothing
+                else dict(
+                    zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction, enough), strict=True)
+                )
+            )
         if len(by_direction) == 2:
             remove, add = by_direction["remove"], by_direction["add"]
             by_direction["both"] = {delta: remove[delta].worse(add[delta]) for delta in deltas}
         intervals[size] = by_direction
     context.progress(len(sizes), len(sizes), "accounting")
     return Curves("both" if len(directions) == 2 else directions[0], intervals)
+
+
+def _enough(spec: dps.Spec, size: int, first: Mapping[float, Interval]) -> list[float]:
+    """Up to where the second direction's epsilons need not be narrow, at each delta of the ``first`` one: to what is
+    known of that, unless a claim may speak of the second alone."""
+    if any("mu" in claim.options and claim.group_size == size for claim in spec.claims):
+        return [-math.inf] * len(first)
+    claimed = kit.claimed_deltas(spec, size, default=None)
+    return [-math.inf if delta in claimed else theory.enough_beside(known) for delta, known in first.items()]
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:

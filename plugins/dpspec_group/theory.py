@@ -85,6 +85,9 @@ _TOLD = 10.0
 #: Room for the rounding of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
+#: The relative width at which an interval of epsilon is narrow.
+_NARROW = 1e-4
+
 SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
     "fixed": "Ganesh 2024, Theorem 3.3",
@@ -288,26 +291,58 @@ def planted_mixture(phase: Phase, group_size: int, records: int, *, spread: floa
 
 
 def group_epsilons(
-    phases: Sequence[Phase], group_size: int, records: int, deltas: Sequence[float], direction: str
+    phases: Sequence[Phase],
+    group_size: int,
+    records: int,
+    deltas: Sequence[float],
+    direction: str,
+    enough: Sequence[float] | None = None,
 ) -> list[Interval]:
     """Epsilon at each delta for groups of up to ``group_size``, in one direction (``remove`` or ``add``).
 
     Each interval holds the worst-case epsilon over the data sets of the theorem and adversaries that see every iterate.
     Without noise nothing is bounded, and epsilon is infinite for certain where delta is below the chance of an outcome
-    that the other data set never produces.
+    that the other data set never produces. enough: for each delta a value, minus infinity for none; an epsilon that is
+    certainly no larger need not be narrow.
     """
-    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction))
+    limits = None if enough is None else tuple(enough)
+    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction, limits))
+
+
+def worst_epsilons(
+    phases: Sequence[Phase], group_size: int, records: int, deltas: Sequence[float], direction: str
+) -> list[Interval]:
+    """The same in the worse of the directions that are spoken of: ``remove``, ``add`` or ``both``."""
+    if direction != "both":
+        return group_epsilons(phases, group_size, records, deltas, direction)
+    remove = group_epsilons(phases, group_size, records, deltas, "remove")
+    enough = [enough_beside(known) for known in remove]
+    add = group_epsilons(phases, group_size, records, deltas, "add", enough)
+    return [one.worse(other) for one, other in zip(remove, add, strict=True)]
+
+
+def enough_beside(known: Interval) -> float:
+    """Up to where one direction's epsilon need not be narrow, of which only the worse of both counts: the upper end of
+    the other's; minus infinity where that is itself not narrow, as the lower end may then be this one's."""
+    return known.upper if known.relative_width <= _NARROW else -math.inf
 
 
 @functools.lru_cache(maxsize=256)  # a run and its verification, and claims that differ in nothing else, ask the same
 def _epsilons(
-    phases: tuple[Phase, ...], group_size: int, records: int, deltas: tuple[float, ...], direction: str
+    phases: tuple[Phase, ...],
+    group_size: int,
+    records: int,
+    deltas: tuple[float, ...],
+    direction: str,
+    enough: tuple[float, ...] | None,
 ) -> tuple[Interval, ...]:
     quiet = [phase for phase in phases if phase.noise_multiplier < NO_NOISE]
     if quiet:
         seen = _seen(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    return tuple(ask(phases, group_size, records, direction, lambda loss: loss.epsilons(deltas)))
+    if _from_below(phases, group_size, records):  # the lower end is another pair's, and may be below ``enough``
+        enough = None
+    return tuple(ask(phases, group_size, records, direction, lambda loss: loss.epsilons(deltas, enough=enough)))
 
 
 def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:

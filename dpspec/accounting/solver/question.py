@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,8 +32,11 @@ _TILTS = (math.log(1e-9), math.log(1e9))
 #: So often is that range halved before the slope of what is looked for is followed.
 _HALVINGS = 6
 
+#: Tilts of several saddle points are read between so many at a time, and the range narrowed so often.
+_LADDER, _LADDERS = 40, 2
+
 #: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and near the best as good ones.
-_NEAR = 1e-10
+_NEAR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Cumulants:
     """K and its derivatives for a composition, from a table of losses and log masses per phase."""
 
     phases: tuple[tuple[Floats, Floats, int], ...]
+    _found: dict[float, tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, parts: Sequence[tuple[TruncatedPair, int]]) -> Cumulants:
@@ -58,7 +62,12 @@ class Cumulants:
         return cls(tuple((*part.table(), steps) for part, steps in parts))
 
     def at(self, tilt: float) -> tuple[float, float, float]:
-        """K, K' and K'' at ``tilt``."""
+        """K, K' and K'' at ``tilt``; kept, as searches for several answers begin with the same tilts."""
+        if tilt not in self._found:
+            self._found[tilt] = self._at(tilt)
+        return self._found[tilt]
+
+    def _at(self, tilt: float) -> tuple[float, float, float]:
         value = first = second = 0.0
         for losses, logs, steps in self.phases:
             exponents = logs + tilt * losses
@@ -80,6 +89,46 @@ class Cumulants:
         """The saddle point at which delta is about e^``log_delta``, at epsilon >= 0."""
         saddle = self._cross(lambda s: log_delta - self._point(s).log_delta, None)
         return saddle if saddle.epsilon > 0.0 else self.for_epsilon(0.0)
+
+    def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
+        """``for_delta`` of several: of two and more by interpolation, whose tilts are within a few percent."""
+        if len(log_deltas) == 1:
+            return [self.for_delta(log_deltas[0])]
+        asked = np.array(log_deltas, dtype=np.float64)
+        tilts = np.exp(np.linspace(*_TILTS, _LADDER))
+        for _ in range(_LADDERS):
+            values = self._along(tilts)[2]
+            over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
+            first = over[-1] if len(over) else 0
+            last = under[0] if len(under) and under[0] > first else len(tilts) - 1
+            ladder = tilts
+            tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
+        order = np.argsort(values)
+        chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
+        epsilons, spreads, found = self._along(chosen)
+        return [
+            SaddlePoint(float(tilt), float(epsilon), float(log_delta), float(spread))
+            if epsilon > 0.0
+            else self.for_epsilon(0.0)
+            for tilt, epsilon, spread, log_delta in zip(chosen, epsilons, spreads, found, strict=True)
+        ]
+
+    def _along(self, tilts: Floats) -> tuple[Floats, Floats, Floats]:
+        """Epsilon, spread and ln delta of the saddle points at ``tilts``, (n,) each."""
+        value, mean, variance = (np.zeros(len(tilts)) for _ in range(3))
+        for losses, logs, steps in self.phases:
+            weights = logs + tilts[:, None] * losses
+            top = weights.max(axis=1)
+            weights = np.exp(weights - top[:, None])
+            mass = weights.sum(axis=1)
+            mean_of_one = weights @ losses / mass
+            value += steps * (top + np.log(mass))
+            mean += steps * mean_of_one
+            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
+        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
+        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
+        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
+        return epsilons, np.sqrt(variance), log_deltas
 
     def for_level(self, log_level: float) -> SaddlePoint:
         """The saddle point whose line, delta plus level times e^epsilon, decides the power at e^``log_level``.

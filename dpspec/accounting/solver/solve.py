@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
@@ -68,29 +69,50 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
 
 
 def cut_without_grid(
-    found: Interval, question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]
-) -> Interval:
-    """``found``, cut by ``bound_without_grid`` where that is below it; mostly it is not, which one value tells."""
-    if _is_below_without_grid(found.upper, question, phases, sides):
-        return found
-    loose = bound_without_grid(question, phases, sides)
+    found: Sequence[Interval],
+    questions: Sequence[Question],
+    phases: Sequence[tuple[Pair, int]],
+    sides: Sequence[Direction],
+) -> list[Interval]:
+    """What was ``found``, cut by ``bound_without_grid`` where that is below; mostly it is not, which one value tells."""
+    surely = _are_below_without_grid(found, questions, phases, sides)
+    return [
+        interval if below else _cut(interval, bound_without_grid(question, phases, sides))
+        for interval, question, below in zip(found, questions, surely, strict=True)
+    ]
+
+
+def _cut(found: Interval, loose: Interval) -> Interval:
     if found.upper <= loose.upper:
         return found
     return Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)
 
 
-def _is_below_without_grid(
-    epsilon: float, question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]
-) -> bool:
-    """Whether an ``epsilon`` is surely below all that holds without a grid; False also where that is not plain."""
+def _are_below_without_grid(
+    found: Sequence[Interval],
+    questions: Sequence[Question],
+    phases: Sequence[tuple[Pair, int]],
+    sides: Sequence[Direction],
+) -> list[bool]:
+    """Whether each upper end of epsilon is surely below all that holds without a grid; False also where that is not
+    plain."""
     mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
-    if question.log_delta is None or not (0.0 < mu < math.inf and epsilon < math.inf):
-        return False
-    if epsilon > max(largest_loss(phases, side) for side in sides):
-        return False
+    if not 0.0 < mu < math.inf:
+        return [False] * len(questions)
+    largest = max(largest_loss(phases, side) for side in sides)
+    told = [
+        (question.log_delta, interval.upper)
+        if question.log_delta is not None and interval.upper <= largest and interval.upper < math.inf
+        else (0.0, 0.0)
+        for question, interval in zip(questions, found, strict=True)
+    ]
+    logs, epsilons = np.array(told, dtype=np.float64).T
     # More than both roundings above the delta asked: the closed form's bisection ends beyond.
-    room = 4.0 * gaussian.relative_error(epsilon, mu) + 16.0 * EPS * abs(question.log_delta)
-    return room < 1.0 and float(gaussian.log_delta(epsilon, mu)) > question.log_delta + room
+    room = np.array([4.0 * gaussian.relative_error(float(epsilon), mu) for epsilon in epsilons])
+    room += 16.0 * EPS * np.abs(logs)
+    below = (logs < 0.0) & (room < 1.0)
+    below[below] = gaussian.log_delta(epsilons[below], mu) > (logs + room)[below]
+    return [bool(one) for one in below]
 
 
 def _gaussian(question: Question, mu: float) -> Interval:
@@ -167,6 +189,12 @@ GRID, ONE_STEP = "pld/connect-the-dots", "exact profile of one step"
 #: Questions whose epsilons lie within so many tilted standard deviations share one composition.
 _SHARED = 4.0
 
+#: For the first stage within so many, and this difference: a factor e^(difference / 2) of precision is lost.
+_SHARED_COARSE, _DIFFERENCE = 8.0, 16.0
+
+#: Tables for first estimates are made for every so many units of ln delta.
+_SHELF = 12.0
+
 #: An epsilon estimated below this many standard deviations may well be zero.
 _NEAR_ZERO = 0.1
 
@@ -181,38 +209,56 @@ _SHARE = math.log(1e-6)
 
 
 def solve(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, questions: Sequence[Question], width: float
+    phases: Sequence[tuple[Pair, int]],
+    direction: Direction,
+    questions: Sequence[Question],
+    widths: Sequence[float],
+    beside: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
     """Certified answers for the composition of ``phases`` (pair, steps) in one direction, in the order asked.
 
-    width: the relative width wanted; where the grid limits do not allow it, intervals come out wider.
+    widths: the relative width wanted of each answer; where the grid limits do not allow it, intervals come out wider.
+    beside: for each question the other direction's answer, where only the larger of both counts, or None. An epsilon
+    that is certainly no larger is not narrowed then: what it is below that is nobody's question, unless the other one
+    is wider than asked: then this one's lower end may be the best there is.
     """
-    return _solve(phases, (direction,), questions, width)
+    if beside is None:
+        return _solve(phases, (direction,), questions, widths)
+    enough = [
+        known.upper if known is not None and known.relative_width <= width else -math.inf
+        for known, width in zip(beside, widths, strict=True)
+    ]
+    # Where one direction's epsilon is 0 so is the other's: delta at 0, the total variation distance, is one number.
+    zero = [question.log_delta is not None and value == 0.0 for question, value in zip(questions, enough, strict=True)]
+    left = [i for i, known in enumerate(zero) if not known]
+    answers = _solve(
+        phases, (direction,), [questions[i] for i in left], [widths[i] for i in left], [enough[i] for i in left]
+    )
+    found = iter(answers)
+    return [Interval(0.0, 0.0).by(GRID) if known else next(found) for known in zero]
 
 
-def solve_larger(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], width: float) -> list[Interval]:
-    """The larger of both directions' answers about epsilon or delta, each about one direction's profile.
-
-    The second direction's is narrowed only until it is certainly no larger than the first's upper end: what it is below
-    that is nobody's question, unless the first is wider than asked: then the second's lower end may be the best there
-    is.
-    """
-    first = solve(phases, DIRECTIONS[0], questions, width)
-    enough = [found.upper if found.relative_width <= width else -math.inf for found in first]
-    second = _solve(phases, DIRECTIONS[1:], questions, width, enough)
+def solve_larger(
+    phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], widths: Sequence[float]
+) -> list[Interval]:
+    """The larger of both directions' answers about epsilon or delta, each about one direction's profile."""
+    first = solve(phases, DIRECTIONS[0], questions, widths)
+    second = solve(phases, DIRECTIONS[1], questions, widths, first)
     return [one.worse(other) for one, other in zip(first, second, strict=True)]
 
 
-def solve_worst(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], width: float) -> list[Interval]:
+def solve_worst(
+    phases: Sequence[tuple[Pair, int]], questions: Sequence[Question], widths: Sequence[float]
+) -> list[Interval]:
     """The same for powers where at each epsilon the worse of both directions' profiles counts."""
-    return _solve(phases, DIRECTIONS, questions, width)
+    return _solve(phases, DIRECTIONS, questions, widths)
 
 
 def _solve(
     phases: Sequence[tuple[Pair, int]],
     sides: Sequence[Direction],
     questions: Sequence[Question],
-    width: float,
+    widths: Sequence[float],
     enough: Sequence[float] | None = None,
 ) -> list[Interval]:
     """``enough``: for each question a value; of answers that are certainly no larger no more is asked."""
@@ -220,18 +266,42 @@ def _solve(
         exact = [answer_one_step(phases[0][0], sides, question) for question in questions]
         if all(interval is not None for interval in exact):
             return [interval.by(ONE_STEP) for interval in exact if interval is not None]
-    opened = [_open(phases, sides, question) for question in questions]
+    opened = _open(phases, sides, questions)
     for item, value in zip(opened, enough or (), strict=enough is not None):
         item.enough = value
-    unanswered = [i for i, item in enumerate(opened) if not (item.is_needless or _settled(item, width))]
-    order = sorted(unanswered, key=lambda i: opened[i].position)
-    while order:
-        first = opened[order[0]]
-        reach = first.position + _SHARED * first.saddle.spread
-        shared = [i for i in order if opened[i].position <= reach]
-        order = order[len(shared) :]
-        GridRefinement(phases, sides, [opened[i] for i in shared]).refine(width)
+    unanswered = [
+        (item, width)
+        for item, width in zip(opened, widths, strict=True)
+        if not (item.is_needless or _settled(item, width))
+    ]
+    groups = [
+        GridRefinement(phases, sides, shared) for shared in _neighbours([item for item, _ in unanswered], wide=True)
+    ]
+    for group in groups:
+        group.begin()
+    # Coarsest first: an answer lies inside those that it would have if no other were asked for more finely than that.
+    for width in sorted({width for _, width in unanswered}, reverse=True):
+        wanted = {id(item) for item, of_item in unanswered if of_item <= width}
+        for group in groups:
+            for near in _neighbours([item for item in group.items if id(item) in wanted]):
+                if not all(item.is_within(width) for item in near):
+                    group.part(near).refine(width)
     return [item.answer.by(GRID) for item in opened]
+
+
+def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
+    """The items by position, in groups that share a composition each; ``wide``: a coarse one."""
+    groups: list[list[PendingAnswer]] = []
+    reach = -math.inf
+    for item in sorted(items, key=lambda item: item.position):
+        if item.position > reach:
+            groups.append([])
+            spread = item.saddle.spread
+            reach = item.position + _SHARED * spread
+            if wide:
+                reach = max(reach, item.position + min(_SHARED_COARSE * spread, _DIFFERENCE))
+        groups[-1].append(item)
+    return groups
 
 
 def _settled(item: PendingAnswer, width: float) -> bool:
@@ -241,26 +311,65 @@ def _settled(item: PendingAnswer, width: float) -> bool:
     return item.question.testing and (item.is_within(width) or item.saddle.tilt < _FLATTEST)
 
 
-def _open(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], question: Question) -> PendingAnswer:
-    if question.testing:
-        return _open_test(phases, sides, question)
-    (direction,) = sides
-    if question.log_delta is None:
-        return _open_delta(phases, direction, question)
+def _open(
+    phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question]
+) -> list[PendingAnswer]:
+    """What is known of answers beforehand, and where they lie at first estimate."""
+    epsilons = [question for question in questions if question.log_delta is not None]
+    opened = iter(_open_epsilons(phases, sides[0], epsilons) if epsilons else ())
+    return [
+        _open_test(phases, sides, question)
+        if question.testing
+        else _open_delta(phases, sides[0], question)
+        if question.log_delta is None
+        else next(opened)
+        for question in questions
+    ]
+
+
+def _open_epsilons(
+    phases: Sequence[tuple[Pair, int]], direction: Direction, questions: Sequence[Question]
+) -> list[PendingAnswer]:
+    """Of epsilons at deltas; those of similar size are looked for in one table."""
     certain = infinite_mass(phases, direction)
-    log_delta, bounds = question.log_delta, Interval(0.0, largest_loss(phases, direction))
-    if certain.upper > 0.0:  # what finite losses may add
-        log_delta += math.log(max(-math.expm1(min(math.log(certain.upper) - log_delta, 0.0)), 1e-300))
-    cumulants = Cumulants.of(truncate_phases(phases, direction, log_delta, _SHARE))
+    finite = []
+    for question in questions:
+        assert question.log_delta is not None
+        log_delta = question.log_delta
+        if certain.upper > 0.0:  # what finite losses may add
+            log_delta += math.log(max(-math.expm1(min(math.log(certain.upper) - log_delta, 0.0)), 1e-300))
+        finite.append(log_delta)
+    shelves: dict[int, list[int]] = {}
+    for i, log_delta in enumerate(finite):
+        shelves.setdefault(math.floor(log_delta / _SHELF) if len(finite) > 1 else 0, []).append(i)
+    opened: dict[int, PendingAnswer] = {}
+    for chosen in shelves.values():
+        logs = [finite[i] for i in chosen]
+        cumulants = Cumulants.of(truncate_phases(phases, direction, min(logs), _SHARE))
+        for i, saddle in zip(chosen, cumulants.for_deltas(logs), strict=True):
+            opened[i] = _open_epsilon(phases, direction, questions[i], finite[i], cumulants, saddle)
+    return [opened[i] for i in range(len(questions))]
+
+
+def _open_epsilon(
+    phases: Sequence[tuple[Pair, int]],
+    direction: Direction,
+    question: Question,
+    log_delta: float,
+    cumulants: Cumulants,
+    saddle: SaddlePoint,
+) -> PendingAnswer:
+    """``log_delta``: what finite losses may add to it; ``saddle``: the estimate for that."""
+    assert question.log_delta is not None
+    certain, bounds = infinite_mass(phases, direction), Interval(0.0, largest_loss(phases, direction))
     if certain.upper > 0.0 and question.log_delta <= math.log(certain.upper) + 4.0 * EPS * abs(question.log_delta):
         surely = question.log_delta < math.log(certain.lower) - 4.0 * EPS * abs(question.log_delta)
         answer = Interval(math.inf if surely else 0.0, math.inf)
         return PendingAnswer(question, cumulants.for_epsilon(0.0), answer, log_delta)
-    saddle = cumulants.for_delta(log_delta)
     if saddle.epsilon > _NEAR_ZERO * saddle.spread:
         return PendingAnswer(question, saddle, bounds, log_delta)
     # A delta so large that epsilon is 0 or little more: decided by delta at 0.
-    at_zero = solve(phases, direction, [Question(epsilon=0.0)], 1e-3)[0]
+    at_zero = solve(phases, direction, [Question(epsilon=0.0)], [1e-3])[0]
     saddle = cumulants.for_epsilon(0.0)
     if math.log(at_zero.upper) <= question.log_delta:
         return PendingAnswer(question, saddle, Interval(0.0, 0.0), log_delta)
@@ -298,7 +407,7 @@ def _open_test(phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], q
     if question.log_level is not None and saddles[0].log_delta > _NEAR_ONE:
         # outcomes of loss over -ln(level) have a level below it, and so much power
         sure = Question(epsilon=-question.log_level)
-        bounds = Interval(max([bounds.lower, *(solve(phases, side, [sure], 1e-3)[0].lower for side in sides)]), 1.0)
+        bounds = Interval(max([bounds.lower, *(solve(phases, side, [sure], [1e-3])[0].lower for side in sides)]), 1.0)
     return PendingAnswer(question, saddles[0], bounds, saddles[0].log_delta)
 
 
