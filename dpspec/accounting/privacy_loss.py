@@ -23,15 +23,13 @@ from dpspec.accounting.numerics.floats import OPPOSITE, Directions, directions, 
 from dpspec.accounting.numerics.interval import Interval
 from dpspec.accounting.pair import Pair
 from dpspec.accounting.solver.question import Question
-from dpspec.accounting.solver.solve import (
+from dpspec.accounting.solver.solve import solve, solve_larger, solve_worst
+from dpspec.accounting.solver.without_grid import (
     CLOSED,
     answer_in_closed_form,
     bound_without_grid,
     cut_without_grid,
     is_beyond_grids,
-    solve,
-    solve_larger,
-    solve_worst,
 )
 
 #: The relative width of an interval when none is asked for.

@@ -85,8 +85,12 @@ _TOLD = 10.0
 #: Room for the rounding of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
-#: The relative width at which an interval of epsilon is narrow.
-_NARROW = 1e-4
+#: How narrow intervals of epsilon are, relative to themselves, where nothing else is said.
+WIDTH = 1e-4
+
+#: The same of curves that nobody claims: to three digits, which is more than is drawn or read off them, and at most a
+#: thousandth larger than they need be. One composition in each direction gives all of a curve so, and not 1e-4.
+CURVE_WIDTH = 1e-3
 
 SOURCES = {
     "poisson": "Ganesh 2024, Theorem 3.1",
@@ -296,35 +300,40 @@ def group_epsilons(
     records: int,
     deltas: Sequence[float],
     direction: str,
-    enough: Sequence[float] | None = None,
+    *,
+    widths: Sequence[float] | None = None,
+    beside: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
     """Epsilon at each delta for groups of up to ``group_size``, in one direction (``remove`` or ``add``).
 
     Each interval holds the worst-case epsilon over the data sets of the theorem and adversaries that see every iterate.
     Without noise nothing is bounded, and epsilon is infinite for certain where delta is below the chance of an outcome
-    that the other data set never produces. enough: for each delta a value, minus infinity for none; an epsilon that is
-    certainly no larger need not be narrow.
+    that the other data set never produces.
+
+    widths: the relative width wanted at each delta, by default ``WIDTH``. beside: the other direction's interval at
+    each delta, where only the worse of both counts, or None: an epsilon that is certainly no larger need not be narrow.
     """
-    limits = None if enough is None else tuple(enough)
-    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction, limits))
+    each = tuple(widths) if widths is not None else (WIDTH,) * len(deltas)
+    others = tuple(beside) if beside is not None else None
+    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction, each, others))
 
 
 def worst_epsilons(
-    phases: Sequence[Phase], group_size: int, records: int, deltas: Sequence[float], direction: str
+    phases: Sequence[Phase],
+    group_size: int,
+    records: int,
+    deltas: Sequence[float],
+    direction: str,
+    *,
+    width: float = WIDTH,
 ) -> list[Interval]:
     """The same in the worse of the directions that are spoken of: ``remove``, ``add`` or ``both``."""
+    widths = [width] * len(deltas)
     if direction != "both":
-        return group_epsilons(phases, group_size, records, deltas, direction)
-    remove = group_epsilons(phases, group_size, records, deltas, "remove")
-    enough = [enough_beside(known) for known in remove]
-    add = group_epsilons(phases, group_size, records, deltas, "add", enough)
+        return group_epsilons(phases, group_size, records, deltas, direction, widths=widths)
+    remove = group_epsilons(phases, group_size, records, deltas, "remove", widths=widths)
+    add = group_epsilons(phases, group_size, records, deltas, "add", widths=widths, beside=remove)
     return [one.worse(other) for one, other in zip(remove, add, strict=True)]
-
-
-def enough_beside(known: Interval) -> float:
-    """Up to where one direction's epsilon need not be narrow, of which only the worse of both counts: the upper end of
-    the other's; minus infinity where that is itself not narrow, as the lower end may then be this one's."""
-    return known.upper if known.relative_width <= _NARROW else -math.inf
 
 
 @functools.lru_cache(maxsize=256)  # a run and its verification, and claims that differ in nothing else, ask the same
@@ -334,15 +343,17 @@ def _epsilons(
     records: int,
     deltas: tuple[float, ...],
     direction: str,
-    enough: tuple[float, ...] | None,
+    widths: tuple[float, ...],
+    beside: tuple[Interval | None, ...] | None,
 ) -> tuple[Interval, ...]:
     quiet = [phase for phase in phases if phase.noise_multiplier < NO_NOISE]
     if quiet:
         seen = _seen(quiet, group_size, records, direction)
         return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    if _from_below(phases, group_size, records):  # the lower end is another pair's, and may be below ``enough``
-        enough = None
-    return tuple(ask(phases, group_size, records, direction, lambda loss: loss.epsilons(deltas, enough=enough)))
+    if _from_below(phases, group_size, records):  # the lower end is another pair's: these answer for two
+        beside = None
+    question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, beside=beside)
+    return tuple(ask(phases, group_size, records, direction, question))
 
 
 def _seen(quiet: Sequence[Phase], group_size: int, records: int, direction: str) -> float:

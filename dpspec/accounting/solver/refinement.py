@@ -30,7 +30,8 @@ from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
 from dpspec.accounting.pair import Pair, TruncatedPair
 from dpspec.accounting.solver.duality import LogProfile
-from dpspec.accounting.solver.question import Cumulants, PendingAnswer, SaddlePoint, truncate_phases
+from dpspec.accounting.solver.question import PendingAnswer, truncate_phases
+from dpspec.accounting.solver.saddle import Cumulants, pick_worst
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -230,11 +231,6 @@ class GridRefinement:
             return False
         self._centre(middle)
         return True
-
-
-def pick_worst(saddles: Sequence[SaddlePoint]) -> SaddlePoint:
-    """The saddle point of the largest delta."""
-    return max(saddles, key=lambda saddle: saddle.log_delta)
 
 
 def _worse(composed: Sequence[Composition | SplitComposition]) -> ComposedProfile:
