@@ -123,8 +123,13 @@ def _solve(
         wanted = {id(item) for item, of_item in unanswered if of_item <= width}
         for group in groups:
             for near in _neighbours([item for item in group.items if id(item) in wanted]):
-                if not all(item.is_within(width) for item in near):
-                    group.part(near).refine(width)
+                if all(item.is_within(width) for item in near):
+                    continue
+                limited = group.part(near).refine(width)
+                if len(near) > 1 and not limited:
+                    for item in near:
+                        if not item.is_within(width):
+                            GridRefinement(phases, sides, [item]).refine(width)
     return [item.answer.by(GRID) for item in opened]
 
 
@@ -135,10 +140,8 @@ def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[l
     for item in sorted(items, key=lambda item: item.position):
         if item.position > reach:
             groups.append([])
-            spread = item.saddle.spread
-            reach = item.position + _SHARED * spread
-            if wide:
-                reach = max(reach, item.position + min(_SHARED_COARSE * spread, _DIFFERENCE))
+            spreads = _SHARED_COARSE if wide else _SHARED
+            reach = item.position + min(spreads * item.saddle.spread, _DIFFERENCE)
         groups[-1].append(item)
     return groups
 
