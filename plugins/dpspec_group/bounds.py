@@ -222,7 +222,8 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
     """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
 
-    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
+    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is: within ``theory.CURVE_WIDTH``, and at
+    the deltas of claims ``theory.WIDTH``, where grids allow it.
     """
     rows = [
         (size, epsilon.upper, epsilon.lower, delta)

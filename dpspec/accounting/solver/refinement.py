@@ -114,11 +114,8 @@ class GridRefinement:
                 self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
         self._next = 0.1 * stage
 
-    def refine(self, width: float) -> bool:
-        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps.
-
-        Returns whether the longest grid has been used.
-        """
+    def refine(self, width: float) -> None:
+        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
         if self._next is None:
             self.begin()
         idle, stage = 0, self._next or _COARSEST
@@ -130,7 +127,6 @@ class GridRefinement:
             narrower = any(item.answer.width < 0.9 * was for item, was in zip(self.items, before, strict=True))
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
-        return self._last
 
     def _first_width(self) -> float:
         """What the first stage asks for: less where the grid is short all the same. The width requested has no say.

@@ -23,11 +23,12 @@ from dpspec.accounting.solver.without_grid import ONE_STEP, answer_one_step
 #: How answers say that they come from composed grids.
 GRID = "pld/connect-the-dots"
 
-#: Questions whose epsilons lie within so many tilted standard deviations share one composition.
-_SHARED = 4.0
+#: Questions whose epsilons lie within so many tilted standard deviations share a composition: the first, and all.
+_SHARED_COARSE, _SHARED = 8.0, 4.0
 
-#: For the first stage within so many, and this difference: a factor e^(difference / 2) of precision is lost.
-_SHARED_COARSE, _DIFFERENCE = 8.0, 16.0
+#: Within this difference besides: a composition loses a factor e^(difference / 2) of precision, unless it is so spread
+#: out that its sums are taken without cancelling.
+_DIFFERENCE, _LONG = 16.0, 64.0
 
 #: Tables for first estimates are made for every so many units of ln delta.
 _SHELF = 12.0
@@ -123,13 +124,8 @@ def _solve(
         wanted = {id(item) for item, of_item in unanswered if of_item <= width}
         for group in groups:
             for near in _neighbours([item for item in group.items if id(item) in wanted]):
-                if all(item.is_within(width) for item in near):
-                    continue
-                limited = group.part(near).refine(width)
-                if len(near) > 1 and not limited:
-                    for item in near:
-                        if not item.is_within(width):
-                            GridRefinement(phases, sides, [item]).refine(width)
+                if not all(item.is_within(width) for item in near):
+                    group.part(near).refine(width)
     return [item.answer.by(GRID) for item in opened]
 
 
@@ -140,8 +136,9 @@ def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[l
     for item in sorted(items, key=lambda item: item.position):
         if item.position > reach:
             groups.append([])
-            spreads = _SHARED_COARSE if wide else _SHARED
-            reach = item.position + min(spreads * item.saddle.spread, _DIFFERENCE)
+            spread = item.saddle.spread
+            reach = (_SHARED_COARSE if wide else _SHARED) * spread
+            reach = item.position + (min(reach, _DIFFERENCE) if spread < _LONG else reach)
         groups[-1].append(item)
     return groups
 
