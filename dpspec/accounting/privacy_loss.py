@@ -149,7 +149,7 @@ class PrivacyLoss:
         is certainly no larger comes back as wide as that takes.
         """
         logs = [math.log(inside("delta", delta)) for delta in deltas]
-        widths = [width] * len(logs) if isinstance(width, int | float) else list(width)
+        widths = list(width) if isinstance(width, Sequence) else [width] * len(logs)
         if len(widths) != len(logs):
             raise ValueError(f"width must be one number, or one for each of {len(logs)} deltas, got {len(widths)}")
         if beside is not None and (len(beside) != len(logs) or self.direction == "both"):
@@ -247,7 +247,7 @@ class PrivacyLoss:
         sides = directions(self.direction)
         if is_beyond_grids(moving):
             return [bound_without_grid(question, moving, sides) for question in questions]
-        each = [widths] * len(questions) if isinstance(widths, float) else widths
+        each = widths if isinstance(widths, Sequence) else [float(widths)] * len(questions)
         if len(sides) > 1 and any(question.testing for question in questions):
             intervals = solve_worst(moving, questions, each)
         elif len(sides) > 1:

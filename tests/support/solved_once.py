@@ -23,7 +23,7 @@ def solved_once(
 ) -> list[Interval]:
     """As ``solve``, worked out once for the same steps, direction, questions, widths and intervals beside."""
     phases = tuple((pair.key, steps) for pair, steps in loss.phases)
-    each = widths if isinstance(widths, float) else tuple(widths)
+    each = tuple(widths) if isinstance(widths, Sequence) else widths
     asked = (phases, loss.direction, tuple(questions), each, None if beside is None else tuple(beside))
     if asked not in _SOLVED:
         _SOLVED[asked] = solve(loss, questions, widths, beside)

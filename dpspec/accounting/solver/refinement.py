@@ -3,8 +3,8 @@
 Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
 for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on, and for 1e-2 after it where that missed),
 whatever the width requested, and every stage's interval is cut with those before: each is true, so their intersection
-is, and asking for a finer width can only give an interval inside the coarser one. A stage that would need a longer grid
-than allowed uses the longest one and is the last: the interval stays wider.
+is, and asking for a finer width of the same questions can only give an interval inside the coarser one. A stage that
+would need a longer grid than allowed uses the longest one and is the last: the interval stays wider.
 """
 
 from __future__ import annotations
