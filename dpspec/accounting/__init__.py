@@ -91,7 +91,8 @@ if TYPE_CHECKING:
     )
     from dpspec.accounting.rdp.moments import log_excess_power
     from dpspec.accounting.rdp.selection import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
-    from dpspec.accounting.solver.solve import CLOSED, GRID, ONE_STEP
+    from dpspec.accounting.solver.solve import GRID
+    from dpspec.accounting.solver.without_grid import CLOSED, ONE_STEP
     from dpspec.accounting.tradeoff.certified_curves import TradeOffBounds, tradeoff_bounds
     from dpspec.accounting.tradeoff.polygon import GdpFit, Lines, Polygon, fit_gdp
     from dpspec.accounting.tradeoff.trade_off import GaussianTradeOff, LaplaceTradeOff, TradeOff
@@ -114,7 +115,8 @@ _NAMES = {
     "arbitrary.distributions": "Distributions",
     "arbitrary.revealed": "Revealed",
     "arbitrary.truncated_poisson": "TruncatedPoisson",
-    "solver.solve": "CLOSED GRID ONE_STEP",
+    "solver.solve": "GRID",
+    "solver.without_grid": "CLOSED ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
     "rdp.divergences": (
         "checked_orders composed_rdp gaussian_rdp group_rdp laplace_rdp sampled_gaussian_integer_rdp "

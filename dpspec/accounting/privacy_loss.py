@@ -23,15 +23,13 @@ from dpspec.accounting.numerics.floats import OPPOSITE, Directions, directions, 
 from dpspec.accounting.numerics.interval import Interval
 from dpspec.accounting.pair import Pair
 from dpspec.accounting.solver.question import Question
-from dpspec.accounting.solver.solve import (
+from dpspec.accounting.solver.solve import solve, solve_larger, solve_worst
+from dpspec.accounting.solver.without_grid import (
     CLOSED,
     answer_in_closed_form,
     bound_without_grid,
     cut_without_grid,
     is_beyond_grids,
-    solve,
-    solve_larger,
-    solve_worst,
 )
 
 #: The relative width of an interval when none is asked for.
@@ -137,10 +135,26 @@ class PrivacyLoss:
         """
         return self.epsilons([delta], width=width)[0]
 
-    def epsilons(self, deltas: Sequence[float], *, width: float = WIDTH) -> list[Interval]:
-        """``epsilon`` at several deltas, in their order; nearby ones share one composition."""
+    def epsilons(
+        self,
+        deltas: Sequence[float],
+        *,
+        width: float | Sequence[float] = WIDTH,
+        beside: Sequence[Interval | None] | None = None,
+    ) -> list[Interval]:
+        """``epsilon`` at several deltas, in their order; nearby ones share one composition.
+
+        width: of all, or one for each delta. beside: of a loss in one direction, what this returned for the other one
+        at each delta, or None. Where it is given and narrow enough only the larger of both counts, and an epsilon that
+        is certainly no larger comes back as wide as that takes.
+        """
         logs = [math.log(inside("delta", delta)) for delta in deltas]
-        return self._solve([Question(log_delta=log) for log in logs], inside("width", width))
+        widths = list(width) if isinstance(width, Sequence) else [width] * len(logs)
+        if len(widths) != len(logs):
+            raise ValueError(f"width must be one number, or one for each of {len(logs)} deltas, got {len(widths)}")
+        if beside is not None and (len(beside) != len(logs) or self.direction == "both"):
+            raise ValueError("beside must hold one interval, or None, for each delta of a loss in one direction")
+        return self._solve([Question(log_delta=log) for log in logs], [inside("width", one) for one in widths], beside)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
         """The least delta for which the composition is (``epsilon``, delta)-DP; any finite epsilon.
@@ -220,7 +234,12 @@ class PrivacyLoss:
         answers = iter(replace(self, direction=direction)._solve(questions, width) if questions else [])
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
-    def _solve(self, questions: list[Question], width: float) -> list[Interval]:
+    def _solve(
+        self,
+        questions: list[Question],
+        widths: float | Sequence[float],
+        beside: Sequence[Interval | None] | None = None,
+    ) -> list[Interval]:
         moving = [(pair, steps) for pair, steps in self.phases if pair.effect != 0.0]
         exact = [answer_in_closed_form(question, moving) for question in questions]
         if all(interval is not None for interval in exact):
@@ -228,16 +247,14 @@ class PrivacyLoss:
         sides = directions(self.direction)
         if is_beyond_grids(moving):
             return [bound_without_grid(question, moving, sides) for question in questions]
+        each = widths if isinstance(widths, Sequence) else [float(widths)] * len(questions)
         if len(sides) > 1 and any(question.testing for question in questions):
-            intervals = solve_worst(moving, questions, width)
+            intervals = solve_worst(moving, questions, each)
         elif len(sides) > 1:
-            intervals = solve_larger(moving, questions, width)
+            intervals = solve_larger(moving, questions, each)
         else:
-            intervals = solve(moving, sides[0], questions, width)
-        return [
-            cut_without_grid(found, question, moving, sides)
-            for found, question in zip(intervals, questions, strict=True)
-        ]
+            intervals = solve(moving, sides[0], questions, each, beside)
+        return cut_without_grid(intervals, questions, moving, sides)
 
 
 def group_curve(

@@ -54,7 +54,6 @@ PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for 
 #: The delta at which is said what one mu for all deltas gives away, where no claim about epsilon names one.
 _USUAL_DELTA = 1e-5
 
-
 #: The source of what no theorem says.
 _UNKNOWN = "nothing is known"
 
@@ -68,7 +67,8 @@ def group_sizes(spec: dps.Spec) -> list[int]:
 class Curves:
     """Epsilon by group size, direction and delta: every interval holds the worst case over data and adversaries.
 
-    whole: the widest direction that was computed, ``both`` where claims or the threat model speak of both.
+    whole: the widest direction that was computed, ``both`` where claims or the threat model speak of both. It has all
+    deltas; of two directions each has those that claims rest on.
     """
 
     whole: str
@@ -77,27 +77,54 @@ class Curves:
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon for every group size in every direction that is spoken of, at the deltas of claims, curve and profile;
-    from 0 to infinity where no theorem says anything."""
+    from 0 to infinity where no theorem says anything.
+
+    What claims rest on is computed in each direction, to ``theory.WIDTH``; of the rest the worse of both, to
+    ``theory.CURVE_WIDTH``.
+    """
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
+    whole = "both" if len(directions) == 2 else directions[0]
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
     sizes, nothing = group_sizes(spec), theory.uncovered(phases, adjacencies(spec))
     for done, size in enumerate(sizes):
         context.progress(done, len(sizes), "accounting")
-        deltas = sorted({*kit.claimed_deltas(spec, size, default=None), *CURVE_DELTAS, *PROFILE_DELTAS})
-        by_direction: dict[str, dict[float, Interval]] = {
-            direction: dict.fromkeys(deltas, _anything(nothing))
-            if nothing
-            else dict(zip(deltas, theory.group_epsilons(phases, size, records, deltas, direction), strict=True))
-            for direction in directions
-        }
-        if len(by_direction) == 2:
-            remove, add = by_direction["remove"], by_direction["add"]
-            by_direction["both"] = {delta: remove[delta].worse(add[delta]) for delta in deltas}
-        intervals[size] = by_direction
+        named = kit.claimed_deltas(spec, size, default=None)
+        deltas = sorted({*named, *CURVE_DELTAS, *PROFILE_DELTAS})
+        if nothing:
+            anything = dict.fromkeys(deltas, _anything(nothing))
+            intervals[size] = dict.fromkeys((*directions, whole), anything)
+            continue
+        # One mu for all deltas is bounded from below by all of a direction's curve.
+        whole_curve = any("mu" in claim.options and claim.group_size == size for claim in spec.claims)
+        claimed = set(deltas if whole_curve else named)
+        intervals[size] = _by_direction(phases, size, records, directions, deltas, claimed)
     context.progress(len(sizes), len(sizes), "accounting")
-    return Curves("both" if len(directions) == 2 else directions[0], intervals)
+    return Curves(whole, intervals)
+
+
+def _by_direction(
+    phases: Sequence[dps.Phase],
+    size: int,
+    records: int,
+    directions: Sequence[str],
+    deltas: Sequence[float],
+    claimed: Collection[float],
+) -> dict[str, dict[float, Interval]]:
+    """The curves of one group size; of two directions each has the ``claimed`` deltas alone, and ``both`` has all."""
+    widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
+    first = theory.group_epsilons(phases, size, records, deltas, directions[0], widths=widths)
+    if len(directions) == 1:
+        return {directions[0]: dict(zip(deltas, first, strict=True))}
+    beside = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
+    second = theory.group_epsilons(phases, size, records, deltas, directions[1], widths=widths, beside=beside)
+    found = {
+        direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
+        for direction, curve in zip(directions, (first, second), strict=True)
+    }
+    worse = (one.worse(other) for one, other in zip(first, second, strict=True))
+    return {**found, "both": dict(zip(deltas, worse, strict=True))}
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
@@ -195,7 +222,8 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
     """Delta against epsilon for every group size, in the widest direction: points above the privacy profile.
 
-    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is.
+    ``lower`` is the lower end of epsilon's interval, how tight ``epsilon`` is: within ``theory.CURVE_WIDTH``, and at
+    the deltas of claims ``theory.WIDTH``, where grids allow it.
     """
     rows = [
         (size, epsilon.upper, epsilon.lower, delta)

@@ -10,7 +10,7 @@ earlier runs, and the test pays for being asked after each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import dpspec.contract as dps
@@ -337,10 +337,7 @@ def _epsilons(
     spec: dps.Spec, records: int, phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]
 ) -> list[Interval]:
     """In the worse of the directions that the threat model speaks of."""
-    asked = spec.threat_model.direction
-    directions = ("remove", "add") if asked == "both" else (asked,)
-    found = [theory.group_epsilons(phases, size, records, deltas, direction) for direction in directions]
-    return [reduce(Interval.worse, of_delta) for of_delta in zip(*found, strict=True)]
+    return theory.worst_epsilons(phases, size, records, deltas, spec.threat_model.direction)
 
 
 def foresee(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:

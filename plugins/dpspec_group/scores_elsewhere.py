@@ -76,7 +76,6 @@ def conclude(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 @lru_cache(maxsize=64)
 def _declared_curve(phases: Sequence[dps.Phase], size: int, records: int) -> tuple[tuple[float, float], ...]:
     """The (epsilon, delta) pairs of the bound of a group size, in either direction; those that are finite."""
-    sides = [theory.group_epsilons(phases, size, records, kit.CURVE_DELTAS, way) for way in theory.DIRECTIONS]
-    bounds = [max(0.0, one.upper, other.upper) for one, other in zip(*sides, strict=True)]
-    pairs = zip(bounds, kit.CURVE_DELTAS, strict=True)
+    bounds = theory.worst_epsilons(phases, size, records, kit.CURVE_DELTAS, "both", width=theory.CURVE_WIDTH)
+    pairs = zip((bound.upper for bound in bounds), kit.CURVE_DELTAS, strict=True)
     return tuple((epsilon, delta) for epsilon, delta in pairs if epsilon < float("inf"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dpspec.accounting import Interval, PrivacyLoss
@@ -13,11 +15,18 @@ solve = PrivacyLoss._solve
 _SOLVED: dict[object, list[Interval]] = {}
 
 
-def solved_once(loss: PrivacyLoss, questions: list[Question], width: float) -> list[Interval]:
-    """As ``solve``, worked out once for the same steps, direction, questions and width."""
-    asked = (tuple((pair.key, steps) for pair, steps in loss.phases), loss.direction, tuple(questions), width)
+def solved_once(
+    loss: PrivacyLoss,
+    questions: list[Question],
+    widths: float | Sequence[float],
+    beside: Sequence[Interval | None] | None = None,
+) -> list[Interval]:
+    """As ``solve``, worked out once for the same steps, direction, questions, widths and intervals beside."""
+    phases = tuple((pair.key, steps) for pair, steps in loss.phases)
+    each = tuple(widths) if isinstance(widths, Sequence) else widths
+    asked = (phases, loss.direction, tuple(questions), each, None if beside is None else tuple(beside))
     if asked not in _SOLVED:
-        _SOLVED[asked] = solve(loss, questions, width)
+        _SOLVED[asked] = solve(loss, questions, widths, beside)
     return list(_SOLVED[asked])
 
 

@@ -1,121 +1,20 @@
-"""What is asked of a composition, what is known of the answer so far, and roughly where it lies.
-
-Where the answer lies, roughly, a saddle-point estimate says, which chooses grids, cuts and tilts. With K(s) the
-cumulant generating function of the composed loss under the first distribution,
-
-    ln delta(epsilon) ~ K(s) - s epsilon - ln s - ln(1 + s) - ln(2 pi v) / 2,  v = K''(s) + s^-2 + (1 + s)^-2,
-
-at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. Nothing that is reported depends on its accuracy: it decides
-only how wide the certified interval comes out at first try.
-"""
+"""What is asked of a composition, what is known of the answer so far, and what of each step matters to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpspec.accounting.composition.composition import chance_of_any
 from dpspec.accounting.composition.rare_steps import ComposedProfile
-from dpspec.accounting.numerics.crossing import crossing
-from dpspec.accounting.numerics.floats import EPS, Direction, Floats
+from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.numerics.search import bisect
 from dpspec.accounting.pair import Pair, TruncatedPair
 from dpspec.accounting.solver.duality import LogProfile, bound_level, bound_power
-
-#: ln of the tilts searched.
-_TILTS = (math.log(1e-9), math.log(1e9))
-
-#: So often is that range halved before the slope of what is looked for is followed.
-_HALVINGS = 6
-
-#: A tilt is looked for up to this, relative to itself: every tilt gives true bounds, and near the best as good ones.
-_NEAR = 1e-10
-
-
-@dataclass(frozen=True)
-class SaddlePoint:
-    """A point of the privacy profile: ``tilt`` is -d ln delta / d epsilon, ``spread`` the tilted loss's deviation."""
-
-    tilt: float
-    epsilon: float
-    log_delta: float
-    spread: float
-
-
-@dataclass(frozen=True, eq=False)
-class Cumulants:
-    """K and its derivatives for a composition, from a table of losses and log masses per phase."""
-
-    phases: tuple[tuple[Floats, Floats, int], ...]
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[TruncatedPair, int]]) -> Cumulants:
-        """From phases of (part, steps)."""
-        return cls(tuple((*part.table(), steps) for part, steps in parts))
-
-    def at(self, tilt: float) -> tuple[float, float, float]:
-        """K, K' and K'' at ``tilt``."""
-        value = first = second = 0.0
-        for losses, logs, steps in self.phases:
-            exponents = logs + tilt * losses
-            top = float(exponents.max())
-            weights = np.exp(exponents - top)
-            mass = float(weights.sum())
-            mean = float(weights @ losses) / mass
-            variance = float(weights @ np.square(losses - mean)) / mass
-            value += steps * (top + math.log(mass))
-            first += steps * mean
-            second += steps * variance
-        return value, first, second
-
-    def for_epsilon(self, epsilon: float) -> SaddlePoint:
-        """The saddle point at ``epsilon``."""
-        return self._cross(lambda s: self._point(s).epsilon - epsilon, epsilon)
-
-    def for_delta(self, log_delta: float) -> SaddlePoint:
-        """The saddle point at which delta is about e^``log_delta``, at epsilon >= 0."""
-        saddle = self._cross(lambda s: log_delta - self._point(s).log_delta, None)
-        return saddle if saddle.epsilon > 0.0 else self.for_epsilon(0.0)
-
-    def for_level(self, log_level: float) -> SaddlePoint:
-        """The saddle point whose line, delta plus level times e^epsilon, decides the power at e^``log_level``.
-
-        There the level is -d delta / d epsilon over e^epsilon.
-        """
-        return self._cross(lambda s: log_level - self._level(self._point(s)), None)
-
-    def for_power(self, log_power: float) -> SaddlePoint:
-        """The saddle point whose line reaches the power e^``log_power`` at its level: delta (1 + tilt)."""
-        return self._cross(lambda s: log_power - self._point(s).log_delta - math.log1p(s), None)
-
-    @staticmethod
-    def _level(point: SaddlePoint) -> float:
-        return math.log(point.tilt) + point.log_delta - point.epsilon
-
-    def _point(self, tilt: float) -> SaddlePoint:
-        value, mean, variance = self.at(tilt)
-        epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
-        return self._read(tilt, value, variance, epsilon)
-
-    @staticmethod
-    def _read(tilt: float, value: float, variance: float, epsilon: float) -> SaddlePoint:
-        spread = variance + tilt**-2 + (1.0 + tilt) ** -2
-        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(2 * math.pi * spread)
-        return SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
-
-    def _cross(self, excess: Callable[[float], float], epsilon: float | None) -> SaddlePoint:
-        """The saddle point at the tilt where ``excess``, which rises with it, is zero."""
-        low, high = bisect(lambda log_tilt: excess(math.exp(log_tilt)) < 0.0, *_TILTS, halvings=_HALVINGS)
-        high, low = crossing(lambda log_tilt: excess(math.exp(log_tilt)), high, low, within=_NEAR)
-        tilt = math.exp(0.5 * (low + high))
-        value, mean, variance = self.at(tilt)
-        centre = mean - 1.0 / tilt - 1.0 / (1.0 + tilt) if epsilon is None else epsilon
-        return self._read(tilt, value, variance, centre)
-
+from dpspec.accounting.solver.saddle import SaddlePoint
 
 #: Below this an epsilon is as good as zero when widths are compared with it.
 TINY = 1e-7

@@ -3,8 +3,8 @@
 Both discretisations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages ask
 for widths of 1e-2, 1e-3, ... in turn (where grids are short, from 1e-3 on, and for 1e-2 after it where that missed),
 whatever the width requested, and every stage's interval is cut with those before: each is true, so their intersection
-is, and asking for a finer width can only give an interval inside the coarser one. A stage that would need a longer grid
-than allowed uses the longest one and is the last: the interval stays wider.
+is, and asking for a finer width of the same questions can only give an interval inside the coarser one. A stage that
+would need a longer grid than allowed uses the longest one and is the last: the interval stays wider.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
 from dpspec.accounting.pair import Pair, TruncatedPair
 from dpspec.accounting.solver.duality import LogProfile
-from dpspec.accounting.solver.question import Cumulants, PendingAnswer, SaddlePoint, truncate_phases
+from dpspec.accounting.solver.question import PendingAnswer, truncate_phases
+from dpspec.accounting.solver.saddle import Cumulants, pick_worst
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -45,7 +46,7 @@ _COARSEST, _FINEST = 0.8e-2, 1e-9
 _DEVIATIONS, _SHORT = 16.0, 1 << 16
 
 #: So many stages that narrow nothing are the last.
-_IDLE = 2
+_IDLE = 3
 
 #: A delta is looked for down to the least double.
 _DEEPEST = -760.0
@@ -55,6 +56,12 @@ _OFF = 0.5
 
 #: An epsilon known no better than this share of the reach is looked for with another tilt.
 _POOR = 0.1
+
+#: An epsilon is read from a composition up to this share of the width that its grid was made for.
+_READ = 1e-2
+
+#: A stage missed where an interval is so many times as wide as it was made for.
+_MISSED = 1.25
 
 #: How many times the reach of a composition its neighbourhood is searched for answers, and in how many points.
 _SCAN, _POINTS = 8.0, 33
@@ -72,56 +79,80 @@ class GridRefinement:
     def __init__(
         self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
     ) -> None:
-        self._phases, self._sides, self._items = phases, sides, items
+        self._phases, self._sides, self.items = phases, sides, items
         self._steps = sum(steps for _, steps in phases)
         self._cumulants = [Cumulants.of(side) for side in self._truncated(_FIRST_SHARE)]
         self._centre(0.5 * (min(item.position for item in items) + max(item.position for item in items)))
+        self._next: float | None = None
+        self._last = False
 
-    def refine(self, width: float) -> None:
-        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
-        stage, last, centre = self._first_width(), False, self._saddle.epsilon
-        while not last and any(
+    def part(self, items: Sequence[PendingAnswer]) -> GridRefinement:
+        """Some of the questions, with a tilt of their own: from the next stage on where the last one served them."""
+        if len(items) == len(self.items):
+            return self
+        part = GridRefinement(self._phases, self._sides, items)
+        if self._next is not None and all(item.is_within(_MISSED * 10.0 * self._next) for item in items):
+            part._next = self._next
+        return part
+
+    def begin(self) -> None:
+        """The first stage, and a coarse one where that missed: whatever the width requested."""
+        stage, looked, centre = self._first_width(), False, self._saddle.epsilon
+        while not self._last and any(
             item.question.epsilon is not None
             and item.answer.lower == 0.0
             and item.log_delta > _DEEPEST
             and not item.is_needless
-            for item in self._items
+            for item in self.items
         ):
-            last = self._stage(stage)
-        if not last and stage < _COARSEST:
-            last = self._stage(stage)
-            if not all(item.is_within(1.25 * stage) for item in self._items):
+            self._last, looked = self._stage(stage), True
+        if not self._last:
+            if not (looked and all(item.is_within(stage) for item in self.items)):
+                self._last = self._stage(stage)
+            if stage < _COARSEST and not all(item.is_within(_MISSED * stage) for item in self.items):
                 self._centre(centre)
                 self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may lie on a coarser one's
-            last = last or all(item.is_within(width) for item in self._items)
-            stage *= 0.1
-        idle = 0
-        while not last and stage > _FINEST and idle < _IDLE:
-            before = [item.answer.width for item in self._items]
-            last = self._stage(stage) or all(item.is_within(width) for item in self._items)
-            narrower = any(item.answer.width < 0.9 * was for item, was in zip(self._items, before, strict=True))
+        self._next = 0.1 * stage
+
+    def refine(self, width: float) -> None:
+        """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
+        if self._next is None:
+            self.begin()
+        idle, stage = 0, self._next or _COARSEST
+        while not (self._last or all(item.is_within(width) for item in self.items)):
+            if stage <= _FINEST or idle >= _IDLE:
+                break
+            before = [item.answer.width for item in self.items]
+            self._last = self._stage(stage)
+            narrower = any(item.answer.width < 0.9 * was for item, was in zip(self.items, before, strict=True))
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
+        self._next = stage
 
     def _first_width(self) -> float:
         """What the first stage asks for: less where the grid is short all the same. The width requested has no say.
 
         Answers that need only be shown to be no larger than others are mostly so after a coarse one.
         """
-        if all(item.enough > -math.inf for item in self._items):
+        if all(item.enough > -math.inf for item in self.items):
             return _COARSEST
         finer = 0.1 * _COARSEST
-        spacing = min(self._spacing(item, finer) for item in self._items)
+        spacing = min(self._spacing(item, finer) for item in self._open)
         return finer if _DEVIATIONS * self._saddle.spread <= _SHORT * spacing else _COARSEST
 
     @property
     def _least(self) -> float:
         """ln of the smallest delta, as far as is known."""
-        return min(item.log_delta for item in self._items)
+        return min(item.log_delta for item in self.items)
 
     @property
     def _reach(self) -> float:
         """How far from the saddle's epsilon the composition keeps its precision."""
         return self._saddle.spread + 1.0 / self._saddle.tilt
+
+    @property
+    def _open(self) -> list[PendingAnswer]:
+        """Those of which more is wanted; all, where none is."""
+        return [item for item in self.items if not item.is_needless] or list(self.items)
 
     def _centre(self, epsilon: float) -> None:
         self._saddle = pick_worst([cumulants.for_epsilon(epsilon) for cumulants in self._cumulants])
@@ -132,17 +163,17 @@ class GridRefinement:
 
     def _stage(self, width: float) -> bool:
         """One grid; returns whether it is the longest allowed."""
-        share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._items)
+        share = min(1e-2 * width * item.saddle.tilt * item.tolerance(1.0) for item in self._open)
         truncated = self._truncated(min(max(share, 1e-14), 1e-3))
         # The tail that is kept decides the best tilt: it grows heavier as less of it is cut.
         self._cumulants = [Cumulants.of(side) for side in truncated]
         self._centre(self._saddle.epsilon)
-        wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._items)), False
+        wanted, limited = min(0.2 * WIDEST, *(self._spacing(item, width) for item in self._open)), False
         fitting = True
         while wanted < WIDEST:
             spacing = _fitting([part for side in truncated for part in side], wanted) if fitting else wanted
             try:
-                self._grid(truncated, spacing)
+                self._grid(truncated, spacing, _READ * width)
             except TooLongError as error:
                 if spacing < 0.5 * wanted:  # a period that no grid can have: its outcomes lie between nodes
                     fitting = False
@@ -158,8 +189,9 @@ class GridRefinement:
         law = math.sqrt(_LAW * error / (self._steps * (1.0 + item.saddle.tilt)))
         return max(law, error / (3.0 * self._steps))
 
-    def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float) -> None:
-        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self._items)})
+    def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
+        """Cut every interval by what a grid of this ``spacing`` says, epsilons as well as ``within``, relative."""
+        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self.items)})
         # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
         widest = 0.5 * math.sqrt(self._steps)
         cells = [[(part.cells(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in truncated]
@@ -177,8 +209,8 @@ class GridRefinement:
             points = centre + reach * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *(float(point) for point in points if point > 0.0)]
             upper_at, lower_at = functools.cache(above.log_upper), functools.cache(below.log_lower)
-            intervals = [_read(item, upper_at, lower_at, grid, reach) for item in self._items]
-            for item, interval in zip(self._items, intervals, strict=True):
+            intervals = [_read(item, upper_at, lower_at, grid, reach, within) for item in self.items]
+            for item, interval in zip(self.items, intervals, strict=True):
                 item.answer = item.answer.intersect(interval)
                 item.locate(above)
             if not self._recentre(intervals):
@@ -186,24 +218,19 @@ class GridRefinement:
 
     def _recentre(self, intervals: Sequence[Interval]) -> bool:
         """Move the tilt to where the answers turned out to be, if it was chosen badly; returns whether it was."""
-        ends = [place for item in self._items for place in item.positions()]
+        ends = [place for item in self.items if not item.is_needless for place in item.positions()]
         if not ends:
             return False
         middle = 0.5 * (min(ends) + max(ends))
         is_poor = any(
             interval.lower == 0.0 < interval.upper or interval.width > _POOR * self._reach
-            for item, interval in zip(self._items, intervals, strict=True)
-            if item.question.log_delta is not None or interval.lower == 0.0
+            for item, interval in zip(self.items, intervals, strict=True)
+            if not item.is_needless and (item.question.log_delta is not None or interval.lower == 0.0)
         )
         if abs(middle - self._saddle.epsilon) <= (0.01 if is_poor else _OFF) * self._reach:
             return False
         self._centre(middle)
         return True
-
-
-def pick_worst(saddles: Sequence[SaddlePoint]) -> SaddlePoint:
-    """The saddle point of the largest delta."""
-    return max(saddles, key=lambda saddle: saddle.log_delta)
 
 
 def _worse(composed: Sequence[Composition | SplitComposition]) -> ComposedProfile:
@@ -220,7 +247,12 @@ def _fitting(phases: Sequence[tuple[TruncatedPair, int]], spacing: float) -> flo
 
 
 def _read(
-    item: PendingAnswer, upper_at: LogProfile, lower_at: LogProfile, grid: Sequence[float], reach: float
+    item: PendingAnswer,
+    upper_at: LogProfile,
+    lower_at: LogProfile,
+    grid: Sequence[float],
+    reach: float,
+    within: float,
 ) -> Interval:
     """The interval that bounds of ln delta give; epsilons are looked for between the points of ``grid``."""
     if item.question.testing:
@@ -232,23 +264,27 @@ def _read(
         high = math.exp(upper_at(item.position)) * (1.0 + 4.0 * EPS) + 5e-324
         return Interval(low, min(1.0, high))
     rounding = 4.0 * EPS * abs(item.question.log_delta)
-    low = _largest_epsilon(lower_at, item.question.log_delta + rounding, grid)
-    return Interval(low, _least_epsilon(upper_at, item.question.log_delta - rounding, grid))
+    if item.enough > 0.0 and upper_at(item.enough) <= item.question.log_delta - rounding:
+        return Interval(0.0, item.enough)
+    low = _largest_epsilon(lower_at, item.question.log_delta + rounding, grid, within)
+    return Interval(low, _least_epsilon(upper_at, item.question.log_delta - rounding, grid, within))
 
 
-def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float]) -> float:
-    """The least epsilon, up to rounding, whose upper bound of delta is within the target; infinite if none is."""
+def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
+    """The least epsilon whose upper bound of delta is within the target, at most ``within`` of itself too large;
+    infinite if there is none."""
     passed = next((i for i, epsilon in enumerate(grid) if upper_at(epsilon) <= log_delta), None)
     if passed is None:
         return math.inf
     over = grid[max(0, passed - 1)]
-    return crossing(lambda epsilon: log_delta - upper_at(epsilon), grid[passed], over)[0]
+    return crossing(lambda epsilon: log_delta - upper_at(epsilon), grid[passed], over, within=within * over)[0]
 
 
-def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float]) -> float:
-    """The largest epsilon, up to rounding, whose lower bound of delta reaches the target; 0 if none does."""
+def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
+    """The largest epsilon whose lower bound of delta reaches the target, at most ``within`` of itself too small; 0 if
+    there is none."""
     passed = next((i for i in reversed(range(len(grid))) if lower_at(grid[i]) >= log_delta), None)
     if passed is None:
         return 0.0
     under = grid[min(passed + 1, len(grid) - 1)]
-    return crossing(lambda epsilon: lower_at(epsilon) - log_delta, grid[passed], under)[0]
+    return crossing(lambda epsilon: lower_at(epsilon) - log_delta, grid[passed], under, within=within * grid[passed])[0]

@@ -76,6 +76,16 @@ def encode(value: Any) -> Json:
 
 def decode(hint: Any, data: Json, where: str) -> Any:
     """Read ``data`` as a value of type ``hint``; ``where`` names its place in error texts. Raises ``ResultError``."""
+    if hint is float:  # these first: most of what there is
+        number = _INFINITE.get(data, data) if isinstance(data, str) else data
+        ok = isinstance(number, int | float) and not isinstance(number, bool)
+        return float(_require(ok, number, where, "must be a number"))
+    if hint is int:
+        return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")
+    if hint in (str, bool):
+        return _require(isinstance(data, hint), data, where, f"must be a {hint.__name__}")
+    if hint is type(None):
+        return _require(data is None, data, where, "must be null")
     origin = get_origin(hint)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
@@ -88,16 +98,6 @@ def decode(hint: Any, data: Json, where: str) -> Any:
         return tuple(decode(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if hint is FrozenMap:
         return freeze(_require(isinstance(data, dict), data, where, "must be a mapping"))
-    if hint is float:
-        number = _INFINITE.get(data, data) if isinstance(data, str) else data
-        ok = isinstance(number, int | float) and not isinstance(number, bool)
-        return float(_require(ok, number, where, "must be a number"))
-    if hint is int:
-        return _require(isinstance(data, int) and not isinstance(data, bool), data, where, "must be an integer")
-    if hint in (str, bool):
-        return _require(isinstance(data, hint), data, where, f"must be a {hint.__name__}")
-    if hint is type(None):
-        return _require(data is None, data, where, "must be null")
     raise TypeError(f"no way to read {hint!r}")
 
 

@@ -34,8 +34,7 @@ def _of_one(spec: dps.Spec, records: int, delta: float, direction: str) -> float
     """The bound of one record, where no claim and no threat model names it."""
     if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
         return math.inf
-    sides = ("remove", "add") if direction == "both" else (direction,)
-    return max(theory.group_epsilons(spec.phases, 1, records, [delta], side)[0].upper for side in sides)
+    return theory.worst_epsilons(spec.phases, 1, records, [delta], direction)[0].upper
 
 
 def comparison(

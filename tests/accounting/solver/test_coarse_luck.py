@@ -35,7 +35,7 @@ def test_answers_that_share_a_composition_are_each_known_as_well_as_asked() -> N
     step, deltas = Mixture.poisson(16, 1.28552e-4, 0.81783), [1.2e-26, 4.4e-17, 5.5e-30]
     phases = ((step, 1), (Mixture.poisson(1, 1e-40, 1.0), 1))
     questions = [*(Question(log_delta=math.log(delta)) for delta in deltas), Question(epsilon=16.330572194351348)]
-    answers = solve(phases, "present-first", questions, 1e-2)[: len(deltas)]
+    answers = solve(phases, "present-first", questions, [1e-2] * len(questions))[: len(deltas)]
     for found, true in zip(answers, PrivacyLoss.of(step, "present-first").epsilons(deltas), strict=True):
         assert found.lower <= true.upper * (1.0 + 1e-9)
         assert true.lower <= found.upper * (1.0 + 1e-9)

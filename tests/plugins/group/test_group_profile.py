@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dpspec.accounting import gaussian
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian
 from dpspec.contract import Series
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec_group import bounds, theory
 
 BOUNDS_ONLY = Path(__file__).parents[3] / "specs" / "bounds-only.yaml"
 
@@ -41,6 +44,49 @@ def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> No
         assert all(0.0 <= lower <= epsilon for _, epsilon, lower, _ in group)
     for small, large in itertools.pairwise(by_size.values()):
         assert all(a[1] <= b[1] for a, b in zip(small, large, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("claims", "fine"),
+    [
+        ([("approx-dp", {"epsilon": 9.0, "delta": 1e-6})], {1e-6}),
+        ([("gdp", {"mu": 9.0})], set(bounds.PROFILE_DELTAS)),
+    ],
+    ids=["epsilon", "mu"],
+)
+def test_what_claims_rest_on_is_narrow_and_the_rest_is_the_worse_of_both(
+    tmp_path: Path, claims: list[tuple[str, dict[str, float]]], fine: set[float]
+) -> None:
+    """Oracle: each direction at each delta asked by itself."""
+    stated = [{"id": f"claim-{i}", "kind": kind, **options} for i, (kind, options) in enumerate(claims)]
+    overrides = ["threat_model.group_size=[1]", f"claims={json.dumps(stated)}"]
+    loaded = load_specs([BOUNDS_ONLY], load_catalog(), overrides)
+    assert loaded.ok, loaded.diagnostics
+    (spec,) = loaded.specs
+    context = SimpleNamespace(facts=SimpleNamespace(records=50_000), progress=lambda *_: None)
+    curves = bounds.epsilon_curves(spec, context)  # type: ignore[arg-type]
+    found = curves.intervals[1]
+    assert set(found) == {"remove", "add", "both"}
+    assert curves.whole == "both"
+    assert set(found["remove"]) == set(found["add"]) == fine
+    assert set(found["both"]) == set(bounds.PROFILE_DELTAS)
+    step = Mixture.poisson(1, spec.phases[0].rate(), spec.phases[0].noise_multiplier)
+    alone = {
+        name: PrivacyLoss(((step, spec.steps),), way).epsilons(sorted(found["both"]))
+        for name, way in theory.DIRECTIONS.items()
+    }
+    for delta, remove, add in zip(sorted(found["both"]), alone["remove"], alone["add"], strict=True):
+        width = theory.WIDTH if delta in fine else theory.CURVE_WIDTH
+        assert meet(found["both"][delta], remove.worse(add))
+        assert found["both"][delta].relative_width <= width
+        if delta in fine:
+            assert meet(found["remove"][delta], remove)
+            assert meet(found["add"][delta], add)
+            assert max(found[side][delta].relative_width for side in ("remove", "add")) <= width
+
+
+def meet(one: Interval, other: Interval) -> bool:
+    return one.lower <= other.upper and other.lower <= one.upper
 
 
 def test_full_batches_give_the_gaussian_profile(tmp_path: Path) -> None:
