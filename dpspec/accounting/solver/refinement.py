@@ -45,8 +45,8 @@ _COARSEST, _FINEST = 0.8e-2, 1e-9
 #: Where so many tilted deviations take no more than so many nodes, the second stage costs hardly more than the first.
 _DEVIATIONS, _SHORT = 16.0, 1 << 16
 
-#: So many stages that narrow nothing are the last.
-_IDLE = 3
+#: So many stages in a row that narrow nothing are the last; more where it is luck how near a grid's nodes outcomes lie.
+_IDLE, _UNLUCKY = 2, 3
 
 #: A delta is looked for down to the least double.
 _DEEPEST = -760.0
@@ -119,8 +119,9 @@ class GridRefinement:
         if self._next is None:
             self.begin()
         idle, stage = 0, self._next or _COARSEST
+        most = _UNLUCKY if any(part.period for side in self._truncated(_FIRST_SHARE) for part, _ in side) else _IDLE
         while not (self._last or all(item.is_within(width) for item in self.items)):
-            if stage <= _FINEST or idle >= _IDLE:
+            if stage <= _FINEST or idle >= most:
                 break
             before = [item.answer.width for item in self.items]
             self._last = self._stage(stage)

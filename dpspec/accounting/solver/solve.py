@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -182,11 +183,12 @@ def _open_epsilons(
     for i, log_delta in enumerate(finite):
         shelves.setdefault(math.floor(log_delta / _SHELF) if len(finite) > 1 else 0, []).append(i)
     opened: dict[int, PendingAnswer] = {}
+    at_zero = functools.cache(lambda: solve(phases, direction, [Question(epsilon=0.0)], [1e-3])[0])
     for chosen in shelves.values():
         logs = [finite[i] for i in chosen]
         cumulants = Cumulants.of(truncate_phases(phases, direction, min(logs), _SHARE))
         for i, saddle in zip(chosen, cumulants.for_deltas(logs), strict=True):
-            opened[i] = _open_epsilon(phases, direction, questions[i], finite[i], cumulants, saddle)
+            opened[i] = _open_epsilon(phases, direction, questions[i], finite[i], cumulants, saddle, at_zero)
     return [opened[i] for i in range(len(questions))]
 
 
@@ -197,8 +199,9 @@ def _open_epsilon(
     log_delta: float,
     cumulants: Cumulants,
     saddle: SaddlePoint,
+    at_zero: Callable[[], Interval],
 ) -> PendingAnswer:
-    """``log_delta``: what finite losses may add to it; ``saddle``: the estimate for that."""
+    """``log_delta``: what finite losses may add to it; ``saddle``: the estimate for that; ``at_zero``: delta there."""
     assert question.log_delta is not None
     certain, bounds = infinite_mass(phases, direction), Interval(0.0, largest_loss(phases, direction))
     if certain.upper > 0.0 and question.log_delta <= math.log(certain.upper) + 4.0 * EPS * abs(question.log_delta):
@@ -208,11 +211,10 @@ def _open_epsilon(
     if saddle.epsilon > _NEAR_ZERO * saddle.spread:
         return PendingAnswer(question, saddle, bounds, log_delta)
     # A delta so large that epsilon is 0 or little more: decided by delta at 0.
-    at_zero = solve(phases, direction, [Question(epsilon=0.0)], [1e-3])[0]
-    saddle = cumulants.for_epsilon(0.0)
-    if math.log(at_zero.upper) <= question.log_delta:
+    there, saddle = at_zero(), cumulants.for_epsilon(0.0)
+    if math.log(there.upper) <= question.log_delta:
         return PendingAnswer(question, saddle, Interval(0.0, 0.0), log_delta)
-    gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - question.log_delta
+    gap = math.log(0.5 * (there.lower + there.upper)) - question.log_delta
     return PendingAnswer(question, cumulants.for_epsilon(max(gap / saddle.tilt, TINY)), bounds, log_delta)
 
 
