@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting.numerics.crossing import crossing
+from dpspec.accounting import crossing
 
 Floats = npt.NDArray[np.float64]
 

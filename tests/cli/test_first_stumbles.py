@@ -147,7 +147,7 @@ def test_numbers_that_floating_point_cannot_bound_are_an_error_of_the_spec(
 def test_arithmetic_that_fails_is_an_error_of_the_spec(
     dpspec: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def overflow(*given: object) -> None:
+    def overflow(*given: object, **named: object) -> None:
         raise OverflowError("math range error")
 
     monkeypatch.setattr("dpspec_group.theory.group_epsilons", overflow)

@@ -32,7 +32,7 @@ from functools import lru_cache
 
 from scipy import special
 
-from dpspec.accounting.numerics.crossing import bisect_by_margin
+from dpspec.accounting import bisect_by_margin
 
 #: What evidence and bounds of this kind name as their source.
 SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, with the exact correction for delta > 0"

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting.numerics.crossing import bisect_by_margin
+from dpspec.accounting import bisect_by_margin
 
 #: What bounds of this kind name as their source.
 SOURCE = "Dong, Roth & Su 2022, Theorem 2.10; order statistics, after Xiang et al. 2025"

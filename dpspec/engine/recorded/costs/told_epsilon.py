@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
-from dpspec.accounting.numerics.crossing import crossing
+from dpspec.accounting import Mixture, PrivacyLoss, crossing, sampled_gaussian_rdp
 
 #: The orders over which Opacus' accountant of Renyi divergences takes the least epsilon.
 _ORDERS = np.array([1.0 + x / 10.0 for x in range(1, 100)] + list(range(12, 64)), dtype=np.float64)

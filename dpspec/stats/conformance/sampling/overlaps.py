@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting import bisect
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
 #: Exponents at which a likelihood ratio against independent batches is tried.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting import bisect
 from dpspec.stats import binomial
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.conformance.sampling.sizes import batch_variance, detectable_more
