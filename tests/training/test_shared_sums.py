@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dpspec.contract.providers import TrainingJob
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Clip
+from dpspec.training.gradients.clipping import Clip, Flat
 from dpspec.training.gradients.contributions import RecordsAndCanaries, clipped_sum, sums_kept
 from dpspec.training.gradients.fetching import all_equal
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
@@ -125,8 +125,27 @@ def in_place(made: Contributions, state: Tensor, indices: Tensor, clip: Clip) ->
     return found
 
 
+def clipped_until_asked(made: Contributions, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
+    norm = torch.tensor(2.0)
+    found = made(state, indices, Flat(norm))  # type: ignore[arg-type]
+    norm.fill_(1.0)
+    return found
+
+
+def exchanged(job: TrainingJob, parts: Parts) -> Parts:
+    """Two vectors of five parameters each take each other's places."""
+    model = FlatModel(job.model)
+    names, shapes = list(model.layout.names), model.layout.shapes
+    one, other = (place for place, shape in enumerate(shapes) if shape == (5,) and names[place].startswith("3"))
+    names[one], names[other] = names[other], names[one]
+    model.layout = flat_model.Layout(tuple(names), shapes)
+    return replace(parts, contributions=RecordsAndCanaries(model, torch.tensor(job.x), torch.tensor(job.y)))
+
+
 DEVIATING: dict[str, Change] = {
     "clips to twice the norm": asking(lambda made, state, indices, clip: made(state, indices, 2.0)),
+    "clips to a norm that changes afterwards": asking(clipped_until_asked),
+    "exchanges parameters": exchanged,
     "leaves a record out": asking(lambda made, state, indices, clip: made(state, indices[1:], clip)),
     "takes all records": asking(lambda made, state, indices, clip: made(state, torch.arange(40), clip)),
     "takes the model before": asking(lambda made, state, indices, clip: made(torch.zeros_like(state), indices, clip)),
@@ -221,6 +240,35 @@ def test_what_cannot_be_told_is_not_alike() -> None:
         assert flat_model.are_alike(model, model)
         assert not flat_model.are_alike(model, copy.deepcopy(model))
     assert not flat_model.are_alike(nn.Linear(2, 2), _Own(2, 2))
+
+
+@pytest.mark.parametrize("kind", ["itself", "parameters as keys"])
+def test_attributes_that_lead_nowhere_are_not_alike(make_model, kind: str) -> None:
+    """A model that holds itself, or a table by parameter, is compared without an error, and not taken over."""
+    model = make_model("mlp")
+    model.held = [model] if kind == "itself" else {next(model.parameters()): 1.0}
+    assert not flat_model.are_alike(model, copy.deepcopy(model))
+
+
+class _Counting(nn.Module):
+    """A layer of somebody else's whose outputs depend on how often any such layer was asked."""
+
+    asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        _Counting.asked += 1
+        return x * (1.0 + 0.2 * (_Counting.asked % 7))
+
+
+def test_of_layers_that_are_not_known_nothing_is_taken_over(make_job, make_model) -> None:
+    """They may depend on what is neither parameter, buffer nor attribute: a second call may find another value."""
+    *layers, last = make_model("mlp").children()
+    job = make_job(steps=4, model=nn.Sequential(*layers, _Counting(), last))
+    seen = []
+    for kept in (False, True):
+        _Counting.asked = 0
+        seen.append(watched(job, kept=kept))
+    assert same(*seen)
 
 
 def test_constants_are_compared_by_their_values() -> None:

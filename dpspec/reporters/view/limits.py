@@ -58,6 +58,11 @@ def _audit(audit: AuditResult) -> Iterator[str]:
                 "Conformance means that no test saw a deviation; deviations smaller than the tests can see, "
                 "and of kinds that no test looks for, remain possible."
             )
+            if _alone(audit):
+                yield (
+                    f"{audit.name} was trained once, without a twin: noise that is the same in every run would not "
+                    "have been seen."
+                )
         elif audit.conformance.status == "checks-missing":
             yield (
                 f"Checks that the plan of {audit.name} promised were not made: what they would have seen of the code "
@@ -72,6 +77,14 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {audit.name} hold for data sets of at least {least} records only."
     for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
         yield f"Some upper values of {audit.name} hold between neighbours of the kind {kind!r} only."
+
+
+def _alone(audit: AuditResult) -> bool:
+    """Whether the twin was left out, and no other run held against the one that there is."""
+    options = audit.document.get("audit")
+    beside = ("with another seed", "first steps of different trials")
+    compared = any(check.assumption == "fresh-noise" and check.note.startswith(beside) for check in audit.checks)
+    return isinstance(options, Mapping) and options.get("twin") is False and not compared
 
 
 def recorded(audit: AuditResult) -> bool:

@@ -10,6 +10,7 @@ if it was asked of a model like the adversary's own, and who brings the very sam
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from dpspec.contract.providers import GradientCanaries
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.fetching import all_equal, send
+from dpspec.training.gradients.flat_model import are_alike
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 
 
@@ -77,12 +79,14 @@ class _Kept:
 
     def keep(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
         """Copies, but of the rows ``x`` (b, ...), ``y`` (b,), that nobody else has."""
-        self._asked = how, state.clone(), x, y
+        self._asked = copy.deepcopy(how), state.clone(), x, y
         self._found = ClippedSum(found.sum.clone(), found.norms.clone())
 
     def of(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
         """What was found for the same, entry by entry, for one wait where that stands on a GPU; None for all else."""
-        if self._asked is None or self._asked[0] != how:
+        if self._asked is None or type(self._asked[0]) is not type(how):
+            return None
+        if not are_alike(vars(self._asked[0]), vars(how)):
             return None
         return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
 

@@ -165,28 +165,32 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
-def are_alike(one: object, other: object) -> bool:
+def are_alike(one: object, other: object, within: frozenset[int] = frozenset()) -> bool:
     """Whether two modules are of the same layers, whose attributes and hooks are the same; parameters and buffers,
-    whose values are not looked at, have the same names and shapes. False wherever that cannot be told."""
+    whose values are not looked at, have the same names and shapes. False wherever that cannot be told.
+
+    within: what is being compared already; of what holds itself nothing is told.
+    """
     if one is other:
         return True
-    if type(one) is not type(other):
+    if type(one) is not type(other) or id(one) in within:
         return False
+    within |= {id(one)}
     if isinstance(one, nn.Module):
-        return are_alike(vars(one), vars(other))
+        return are_alike(vars(one), vars(other), within)
     if isinstance(one, Tensor):
         return isinstance(one, nn.Parameter) and _form(one) == _form(other)
     if isinstance(one, _PLAIN):
         return bool(one == other)
     if isinstance(one, dict):
         assert isinstance(other, dict)
-        if list(one) != list(other):
+        if not all(isinstance(key, _PLAIN) for key in one) or list(one) != list(other):
             return False
         pairs = ((name, value, other[name]) for name, value in one.items() if value is not other[name])
-        return all(_form(a) == _form(b) if name == "_buffers" else are_alike(a, b) for name, a, b in pairs)
+        return all(_form(a) == _form(b) if name == "_buffers" else are_alike(a, b, within) for name, a, b in pairs)
     if isinstance(one, (list, tuple)):
         assert isinstance(other, (list, tuple))
-        return len(one) == len(other) and all(map(are_alike, one, other))
+        return len(one) == len(other) and all(are_alike(a, b, within) for a, b in zip(one, other, strict=True))
     return isinstance(one, (set, frozenset)) and one == other
 
 

@@ -97,9 +97,13 @@ class FlatModel:
 
     def is_alike(self, other: FlatModel) -> bool:
         """Whether both are one function of parameters and records, if their ``constants`` are the same: built of the
-        same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not."""
-        mine, theirs = ((type(m), vars(m).keys(), m._loss, m._budget, m.device) for m in (self, other))
-        return mine == theirs and flat_model.are_alike(self._model, other._model)
+        same layers with the same attributes and hooks, for one loss. Where that cannot be told they are not: of layers
+        that are not known nobody can tell what else, from a counter to a coin, their outputs depend on."""
+        mine, theirs = (
+            (type(m), vars(m).keys(), m._loss, m._budget, m.device, m.layout, m._trained, m._constants.keys())
+            for m in (self, other)
+        )
+        return mine == theirs and record_by_record(self._model) and flat_model.are_alike(self._model, other._model)
 
     def initial(self) -> Tensor:
         """The module's own parameters as a vector (P,) on the device."""

@@ -10,8 +10,10 @@ import dpspec
 from dpspec.contract import Plan
 from dpspec.engine.preparing.prepare import Prepared, check, prepare
 from dpspec.engine.results.result import AuditResult as Audit
+from dpspec.engine.results.result import Result
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.view.limits import limits
 
 pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 
@@ -49,9 +51,20 @@ def plan(folder: Path, twin: str) -> Plan:
     return of.audit.plan(of.spec, of.facts)
 
 
+def ran(folder: Path, twin: str) -> Result:
+    return dpspec.run(written(folder, twin), store=folder / "store")
+
+
 def audited(folder: Path, twin: str) -> Audit:
-    (audit,) = dpspec.run(written(folder, twin), store=folder / "store").audits
+    (audit,) = ran(folder, twin).audits
     return audit
+
+
+def test_what_is_not_seen_without_it_is_said(tmp_path: Path) -> None:
+    """Two trials are held against each other."""
+    sentence = "alone was trained once, without a twin: noise that is the same in every run would not have been seen."
+    said = [sentence in limits(ran(tmp_path, more)) for more in ("", ", twin: false", ", twin: false, runs: 2")]
+    assert said == [False, True, False]
 
 
 def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
