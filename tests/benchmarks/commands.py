@@ -6,9 +6,10 @@ Every command is a process of its own, on one thread, with compiled modules; the
 all rounds counts. Machines differ and are noisy, so read the ratios: to ``python -c pass``, and to importing what no
 accountant does without. ``--against`` measures another checkout too, in the same turns.
 
-Nothing is kept between runs but where a row says so. The quickstart has seed 7; nothing else is random. The many audits
-differ in their noise multiplier, 0.9 to 1.9, have two group sizes and claims each, and are specs of their own, so that
-the page draws three figures for every one.
+Nothing is kept between runs but where a row says so. Each checkout runs the quickstart and the bounds alone of its own
+specs; the quickstart has seed 7, and nothing else is random. The many audits differ in their noise multiplier, 0.9 to
+1.9, have two group sizes and claims each, and are specs of their own, so that the page draws three figures for every
+one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Measured:
     """The processes of one checkout, in a folder of its own, and the CPU seconds that they took."""
 
     def __init__(self, checkout: Path, folder: Path) -> None:
-        self.folder = folder
+        self.checkout, self.folder = checkout, folder
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'plugins'}",
@@ -79,7 +80,7 @@ class Measured:
 def prepare(measured: Measured, audits: int) -> None:
     """Specs, a trained quickstart, and compiled modules: what the rounds begin with."""
     for name in ("bounds-only", "quickstart"):
-        text = (ROOT / "specs" / f"{name}.yaml").read_text("utf-8")
+        text = (measured.checkout / "specs" / f"{name}.yaml").read_text("utf-8")
         (measured.folder / f"{name}.yaml").write_text(text, "utf-8")
     many = measured.folder / "many"
     many.mkdir()
