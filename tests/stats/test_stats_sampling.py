@@ -5,10 +5,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.stats.conformance import sampling
-from dpspec.stats.conformance.measurement import LEVEL
+from dpspec.stats.conformance.measurement import LEVEL, POWER
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.02, 0.4, 0.9, 1.0])
@@ -153,6 +155,23 @@ def test_a_detectable_overlap_is_detected() -> None:
         common = rng.binomial(chances, rate * (1 + sign * 0.4 * detectable), 300)
         assert sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common) < 150
     assert sampling.overlap(1, 1, 20, 0.1).detectable is None
+
+
+@settings(max_examples=25)
+@given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
+@example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
+def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(
+    chances: int, rate: float, fewer: bool
+) -> None:
+    """Oracle: the binomial law, summed over all counts that are rejected."""
+    detectable = sampling.overlap(1, round(chances * rate), chances, rate, fewer=fewer).detectable
+    assume(detectable is not None)
+    assert detectable is not None
+    counts = np.arange(chances + 1)
+    seen = np.array([sampling.overlap(1, int(k), chances, rate, fewer=fewer).p_value <= LEVEL for k in counts])
+    others = [rate * (1.0 + detectable), *([rate * (1.0 - detectable)] if fewer else [])]
+    powers = [float(stats.binom.pmf(counts, chances, other)[seen].sum()) for other in others if 0.0 < other < 1.0]
+    assert all(power >= POWER - 1e-9 for power in powers)
 
 
 def test_impossible_overlaps_are_refused() -> None:

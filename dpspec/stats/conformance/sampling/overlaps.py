@@ -18,6 +18,9 @@ from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 #: Exponents at which a likelihood ratio against independent batches is tried.
 _TILTS = np.geomspace(0.01, 20.0, 24)
 
+#: More than the error of the inverse beta function, relatively.
+_MARGIN = 1e-12
+
 
 def overlap_at_a_step(lag: int, common: int, chances: int, rate: float, tried: int) -> Measurement:
     """Test that no single batch has too much, or too little, in common with that ``lag`` steps before.
@@ -78,19 +81,25 @@ def _betting(common: float, chances: int, rate: float, *, fewer: bool = True) ->
 
 @lru_cache(maxsize=1024)
 def _detectable_overlap(chances: int, rate: float, *, fewer: bool = True) -> float | None:
-    """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way."""
+    """The larger relative distance from ``rate`` to one whose count is rejected with the stated power, either way.
 
-    def rejects(shift: float) -> bool:
-        other = rate * (1.0 + shift)
-        deviation = math.sqrt(chances * other * max(0.0, 1.0 - other))
-        surely = chances * other - math.copysign(float(special.ndtri(POWER)) * deviation, shift)
-        return (surely - chances * rate) * shift > 0.0 and _betting(
-            max(0.0, surely), chances, rate, fewer=fewer
-        ) <= LEVEL
+    The p-value falls as the count leaves its mean, so that counts from one on are rejected; the probability of those
+    rises with the rate, to the stated power at a quantile of a beta law.
+    """
 
-    found = []
-    for most in (-1.0, (1.0 - rate) / rate)[0 if fewer else 1 :]:
-        if not rejects(most):
+    def rejected(count: float) -> bool:
+        return _betting(count, chances, rate, fewer=fewer) <= LEVEL
+
+    found, mean = [], chances * rate
+    for end in (0, chances)[0 if fewer else 1 :]:
+        if not rejected(end):
             return None
-        found.append(abs(bisect(rejects, most, 0.0, enough=lambda seen, unseen: abs(seen - unseen) <= 1e-3)[0]))
+        seen = bisect(rejected, end, mean, enough=lambda seen, unseen: abs(seen - unseen) <= 1e-6)[0]
+        if end:
+            first = math.ceil(seen)
+            other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + _MARGIN)
+        else:
+            first = math.floor(seen)
+            other = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - _MARGIN)
+        found.append(abs(other / rate - 1.0))
     return max(found)
