@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from math import prod
 from operator import add
@@ -226,12 +226,12 @@ def _least(work: Callable[[], object], times: int = 1) -> float:
 
 
 class Row(NamedTuple):
-    """A line: what is measured of each checkout, and of others in this one."""
+    """A line: what is measured of each checkout, and, found when the line is made, of others in this one."""
 
     name: str
     measure: str
     arguments: list[Any]
-    others: Mapping[str, tuple[str, list[Any]]]
+    others: Callable[[], Mapping[str, tuple[str, list[Any]]]]
 
 
 MODES = ("hooks", "functorch", "ew", "ghost")
@@ -249,10 +249,10 @@ def rows(limit: float) -> Iterator[Row]:
     """All lines, in their order."""
     for name, kind, arguments, width, compared, _ in accounting.SETTINGS:
         if name in ("k=1", "k=4", "k=16", "50 sigmas"):
-            others = _grids(kind, arguments, width, limit) if compared else {}
+            others = partial(_grids, kind, arguments, width, limit) if compared else dict
             yield Row(f"epsilon, {name}, to {width:g}", "numerics", [kind, arguments, width], others)
     for width in (1e-3, 1e-5):
-        yield Row(f"50 baselines, ImageNet, to {width:g}", "baselines", [width], {})
+        yield Row(f"50 baselines, ImageNet, to {width:g}", "baselines", [width], dict)
     steps: tuple[tuple[str, dict[str, Any], list[int], int], ...] = (
         ("mlp", {"hidden": [1024, 1024, 1024, 1024]}, [784], 256),
         ("cnn-small", {}, [1, 28, 28], 256),
@@ -264,7 +264,7 @@ def rows(limit: float) -> Iterator[Row]:
         setting = [kind, options, shape, batch]
         beside = {"plain torch": ("plain_torch", setting)}
         beside |= {f"Opacus {mode}": ("opacus", [mode, *setting]) for mode in MODES}
-        yield Row(f"step of DP-SGD, {kind}, {batch}", "step", setting, beside)
+        yield Row(f"step of DP-SGD, {kind}, {batch}", "step", setting, partial(dict, beside))
     for kind, shape, records in (
         ("mlp", [784], 10_000),
         ("cnn-small", [1, 28, 28], 2_000),
@@ -273,7 +273,7 @@ def rows(limit: float) -> Iterator[Row]:
         ("wide-resnet-16-4", [3, 32, 32], 20),
     ):
         setting = [kind, shape, records]
-        yield Row(f"look at {records} records, {kind}", "look", setting, {"loop": ("loop", setting)})
+        yield Row(f"look at {records} records, {kind}", "look", setting, partial(dict, loop=("loop", setting)))
     for kind, options in (("mlp", {"hidden": [64]}), ("cnn-small", {})):
         model = json.dumps({"kind": kind, **options})
         for way, access, more in (
@@ -282,7 +282,7 @@ def rows(limit: float) -> Iterator[Row]:
             ("transcript", "transcript", ""),
         ):
             training_alone = {"its training": ("trained", [kind, options])}
-            yield Row(f"audit of {kind}, {way}", "audit", [model, access, more], training_alone)
+            yield Row(f"audit of {kind}, {way}", "audit", [model, access, more], partial(dict, training_alone))
 
 
 def measured(checkout: Path, what: str, arguments: list[Any]) -> float | None:
@@ -304,7 +304,8 @@ def measured(checkout: Path, what: str, arguments: list[Any]) -> float | None:
 def line(row: Row, checkouts: list[Path], rounds: int) -> str:
     """A row, measured in turns."""
     contenders = {str(place): (place, row.measure, row.arguments) for place in checkouts}
-    contenders |= {name: (ROOT, *other) for name, other in row.others.items()}
+    others = row.others()
+    contenders |= {name: (ROOT, *other) for name, other in others.items()}
     least: dict[str, float] = {}
     for _ in range(rounds):
         for name, (place, what, arguments) in contenders.items():
@@ -315,7 +316,7 @@ def line(row: Row, checkouts: list[Path], rounds: int) -> str:
     if now is None:
         return f"{row.name:<36}  could not be measured"
     before = f"{was:9.3f}{was / now:7.1f}x" if was is not None and len(checkouts) > 1 else f"{'':17}"
-    ratios = {name: least[name] / now for name in row.others if name in least}
+    ratios = {name: least[name] / now for name in others if name in least}
     beside = ", ".join(f"{name} {f'{r:.2f}' if r > 0.5 else f'1/{1 / r:.1f}'}" for name, r in ratios.items())
     return f"{row.name:<36}{now:9.3f}{before}   {beside}"
 
