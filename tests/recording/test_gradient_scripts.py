@@ -264,6 +264,6 @@ def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path
     def script(training: Training) -> None:
         training.train()
         torch.save(training.model._module, tmp_path / "model.pt")
-        copy.deepcopy(training.model._module)(torch.randn(3, 6))
+        copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
     assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "conforms-within"

@@ -48,8 +48,8 @@ class GradientParameters:
         module = inner if isinstance(inner, nn.Module) else model
         self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
         if self._parameters:
-            backward = self._parameters[0].register_hook(lambda _: guarded(lambda: self.look("backward")))
-            self._handles.append(backward)
+            first: Any = self._parameters[0]
+            self._handles.append(first.register_hook(lambda _: guarded(lambda: self.look("backward"))))
 
     def detach(self) -> None:
         """Stop watching."""
