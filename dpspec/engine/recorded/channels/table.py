@@ -2,7 +2,7 @@
 
 A recorded run is private if its data reaches the released model only through the noisy sums. Each check
 (:mod:`~dpspec.engine.recorded.own_checks`, :mod:`dpspec.stats.conformance`) and each assumption
-(:mod:`~dpspec.engine.recorded.channels.assumptions`) belongs to one channel by its name, as ``_KINDS`` lists them. A new
+(:mod:`~dpspec.engine.recorded.channels.assumptions`) belongs to one channel by its name, as listed in ``_KINDS``. A new
 check needs no more than a name that is listed there. Checks of ``accounting``, ``canaries`` and ``bounded`` belong to
 no channel: they compare the run with its accountant, its attack and its spec.
 """
