@@ -140,7 +140,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
         test = CHANGED
         moved = len(buffers)
         yield exact(
-            "update",
+            "model-state",
             test,
             "measured",
             moved == 0,
