@@ -12,6 +12,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 from support.opacus_training import Training
+from torch import nn
 
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.gradient_checks import SUMS
@@ -313,3 +314,37 @@ def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path
         copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
     assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "conforms-within"
+
+
+def test_an_exception_leaves_the_claim_open(tmp_path: Path) -> None:
+    training = Training()
+
+    def stop(training: Training) -> None:
+        raise ZeroDivisionError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with pytest.raises(ZeroDivisionError), training.recorder(tmp_path / "run"):
+            training.train(each=stop)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e4))
+    assert found.verdict == "open"
+    assert "an exception (ZeroDivisionError) ended the block after 1 steps" in found.reason
+
+
+@pytest.mark.parametrize(("given", "right"), [("mean", "sum"), ("sum", "mean")])
+def test_a_loss_with_another_reduction_is_reported(given: str, right: str, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        training.criterion = nn.CrossEntropyLoss(reduction=given)
+        training.train()
+
+    found = recorded(tmp_path / "run", script, reduction=right, epochs=8)
+    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert f"as if the loss were a {given} over the batch" in found.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_with_the_right_reduction_is_not_reported(seed: int, reduction: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", sound, reduction=reduction, epochs=8, seed=seed)
+    assert found.verdict == "proved"
