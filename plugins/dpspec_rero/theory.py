@@ -158,8 +158,8 @@ def with_revealed(gamma: float, revealed: float) -> float:
 def pure_epsilon(phases: Sequence[Steps], direction: str = "both") -> float:
     """Epsilon at delta 0 of Laplace steps, each with its own Poisson sample: the sum of the steps' largest losses.
 
-    With Q the output distribution without the record, P = (1 - q) Q + q Q(. - g) the one with it, and s = |g|_1 / b, the
-    ratio Q(x - g) / Q(x) lies between e^-s and e^s, and reaches both. So the largest loss of a step is
+    With Q the output distribution without the record, P = (1 - q) Q + q Q(. - g) the one with it, and s = |g|_1 / b,
+    the ratio Q(x - g) / Q(x) lies between e^-s and e^s, and reaches both. So the largest loss of a step is
 
         remove, ln(P / Q):   ln(1 + q (e^s - 1))          add, ln(Q / P):   -ln(1 - q (1 - e^-s)),
 
@@ -186,7 +186,7 @@ def amplified_epsilon(rate: float, epsilon: float) -> float:
 
 
 def absent_first_epsilon(rate: float, epsilon: float) -> float:
-    """-ln(1 - q (1 - e^-epsilon)) for a rate q and epsilon >= 0: the largest loss of a sampled step without the record."""
+    """-ln(1 - q (1 - e^-epsilon)) for a rate q and epsilon >= 0: the largest loss of a sampled step, absent-first."""
     if rate == 1.0:
         return epsilon
     missed = -rate * math.expm1(-epsilon)
