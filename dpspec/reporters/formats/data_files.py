@@ -12,6 +12,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.view import words
 from dpspec.text import plain
 
 
@@ -47,7 +48,8 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
 def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
     place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, verdict.verdict, " or ".join(verdict.expect))
+    label = words.verdict_label(audit, verdict)
+    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
     numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
     return [
         *map(_text, texts),
