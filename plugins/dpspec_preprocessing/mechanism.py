@@ -59,7 +59,7 @@ class PreprocessingAudit(dps.Audit):
 
         declared = Declaration.of(spec.mechanism.options)
         pipeline = declared.pipeline(context.facts.records, context.facts.features)
-        if declared.accounting == "certified":
+        if declared.accounting == "repaired":
             yield from bounds.upper_bounds(spec, pipeline)
         else:
             yield from printed_findings(spec, pipeline)

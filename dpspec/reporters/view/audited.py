@@ -100,7 +100,11 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
     for name, one, more in _SAID:
-        claims = [verdict for verdict in audit.verdicts if verdict.verdict == name and not words.is_control(verdict)]
+        claims = [
+            verdict
+            for verdict in audit.verdicts
+            if words.verdict_label(audit, verdict) == name and not words.is_control(verdict)
+        ]
         if claims:
             yield f"{_subject(claims)} {more if len(claims) > 1 else one}."
     controls = [verdict for verdict in audit.verdicts if words.is_control(verdict)]
@@ -133,6 +137,11 @@ _SAID = (
     ("refuted", "is refuted", "are refuted"),
     ("open", "is open: nothing proves or refutes it", "are open: nothing proves or refutes them"),
     ("supported", "is supported by evidence, and not proved", "are supported by evidence, and not proved"),
+    (
+        words.AS_DECLARED,
+        "is proved for the declared mechanism only: the executed run deviates",
+        "are proved for the declared mechanism only: the executed run deviates",
+    ),
     ("proved", "is proved", "are proved"),
 )
 

@@ -47,6 +47,16 @@ _DATA = {
 }
 
 
+#: The label of a proof if the executed run deviates from the declared mechanism, to which alone the proof applies.
+AS_DECLARED = "proved as declared, run deviates"
+
+
+def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
+    """The verdict as reports show it: its name, or ``AS_DECLARED``."""
+    deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
+    return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+
+
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
     """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
     if verdict.expected:
@@ -121,8 +131,8 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
     """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
     return (
-        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(audit, verdict)}. "
-        f"{verdict.reason}"
+        f"{verdict_label(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
+        f"{outcome(audit, verdict)}. {verdict.reason}"
     )
 
 
