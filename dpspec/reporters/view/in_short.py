@@ -109,10 +109,13 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
     ]
     if claims:
         yield f"Of {words.count(len(claims), 'claim')} {_counts(claims)}."
-    controls = [one for one in verdicts if words.is_control(one)]
+    controls = [(audit, one) for audit in audits for one in audit.verdicts if words.is_control(one)]
     if controls:
-        made = f"{words.count(len(controls), 'claim')} made to be false"
-        yield f"Of {made}, {sum(one.expected for one in controls)} came out so: that is what the audit can see."
+        refuted = [each for each in controls if each[1].expected]
+        by_theory = sum(not words.refuted_by_attack(*each) for each in refuted)
+        without = f", {by_theory} of them by a certified bound without the attack" if by_theory else ""
+        were = "was" if len(refuted) == 1 else "were"
+        yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{without}."
     bare = [audit for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
         which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"

@@ -70,6 +70,26 @@ def is_control(verdict: Verdict) -> bool:
     return not set(verdict.expect) & {"proved", "supported", "open"}
 
 
+def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
+    """Return whether an attack or a measurement refuted the claim.
+
+    False if a certified lower bound exceeds the claim and the spec lets theory refute it: the attack may have found
+    nothing.
+    """
+    if verdict.verdict != "refuted":
+        return verdict.verdict == "contradicted"
+    blocks = audit.document.get("claims", ())
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if isinstance(block, Mapping) and block.get("id") == verdict.claim and block.get("refuted_by") == "attack":
+            return True
+    if verdict.reason == LEFT_OUT_REASON:
+        return False
+    lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
+    if verdict.kind == "metric" or lower is None or claimed is None or index is None:
+        return True
+    return audit.findings[index].rigor != "certified" or lower <= claimed
+
+
 def pending(audit: AuditResult, verdict: Verdict) -> bool:
     """Whether an unexpected verdict may still change, while trials are missing: nothing refutes the claim so far."""
     return not verdict.expected and not audit.complete and verdict.verdict not in ("refuted", "contradicted")
