@@ -103,14 +103,14 @@ def _joined_arrays(parts: Sequence[dps.Trial]) -> dict[str, Array]:
 class Epsilons:
     """Epsilon at one delta in one direction, per record, (m,) each.
 
-    estimate: by the plug-in. certified: with the confidence of the spec. tight: what no record exceeds, by the tightest
-    accountant; renyi: the same by the method of the estimate, whose fair comparison it is.
+    estimate: by the plug-in. confidence_upper: with the confidence of the spec. tight: what no record exceeds, by the
+    tightest accountant; renyi: the same by the method of the estimate, whose fair comparison it is.
     """
 
     delta: float
     direction: str
     estimate: Floats
-    certified: Floats
+    confidence_upper: Floats
     tight: float
     renyi: float
 
@@ -120,9 +120,9 @@ class Epsilons:
         return np.minimum(self.estimate, self.tight)
 
     @property
-    def capped_certified(self) -> Floats:
-        """min(data-independent, certified)."""
-        return np.minimum(self.certified, self.tight)
+    def capped_confidence_upper(self) -> Floats:
+        """min(data-independent, confidence_upper)."""
+        return np.minimum(self.confidence_upper, self.tight)
 
 
 class Side:
@@ -228,7 +228,7 @@ class Analysis:
             delta=delta,
             direction=direction,
             estimate=_worst([_epsilon(s.totals, [t.plug_in for t in s.totals], delta) for s in sides]),
-            certified=_worst([_epsilon(s.totals, [t.certified for t in s.totals], delta) for s in sides]),
+            confidence_upper=_worst([_epsilon(s.totals, [t.confidence_upper for t in s.totals], delta) for s in sides]),
             tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
@@ -262,7 +262,7 @@ def record_table(records: Analysis) -> dps.Series:
     for direction in audited.directions:
         epsilons = whole if direction == whole.direction else records.epsilons(delta, direction)
         columns[f"estimate_{direction}"] = _rounded(epsilons.estimate)
-        columns[f"certified_{direction}"] = [round_up(value, _DIGITS) for value in epsilons.certified]
+        columns[f"confidence_upper_{direction}"] = [round_up(value, _DIGITS) for value in epsilons.confidence_upper]
     columns |= {
         "data_independent": [whole.tight] * len(norms),
         "epsilon": [min(value, whole.tight) for value in _rounded(whole.estimate)],
@@ -272,7 +272,7 @@ def record_table(records: Analysis) -> dps.Series:
     }
     return kit.series(
         "records",
-        f"Every audited record at delta {delta:g}: estimates, and what is certified".replace("e-0", "e-"),
+        f"Every audited record at delta {delta:g}: estimates and confidence bounds".replace("e-0", "e-"),
         columns,
         rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
@@ -280,7 +280,7 @@ def record_table(records: Analysis) -> dps.Series:
         y=["epsilon"],
         by="label",
         units={"mean_norm": "clip norms"},
-        upper=[name for name in columns if name == "data_independent" or "certified_" in name],
+        upper=[name for name in columns if name == "data_independent" or "confidence_upper_" in name],
         privacy="per-record",
     )
 

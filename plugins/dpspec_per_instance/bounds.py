@@ -44,12 +44,12 @@ TIGHT_SOURCE = "Ganesh 2024, Theorem 3.1, for one record"
 class Total:
     """The divergence of the run at one order, per record.
 
-    plug_in: (m,), an estimate. certified: (m,), holds with the spec's confidence. baseline: that of any record.
+    plug_in: (m,), an estimate. confidence_upper: (m,), holds with the spec's confidence. baseline: that of any record.
     """
 
     order: float
     plug_in: Floats
-    certified: Floats
+    confidence_upper: Floats
     baseline: float
 
 
@@ -58,7 +58,7 @@ class DetailedTotal(Total):
     """The same with what single steps make of it: as many times larger as steps are observed.
 
     contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
-    divergence of a saturated step. fixed: what the certified value takes for steps that were not observed.
+    divergence of a saturated step. fixed: what the confidence bound takes for steps that were not observed.
     """
 
     contributions: Floats
@@ -137,8 +137,10 @@ class Composer:
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
-        detailed = self.detailed_total(order, places, log_terms)
-        return Total(order=order, plug_in=detailed.plug_in, certified=detailed.certified, baseline=detailed.baseline)
+        total = self.detailed_total(order, places, log_terms)
+        return Total(
+            order=order, plug_in=total.plug_in, confidence_upper=total.confidence_upper, baseline=total.baseline
+        )
 
     def detailed_total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> DetailedTotal:
         """The same with its steps."""
@@ -155,7 +157,7 @@ class Composer:
         certain = contributions[0].copy()  # the first model is fixed
         for j in range(1, len(observed)):
             t = observed[j]
-            certain += theory.certified_mean(
+            certain += theory.confidence_upper_mean(
                 contributions[j], float(e.weights[t]), float(largest[t]), len(places[j]), log_terms
             )
         plug_in = contributions.sum(axis=0) + rest
@@ -165,7 +167,7 @@ class Composer:
         return DetailedTotal(
             order=order,
             plug_in=np.asarray(plug_in, dtype=np.float64),
-            certified=certain + rest,
+            confidence_upper=certain + rest,
             baseline=self.baseline(order),
             contributions=contributions,
             weights=e.weights[observed],

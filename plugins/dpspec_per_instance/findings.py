@@ -46,10 +46,10 @@ def _claimed_records(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> I
     claimed = {c.record for c in spec.claims if c.record is not None and c.kind == "per-instance-dp"}
     for record in sorted(claimed):
         place = records.audited.points.index(record)
-        for certified in (False, True):
-            value = float((epsilons.capped_certified if certified else epsilons.capped_estimate)[place])
+        for confident in (False, True):
+            value = float((epsilons.capped_confidence_upper if confident else epsilons.capped_estimate)[place])
             at: dict[str, dps.Json] = {"delta": epsilons.delta}
-            yield _epsilon_finding(records, epsilons, value, at, record, "per-record", certified=certified)
+            yield _epsilon_finding(records, epsilons, value, at, record, "per-record", confident=confident)
 
 
 def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
@@ -61,12 +61,12 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
             "fraction": fraction,
             "population": audited.quantiles_of,
         }
-        for certified in (False, True):
-            values = epsilons.capped_certified if certified else epsilons.capped_estimate
-            failure = records.failure if certified else None
+        for confident in (False, True):
+            values = epsilons.capped_confidence_upper if confident else epsilons.capped_estimate
+            failure = records.failure if confident else None
             place = quantile_place(fraction, len(values), audited.quantile_size, failure)
             value = epsilons.tight if place is None else float(np.sort(values)[place])
-            yield _epsilon_finding(records, epsilons, value, at, "all", records.privacy, certified=certified)
+            yield _epsilon_finding(records, epsilons, value, at, "all", records.privacy, confident=confident)
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
@@ -138,21 +138,21 @@ def _epsilon_finding(
     record: str | int,
     privacy: dps.findings.Privacy,
     *,
-    certified: bool,
+    confident: bool,
 ) -> dps.Finding:
-    how = "certified over" if certified else "plug-in over"
+    how = "confidence bound over" if confident else "plug-in over"
     which = "the data-independent value is smaller" if value >= epsilons.tight else "below the data-independent value"
     return dps.Finding(
         quantity="epsilon",
         value=value,
-        bound="upper" if certified else "estimate",
-        rigor="statistical" if certified else "approximate",
+        bound="upper" if confident else "estimate",
+        rigor="statistical" if confident else "approximate",
         at=dps.FrozenMap(at),
         scope=_this_data(epsilons.direction, record),
         method=f"{how} {records.runs} runs; {which}",
-        source=f"{_SOURCE}; {theory.CERTIFIED_SOURCE}" if certified else _SOURCE,
+        source=f"{_SOURCE}; {theory.CONFIDENCE_SOURCE}" if confident else _SOURCE,
         assumptions=(*kit.ASSUMPTIONS, _RUNS),
-        confidence=records.confidence if certified else None,
+        confidence=records.confidence if confident else None,
         privacy=privacy,
     )
 
@@ -204,8 +204,8 @@ def _runs_needed(records: Analysis) -> dps.Finding:
         rigor="approximate",
         at=dps.FrozenMap({"alpha": records.best_order}),
         scope=dps.Scope(direction=records.shown_side.direction, data="this"),
-        method="counting runs until the median record is certified below the data-independent divergence",
-        source=theory.CERTIFIED_SOURCE,
+        method="counting runs until the confidence bound of the median record is below the data-independent divergence",
+        source=theory.CONFIDENCE_SOURCE,
         privacy=records.privacy,
     )
 
@@ -213,7 +213,7 @@ def _runs_needed(records: Analysis) -> dps.Finding:
 def runs_needed(
     means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
 ) -> float:
-    """How many runs would certify a total of at most ``goal``, if their means came out like these; inf if none would.
+    """Number of runs with these means whose confidence bound on the total is at most ``goal``; inf if there is none.
 
     means, weights, largest: (s,) per random term. fixed: what the other steps add for certain.
     """
@@ -221,7 +221,7 @@ def runs_needed(
 
     def total(log_runs: float) -> float:
         runs = math.exp(log_runs)
-        return fixed + sum(float(theory.certified_mean(mean, w, d, runs, log_terms)) for mean, w, d in terms)
+        return fixed + sum(float(theory.confidence_upper_mean(mean, w, d, runs, log_terms)) for mean, w, d in terms)
 
     low, high = 0.0, math.log(MOST_RUNS)
     if total(high) > goal:

@@ -36,7 +36,7 @@ _COMPOSITION: dict[str, dps.Json] = {
         ),
         unobserved=kit.choice(
             "What a step between observations counts for in estimates. nearest: what was observed last. "
-            "data-independent: a saturated gradient. Certified values always take the second.",
+            "data-independent: a saturated gradient. Confidence bounds always take the second.",
             "nearest",
             "data-independent",
             default="nearest",

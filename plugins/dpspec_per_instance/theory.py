@@ -55,7 +55,7 @@ from dpspec.accounting import (
 
 STEP_SOURCE = "Thudi et al. 2024, Theorem 3.2"
 RUN_SOURCE = "Thudi et al. 2024, Theorem 3.3"
-CERTIFIED_SOURCE = "Hoeffding 1963, for the expectations of Thudi et al. 2024, Theorem 3.3"
+CONFIDENCE_SOURCE = "Hoeffding 1963, for the expectations of Thudi et al. 2024, Theorem 3.3"
 
 #: Below this nu the divergence, at most a nu^2 / 2, is nothing that a float would tell from 0.
 _TINY = 1e-150
@@ -268,7 +268,7 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
     return np.asarray(top + rest / weight, dtype=np.float64)
 
 
-def certified_mean(mean: npt.ArrayLike, weight: float, largest: float, runs: float, log_terms: float) -> Floats:
+def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, runs: float, log_terms: float) -> Floats:
     """The upper confidence bound of one term from its plug-in ``mean`` (...), never above ``largest``.
 
     weight: l. largest: the divergence of a saturated gradient. log_terms: ln(s / J), s the number of terms that must

@@ -1,6 +1,6 @@
 """Upper bounds that are proved, as findings: over the declared collection, for all data sets, behind a test.
 
-Certified bounds for the declared collection have scope ``data: collection``; group privacy for all records and bounds
+Repaired bounds for the declared collection have scope ``data: collection``; group privacy for all records and bounds
 with a test in front (propose, test, release) hold for all data sets.
 
 *Lower bounds* are certified: two explicit data sets whose outputs are as far apart as can be said exactly.
@@ -37,13 +37,13 @@ from dpspec import kit
 from dpspec.accounting import gaussian, laplace_rdp
 from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
 from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.conversion import certified_epsilon, certified_mu, pure_epsilon
+from dpspec_preprocessing.theory.conversion import pure_epsilon, repaired_epsilon, repaired_mu
 from dpspec_preprocessing.theory.declared_steps import Merging, Scaling, Step
 from dpspec_preprocessing.theory.divergence import least_divergence
 from dpspec_preprocessing.theory.sensitivity import REQUIRED_LIMITS
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
-CERTIFIED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
+REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
 GROUP = "group privacy of the private mechanism"
 TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
 
@@ -73,14 +73,14 @@ COLLECTION = dps.Assumption(
 
 
 def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Certified findings at the deltas and orders of claims, and along a curve of deltas."""
+    """Findings at the deltas and orders of claims, and along a curve of deltas."""
     test = Declaration.of(spec.mechanism.options).test
     if test is not None:  # it is part of what is released, so that nothing holds without its cost
         yield from _tested(spec, pipeline, test)
         return
-    if pipeline.certified is not None:
-        yield from _certified(spec, pipeline, pipeline.tau, pipeline.changed, "collection")
-    yield from _certified(spec, pipeline, None, pipeline.private.records, "all")
+    if pipeline.repaired is not None:
+        yield from _repaired(spec, pipeline, pipeline.tau, pipeline.changed, "collection")
+    yield from _repaired(spec, pipeline, None, pipeline.private.records, "all")
 
 
 def bounded_deltas(spec: dps.Spec) -> list[float]:
@@ -89,11 +89,11 @@ def bounded_deltas(spec: dps.Spec) -> list[float]:
 
 
 def proved_epsilon(pipeline: Pipeline, way: str, delta: float) -> float:
-    """Epsilon at ``delta``: ``certified``, by ``group`` privacy alone, or of the private mechanism alone (``ignored``).
+    """Epsilon at ``delta``: ``repaired``, by ``group`` privacy alone, or of the private mechanism alone (``ignored``).
 
     ``ignored`` takes no account of the pre-processing, and is no bound on the pipeline.
     """
-    return certified_epsilon(pipeline.private, *_inputs(pipeline, way), delta)
+    return repaired_epsilon(pipeline.private, *_inputs(pipeline, way), delta)
 
 
 def proved_divergence(pipeline: Pipeline, way: str, order: float) -> float:
@@ -104,13 +104,13 @@ def proved_divergence(pipeline: Pipeline, way: str, order: float) -> float:
 def _inputs(pipeline: Pipeline, way: str) -> tuple[float | None, float]:
     """The distance tau and the number of changed records that a way of accounting takes."""
     return {
-        "certified": (pipeline.tau, pipeline.changed),
+        "repaired": (pipeline.tau, pipeline.changed),
         "group": (None, pipeline.changed),
         "ignored": (None, 0.0),
     }[way]
 
 
-def _certified(
+def _repaired(
     spec: dps.Spec, pipeline: Pipeline, tau: float | None, changed: float, data: str
 ) -> Iterator[dps.Finding]:
     m = pipeline.private
@@ -118,9 +118,9 @@ def _certified(
     over_collection = data == "collection"
     why = f": {NOT_SMOOTH}" if grouped and over_collection and not pipeline.is_smooth else ""
     scope = bound_scope(spec, m, data=data, neighbours=SAME_MASK if pipeline.same_mask and not grouped else "all")
-    mu, pure = certified_mu(m, tau, changed), pure_epsilon(m, tau, changed)
+    mu, pure = repaired_mu(m, tau, changed), pure_epsilon(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = [
-        *(("epsilon", certified_epsilon(m, tau, changed, delta), {"delta": delta}) for delta in bounded_deltas(spec)),
+        *(("epsilon", repaired_epsilon(m, tau, changed, delta), {"delta": delta}) for delta in bounded_deltas(spec)),
         *(("epsilon", least_divergence(m, order, tau, changed), {"alpha": order}) for order in claimed_orders(spec)),
     ]
     if mu is not None and any(claim.kind == "gdp" for claim in spec.claims):
@@ -134,7 +134,7 @@ def _certified(
             at=at,
             scope=scope,
             method=f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi",
-            source=(GROUP if grouped else CERTIFIED) + why,
+            source=(GROUP if grouped else REPAIRED) + why,
             assumptions=(*ASSUMPTIONS, COLLECTION) if over_collection else ASSUMPTIONS,
         )
 
@@ -167,7 +167,7 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     if delta < test.delta:
         return math.nan
     inside = pipeline.tested()
-    epsilon = certified_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
+    epsilon = repaired_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
     return epsilon + test.epsilon
 
 

@@ -118,10 +118,10 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
     pipeline, test = declared.pipeline(records, features), declared.test
 
     def row(delta: float, lower: float) -> tuple[dps.Json, ...]:
-        ignored, certified, group = (proved_epsilon(pipeline, way, delta) for way in ("ignored", "certified", "group"))
-        return delta, ignored, lower, certified if test is None else tested_epsilon(pipeline, test, delta), group
+        ignored, repaired, group = (proved_epsilon(pipeline, way, delta) for way in ("ignored", "repaired", "group"))
+        return delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group
 
-    names = ("ignored", "attack", "certified", "group")
+    names = ("ignored", "attack", "repaired", "group")
     return kit.series(
         "side-channel",
         "What the attack shows, beside epsilon without and with counting pre-processing",
@@ -132,7 +132,7 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
         x="delta",
         y=names,
         log=["y"],
-        upper=["certified", "group"],
+        upper=["repaired", "group"],
         lower=["attack"],
     )
 

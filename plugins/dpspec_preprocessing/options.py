@@ -9,9 +9,10 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec_preprocessing.schema import OLD_REPAIRED
 from dpspec_preprocessing.theory.declared_steps import Imputation, Projection, Scaling, Step, read_step
 from dpspec_preprocessing.theory.private import Private, PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import Sensitivity, certified_sensitivity, tested_sensitivity
+from dpspec_preprocessing.theory.sensitivity import Sensitivity, repaired_sensitivity, tested_sensitivity
 
 #: The neighbours of bounds for imputation where a replaced record misses what its replacement misses.
 SAME_MASK = "same-missing-values"
@@ -22,7 +23,7 @@ class Pipeline:
     """The pre-processing and the private mechanism behind it, with what follows from both.
 
     collection: the declared limits, those left out omitted. radius: of the ball that records lie in.
-    certified: how far records move over the collection; None where only the group bound for all records is proved.
+    repaired: how far records move over the collection; None where only the group bound for all records is proved.
     """
 
     steps: tuple[Step, ...]
@@ -30,7 +31,7 @@ class Pipeline:
     collection: Mapping[str, Any]
     features: int
     radius: float
-    certified: Sensitivity | None
+    repaired: Sensitivity | None
 
     @property
     def step(self) -> Step | None:
@@ -49,7 +50,7 @@ class Pipeline:
 
     @property
     def same_mask(self) -> bool:
-        """Whether the certified sensitivity is proved only for neighbours whose records miss the same entries."""
+        """Whether the repaired sensitivity is proved only for neighbours whose records miss the same entries."""
         return isinstance(self.step, Imputation) and self.step.by == "mean" and self.step.same_mask
 
     @property
@@ -59,13 +60,13 @@ class Pipeline:
 
     @property
     def tau(self) -> float | None:
-        """The distance that the certified curve is taken at; infinite where only group privacy is left."""
-        return None if self.certified is None else self.distance(self.certified)
+        """The distance that the repaired curve is taken at; infinite where only group privacy is left."""
+        return None if self.repaired is None else self.distance(self.repaired)
 
     @property
     def changed(self) -> float:
         """How many common records can differ at most: all of them where nothing is proved."""
-        return self.private.records if self.certified is None else min(self.certified.changed, self.private.records)
+        return self.private.records if self.repaired is None else min(self.repaired.changed, self.private.records)
 
     def distance(self, sensitivity: Sensitivity) -> float:
         """The distance that a sensitivity gives: :func:`distance_of`, infinite where gradients move in unknown ways."""
@@ -152,14 +153,14 @@ class Declaration(kit.Options):
     def read(cls, block: dps.FrozenMap) -> Declaration:
         """From the mechanism's options."""
         test, sweep, table = (block.get(key) for key in ("ptr", "sweep", "table"))
-        limits = block.get("collection") or {}
+        limits, accounting = block.get("collection") or {}, block.get("accounting", "repaired")
         return cls(
             steps=tuple(map(read_step, block.get("pipeline", ()))),
             private=Private.of(block["private"]),
             collection=dps.FrozenMap({key: limit for key, limit in limits.items() if limit is not None}),
             radius=float(block.get("radius", 1.0)),
             clip_rows=bool(block.get("clip_rows", False)),
-            accounting=str(block.get("accounting", "certified")),
+            accounting="repaired" if accounting == OLD_REPAIRED else str(accounting),
             also=tuple(block.get("also", ())),
             orders=tuple(sorted(float(order) for order in block.get("orders", ()))),
             test=Test(epsilon=float(test["epsilon"]), delta=float(test["delta"])) if test else None,
@@ -181,7 +182,7 @@ class Declaration(kit.Options):
             collection=limits,
             features=features,
             radius=self.radius,
-            certified=certified_sensitivity(steps[0], limits, records, features, self.radius) if single else None,
+            repaired=repaired_sensitivity(steps[0], limits, records, features, self.radius) if single else None,
         )
 
 

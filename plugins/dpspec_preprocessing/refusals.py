@@ -196,9 +196,9 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
 
 
 def _test(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Diagnostic]:
-    """What propose, test, release needs: a collection whose edge has a known distance, and certified accounting."""
+    """What propose, test, release needs: a collection whose edge has a known distance, and repaired accounting."""
     path = ("mechanism", "ptr")
-    if pipeline.step_name not in TESTABLE or pipeline.certified is None:
+    if pipeline.step_name not in TESTABLE or pipeline.repaired is None:
         yield kit.unsupported(
             "the distance to the collection's edge is known for mean imputation, deduplication, quantisation and pca",
             path,
@@ -216,5 +216,5 @@ def _test(spec: dps.Spec, pipeline: Pipeline, test: Test) -> Iterator[dps.Diagno
                 f"at a delta below ptr.delta, {test.delta}, nothing is proved for all data sets",
                 ("claims", i, "delta"),
             )
-    if Declaration.of(spec.mechanism.options).accounting != "certified":
-        yield kit.unsupported("ptr needs accounting: certified", path, "accounting: certified, the default")
+    if Declaration.of(spec.mechanism.options).accounting != "repaired":
+        yield kit.unsupported("ptr needs accounting: repaired", path, "accounting: repaired, the default")

@@ -21,7 +21,7 @@ RIGOR: Final = "approximate"
 #: What each way of accounting is called in tables, in their order.
 WAY_TITLES = {
     "ignored": "ignoring pre-processing",
-    "certified": "certified",
+    "repaired": "repaired",
     "theorem2": "Theorem 2",
     "printed": "Table 2",
     "group": "group privacy",
@@ -49,7 +49,7 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         for delta in kit.claimed_deltas(spec):
             alone = epsilon_by(pipeline, "ignored", delta)
             for way in _ways(declared):
-                test = declared.test if way == "certified" else None
+                test = declared.test if way == "repaired" else None
                 value = epsilon_by(pipeline, way, delta) if test is None else tested_epsilon(pipeline, test, delta)
                 if math.isfinite(value):
                     factor = value / alone if alone else math.inf
@@ -96,7 +96,7 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     """How many records change, how far each moves, tau, and tau in units of one replaced record."""
     sensitivities = {
-        "certified": pipeline.certified,
+        "repaired": pipeline.repaired,
         "theorem2": theorem_2_sensitivity(pipeline),
         "printed": table_2_sensitivity(pipeline) if pipeline.private.unit else None,
     }

@@ -66,7 +66,7 @@ class Reading(NamedTuple):
 
 def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple[Spec, Facts]:
     """The spec of a mechanism's block, and the facts of declared data."""
-    block = {"radius": 1.0, "clip_rows": True, "accounting": "certified", "also": (), "orders": (2.0,), **mechanism}
+    block = {"radius": 1.0, "clip_rows": True, "accounting": "repaired", "also": (), "orders": (2.0,), **mechanism}
     access = "final-model" if block["private"]["kind"] == "sgd-iterated" else "all-iterates"
     delta = block["ptr"]["delta"] if block.get("ptr") else 1e-5
     asked: list[tuple[str, Block]] = [("gdp", {"mu": 1.0}), ("approx-dp", {"epsilon": 1.0, "delta": delta})]
@@ -138,7 +138,7 @@ def worst(mechanism: Mapping[str, Any], records: int, pair: Pair) -> Reading:
 
 
 def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
-    """The tightest collection that both data sets lie in, of what a step's certified bound needs and may take."""
+    """The tightest collection that both data sets lie in, of what a step's repaired bound needs and may take."""
     declared_step = read_step(step)
     by = declared_step.name
     found = [collection.measure_limits(x, declared_step) for x in sets]
@@ -296,7 +296,7 @@ def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Itera
 def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
     """The scope that a pair lies in: what a claim must speak of to speak of it."""
     counted = len(own[0]) == found.private.records
-    inside = found.step is not None and counted and found.certified is not None
+    inside = found.step is not None and counted and found.repaired is not None
     for x in own if inside else []:
         measured = collection.measure_limits(x, found.step)  # type: ignore[arg-type]
         inside = inside and not collection.broken_limits(measured, found.collection)

@@ -88,14 +88,14 @@ def _by_correctness(records: Analysis) -> dps.Series:
 
 def _by_runs(records: Analysis) -> dps.Series:
     """The whole run relative to the data-independent divergence, from few runs and from all: an estimate that still
-    rises has not seen what counts. certified: what so many runs make certain."""
+    rises has not seen what counts. confidence_upper: the bound that the runs give with confidence."""
     side = records.shown_side
 
     def rows() -> Iterator[Sequence[dps.Json]]:
         for order in records.shown_orders:
             for runs in sorted({*(2**k for k in range(records.runs.bit_length())), records.runs}):
                 total = side.total_of_runs(order, runs)
-                ratio, certain = total.plug_in / total.baseline, total.certified / total.baseline
+                ratio, certain = total.plug_in / total.baseline, total.confidence_upper / total.baseline
                 quantiles = (float(v) for v in np.quantile(ratio, (0.1, 0.5)))
                 kappa = side.composer.kappa(order)[0]
                 yield runs, order, float(ratio.mean()), *quantiles, float(certain.mean()), kappa
@@ -103,12 +103,12 @@ def _by_runs(records: Analysis) -> dps.Series:
     return kit.series(
         "ratio-by-runs",
         "The run relative to the data-independent divergence, by how many runs are averaged",
-        kit.columns_of(("runs", "order", "mean", "p10", "median", "certified", "estimability"), rows()),
+        kit.columns_of(("runs", "order", "mean", "p10", "median", "confidence_upper", "estimability"), rows()),
         rigor="approximate",
         source=theory.RUN_SOURCE,
         privacy=records.privacy,
         x="runs",
-        y=["mean", "certified"],
+        y=["mean", "confidence_upper"],
         by="order",
         log=["x"],
     )
@@ -143,7 +143,7 @@ def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
                     float(theory.recursion(order, steps, composer.p).orders[0]),
                     float(ratio.mean()),
                     float(np.median(ratio)),
-                    float(total.certified.mean() / total.baseline),
+                    float(total.confidence_upper.mean() / total.baseline),
                     last,
                     second,
                 )
@@ -152,7 +152,8 @@ def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
         "ratio-by-exponent",
         f"The same by the exponent of the composition over {steps} steps, from the last to the first where it changes",
         kit.columns_of(
-            ("exponent", "order", "first_order", "mean", "median", "certified", "estimability", "at_step_2"), rows()
+            ("exponent", "order", "first_order", "mean", "median", "confidence_upper", "estimability", "at_step_2"),
+            rows(),
         ),
         rigor="approximate",
         source=f"{theory.RUN_SOURCE}, with an exponent for every turn",

@@ -98,11 +98,11 @@ def _training_refusals(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
             _PATH,
             "state smooth, or train a linear model with a known loss: logistic or squared",
         )
-    if kind == "sgd-sampled" and private.factor < 4.0 and declared.accounting != "certified":
+    if kind == "sgd-sampled" and private.factor < 4.0 and declared.accounting != "repaired":
         yield kit.unsupported(
             "the closed form is refuted where the noise is below 2 L sqrt(steps) / (eps_noise n), factor 4",
             (*_PATH, "factor"),
-            "factor: 4, or accounting: certified, which holds for any",
+            "factor: 4, or accounting: repaired, which holds for any",
         )
     if kind == "sgd-iterated":
         yield from _iterated_refusals(private, _processed_norm(declared))

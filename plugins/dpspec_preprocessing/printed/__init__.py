@@ -1,1 +1,1 @@
-"""What the paper prints, reproduced beside what is certified. It decides no verdict; some of it is refuted."""
+"""What the paper prints, reproduced beside what is proved. It decides no verdict; some of it is refuted."""

@@ -13,6 +13,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.execution.refusals import warning
 from dpspec_preprocessing.options import Declaration, Pipeline
+from dpspec_preprocessing.schema import OLD_REPAIRED
 from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
 from dpspec_preprocessing.theory.divergence import compose, compose_lines, composed_slope
 from dpspec_preprocessing.theory.private import PrivateMechanism
@@ -187,23 +188,25 @@ def pca_printed(gap: float, records: int) -> Sensitivity:
 
 
 _PATH = ("mechanism", "accounting")
-_CERTIFIED = "accounting: certified"
+_REPAIRED = "accounting: repaired"
 
 
 def mode_refusals(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
     """What Table 2 and Theorem 2 do not cover, and that both prove nothing."""
+    if spec.mechanism.get("accounting") == OLD_REPAIRED:
+        yield warning(f"accounting: {OLD_REPAIRED} is the old word for these formulas", _PATH, f"write {_REPAIRED}")
     mode = Declaration.of(spec.mechanism.options).accounting
-    if mode == "certified":
+    if mode == "repaired":
         return
-    yield warning(f"accounting: {mode} proves nothing", _PATH, "claims are proved by accounting: certified")
+    yield warning(f"accounting: {mode} proves nothing", _PATH, "claims are proved by accounting: repaired")
     if mode == "theorem2":
         if theorem_2_sensitivity(pipeline) is None:
-            yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _PATH, _CERTIFIED)
+            yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _PATH, _REPAIRED)
         return
     if table_2_sensitivity(pipeline) is None:
         too_few = pipeline.step_name == "pca" and facts.records < PRINTED_RECORDS
         needs = f"n >= {PRINTED_RECORDS} records" if too_few else "one of its columns, radius 1 and its limits"
-        yield kit.unsupported(f"Table 2 needs {needs}", _PATH, _CERTIFIED)
+        yield kit.unsupported(f"Table 2 needs {needs}", _PATH, _REPAIRED)
     if not pipeline.private.unit:
         yield kit.unsupported("Table 2 is printed for constants of 1", _PATH, "accounting: theorem2 takes any")
     for i, claim in enumerate(spec.claims):
@@ -214,12 +217,12 @@ def mode_refusals(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Itera
 def _order_refusals(pipeline: Pipeline, path: dps.Path, order: float) -> Iterator[dps.Diagnostic]:
     m, sensitivity = pipeline.private, table_2_sensitivity(pipeline)
     if order < PRINTED_ORDER:
-        yield kit.unsupported(f"Table 2 holds from order {PRINTED_ORDER:g} on", path, _CERTIFIED)
+        yield kit.unsupported(f"Table 2 holds from order {PRINTED_ORDER:g} on", path, _REPAIRED)
     elif sensitivity is not None and math.isnan(
         table_2_divergence(m, order, sensitivity.tau, changed_records(pipeline))
     ):
         yield kit.unsupported(
             f"Theorem 16 takes {m.kind} at twice the order, {2.0 * order:g}, where it is not covered",
             path,
-            f"{_CERTIFIED}, a smaller order, or a smaller eps_noise",
+            f"{_REPAIRED}, a smaller order, or a smaller eps_noise",
         )

@@ -30,7 +30,7 @@ def pipeline_mu(m: PrivateMechanism, tau: float) -> float | None:
     return math.sqrt(2.0 * rdp_slope(m)) + math.sqrt(2.0 * shared)
 
 
-def certified_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
+def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float | None:
     """The smaller of that and of group privacy for changed + 1 records; None where there is none."""
     alone = pipeline_mu(m, 0.0)
     if alone is None:
@@ -40,12 +40,12 @@ def certified_mu(m: PrivateMechanism, tau: float | None, changed: float) -> floa
     return by_group if whole is None else min(whole, by_group)
 
 
-def certified_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
+def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
     """The least epsilon that can be proved at ``delta``: by the exact, the pure and the Renyi conversion that apply.
 
     tau: the distance that the smooth bound is taken at; None where no smooth bound holds, infinite where it is vacuous.
     """
-    mu = certified_mu(m, tau, changed)
+    mu = repaired_mu(m, tau, changed)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
     converted = convert_curve(lambda order: divergence.least_divergence(m, order, tau, changed), delta)

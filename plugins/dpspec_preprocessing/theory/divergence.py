@@ -1,4 +1,4 @@
-"""Certified Renyi curves of the private mechanisms, and of whole pipelines: Theorem 2, and group privacy beside it.
+"""Repaired Renyi curves of the private mechanisms, and of whole pipelines: Theorem 2, and group privacy beside it.
 
 A mechanism is (a, e)-RDP if neighbours diverge by at most e(a) at order a, and (a, e~)-SRDP if data sets whose rows
 differ by tau in the sum of their distances diverge by at most e~(a, tau). Both are infinite at orders for which they
@@ -25,7 +25,7 @@ from dpspec_preprocessing.theory.private import PrivateMechanism
 LARGEST_ORDER = 1024
 
 
-def certified_rdp(m: PrivateMechanism, order: float) -> float:
+def repaired_rdp(m: PrivateMechanism, order: float) -> float:
     """The RDP at ``order``, for every replaced record; of sgd-sampled at the next whole order, which is never less."""
     e = m.noise
     if m.kind == "gaussian":
@@ -42,7 +42,7 @@ def certified_rdp(m: PrivateMechanism, order: float) -> float:
     return a * order
 
 
-def certified_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
+def repaired_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
     """The smooth RDP at ``order`` of every pair of data sets at distance ``tau``, whichever rows differ."""
     moved = m.reach * tau
     if m.kind == "laplace":
@@ -57,7 +57,7 @@ def certified_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
 
 
 def rdp_slope(m: PrivateMechanism) -> float:
-    """The certified RDP divided by the order, for mechanisms whose curve is a line (gaussian, dp-gd, sgd-iterated)."""
+    """The repaired RDP divided by the order, for mechanisms whose curve is a line (gaussian, dp-gd, sgd-iterated)."""
     if m.kind == "gaussian":
         return 0.5 * m.noise**2
     if m.kind == "dp-gd":
@@ -66,7 +66,7 @@ def rdp_slope(m: PrivateMechanism) -> float:
 
 
 def srdp_slope(m: PrivateMechanism, tau: float) -> float:
-    """The certified smooth RDP divided by the order.
+    """The repaired smooth RDP divided by the order.
 
     For sgd-sampled, which sees one record at a time, ``tau`` is n times the largest displacement of one record.
     """
@@ -119,7 +119,7 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
     """The proved divergence of the pipeline at distance ``tau``, without the group baseline."""
     if m.kind == "laplace":
-        return certified_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
+        return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
     if m.kind == "exponential":
         return m.noise * (1.0 + m.reach * tau)
     if m.kind in ("gaussian", "dp-gd"):
@@ -128,7 +128,7 @@ def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
         from dpspec_preprocessing.theory.sampled import compose_sampled
 
         return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
-    return compose_lines(lambda a: certified_rdp(m, a), lambda a: certified_srdp(m, a, tau), order)
+    return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)
 
 
 def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float:
@@ -138,11 +138,11 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
         return k * m.noise
     if m.kind == "sgd-sampled":
         return at_whole_order(sampled_curve(m, k), order)
-    return certified_rdp(m.with_noise_times(k), order)
+    return repaired_rdp(m.with_noise_times(k), order)
 
 
 def least_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-    """What can be proved: the smaller of the certified bound and the group baseline.
+    """What can be proved: the smaller of the repaired bound and the group baseline.
 
     tau: None where no smooth bound holds (chains of steps), infinite where it is vacuous.
     """

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Scaling, Step
 
-#: The keys of a collection that each step's certified bound needs.
+#: The keys of a collection that each step's repaired bound needs.
 REQUIRED_LIMITS: Final[dict[str, tuple[str, ...]]] = {
     "mean": ("max_missing_rows", "min_observed"),
     "median": ("max_missing_rows", "max_spread"),
@@ -45,7 +45,7 @@ class Sensitivity(NamedTuple):
         return self.changed * self.moved
 
 
-def certified_sensitivity(
+def repaired_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
 ) -> Sensitivity | None:
     """The proved sensitivity of one step over a collection, or None where the collection leaves out what it needs."""

@@ -1,4 +1,4 @@
-"""What runs say: plug-ins and certified values, conversion, derived quantities."""
+"""What runs say: plug-ins and confidence bounds, conversion, derived quantities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def _totals(order, p, rounding="real", failure=None):
         return parts
     for t in (1, 2, 3):
         top = float(step_divergence(e.orders[t], 0.1, 1.0))
-        parts[t] = float(theory.certified_mean(parts[t], float(e.weights[t]), top, 3, theory.log_terms(3, failure)))
+        parts[t] = float(
+            theory.confidence_upper_mean(parts[t], float(e.weights[t]), top, 3, theory.log_terms(3, failure))
+        )
     return parts
 
 
@@ -115,17 +117,17 @@ def test_what_an_attack_can_reach():
     assert analysis.advantage(0.5, 0.1) == pytest.approx((math.exp(0.5) - 1 + 0.2) / (math.exp(0.5) + 1))
 
 
-def test_certified_values_hold_as_often_as_they_say():
+def test_confidence_bounds_hold_as_often_as_they_say():
     """2000 tables of 20 runs at 10%: the failures are what a binomial of that rate allows."""
     rng, weight, top, failure = np.random.default_rng(9), 3.0, 1.0, 0.1
     masses, levels = np.array([0.9, 0.1]), np.array([0.05, 0.9])
     truth = float(entropic_mean(levels, weight, np.log(masses)))
     drawn = rng.choice(levels, p=masses, size=(20, 2000))
-    found = theory.certified_mean(entropic_mean(drawn, weight), weight, top, 20, theory.log_terms(1, failure))
+    found = theory.confidence_upper_mean(entropic_mean(drawn, weight), weight, top, 20, theory.log_terms(1, failure))
     assert np.mean(found < truth) <= failure + 3 * math.sqrt(failure * (1 - failure) / 2000)
     assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
-    assert theory.certified_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
+    assert theory.confidence_upper_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
 
 
 def test_plug_ins_sit_at_the_largest_run_where_kappa_is_large():
@@ -142,7 +144,7 @@ def test_runs_needed_are_enough_and_fewer_are_not():
 
     def total(runs):
         some = zip(means, weights, tops, strict=True)
-        return 0.05 + sum(float(theory.certified_mean(m, w, d, runs, logs)) for m, w, d in some)
+        return 0.05 + sum(float(theory.confidence_upper_mean(m, w, d, runs, logs)) for m, w, d in some)
 
     runs = findings.runs_needed(means, weights, tops, 0.05, 0.5, logs)
     assert total(runs * 1.001) <= 0.5 < total(runs * 0.99)

@@ -88,7 +88,7 @@ def test_verdicts_and_conformance(both) -> None:
 
 
 def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None:
-    """With three runs the plug-in is approximate; the certified value is statistical and tells its confidence."""
+    """With three runs the plug-in is approximate; the confidence bound is statistical and has its confidence."""
     audit, _, _ = both
     own = [f for f in audit.findings if f.scope.record == 5 and f.scope.data == "this" and f.bound != "lower"]
     assert {(f.bound, f.rigor) for f in own} == {("estimate", "approximate"), ("upper", "statistical")}
@@ -116,7 +116,7 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
     ):
         assert epsilon == pytest.approx(min(estimate, tight), rel=1e-5)
         assert source == ("data set" if estimate >= tight else "record")
-    assert all(c >= e for c, e in zip(records["certified_remove"], records["estimate_remove"], strict=True))
+    assert all(c >= e for c, e in zip(records["confidence_upper_remove"], records["estimate_remove"], strict=True))
 
 
 def test_a_record_that_is_saturated_throughout_is_told_what_holds_for_all(tmp_path: Path) -> None:

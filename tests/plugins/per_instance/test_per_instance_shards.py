@@ -192,7 +192,7 @@ def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: Audi
     (attacked,) = [e for e in shared.evidence if e.id == "many-run/record-5"]
     assert len(attacked.statistics["outcomes"]) == 18  # 3 runs of 6, not 15
     assert {f.method for f in shared.findings if f.quantity == "accuracy"} == {"run on the declared data, 3 runs"}
-    assert any(f.method.startswith("certified over 3 runs") for f in shared.findings)
+    assert any(f.method.startswith("confidence bound over 3 runs") for f in shared.findings)
 
 
 def test_a_bound_of_runs_against_several_records_is_told_of_none(folder: Path, shared: AuditResult) -> None:
@@ -239,7 +239,7 @@ def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
 def same_records(ours: AuditResult, theirs: AuditResult) -> None:
     found = [next(s.columns for s in audit.series if s.name == "records") for audit in (ours, theirs)]
     assert found[0]["record"] == found[1]["record"]
-    for name in ("estimate_remove", "estimate_add", "certified_add"):
+    for name in ("estimate_remove", "estimate_add", "confidence_upper_add"):
         assert list(found[0][name]) == pytest.approx(list(found[1][name]), rel=1e-3)
 
 
@@ -265,7 +265,7 @@ def test_runs_that_are_not_whole_wait(folder: Path) -> None:
     result, made = audited(folder, SHARED, store="part", options=RunOptions(device="cpu", max_trials=4))
     one = result.audits[0]
     assert (len(one.trials), made) == (7, 4)
-    assert any(f.method.startswith("certified over 1 runs") for f in one.findings)
+    assert any(f.method.startswith("confidence bound over 1 runs") for f in one.findings)
     assert {f.method for f in one.findings if f.quantity == "accuracy"} == {"run on the declared data, 2 runs"}
     store = Store(folder / "part")
     assert verify(result, load_catalog(), directory=str(folder), store=store) == ()

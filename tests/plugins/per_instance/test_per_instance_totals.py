@@ -50,7 +50,7 @@ def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, 
 
 
 def test_the_composition_is_that_of_its_parts():
-    """Every step observed: plug-in and certified totals, against the theorem put together by hand."""
+    """Every step observed: plug-ins and confidence bounds of totals, against the theorem put together by hand."""
     rng = np.random.default_rng(1)
     runs = [rng.uniform(0, 1, (30, 5)).astype(np.float32) for _ in range(6)]
     for run in runs:
@@ -66,13 +66,13 @@ def test_the_composition_is_that_of_its_parts():
             part = entropic_mean(d, float(e.weights[t]))
             top = float(step_divergence(e.orders[t], 0.05, 1 / 0.9))
             plug_in += part
-            certain += part if t == 0 else theory.certified_mean(part, float(e.weights[t]), top, 6, LOGS)
+            certain += part if t == 0 else theory.confidence_upper_mean(part, float(e.weights[t]), top, 6, LOGS)
         assert np.all(total.plug_in >= plug_in * (1 - 1e-9))
         assert total.plug_in == pytest.approx(plug_in, rel=0.03)
-        assert np.all(total.certified >= certain * (1 - 1e-9))
-        assert total.certified == pytest.approx(certain, rel=0.03)
+        assert np.all(total.confidence_upper >= certain * (1 - 1e-9))
+        assert total.confidence_upper == pytest.approx(certain, rel=0.03)
         assert total.baseline == pytest.approx(30 * float(step_divergence(order, 0.05, 1 / 0.9)))
-        assert np.all(total.plug_in <= total.certified * (1 + 1e-9))
+        assert np.all(total.plug_in <= total.confidence_upper * (1 + 1e-9))
         assert composer.kappa(order)[0] == pytest.approx(90 * (order - 1) * total.baseline / 30, rel=1e-9)
 
 
@@ -86,11 +86,11 @@ def test_a_saturated_record_is_never_below_the_data_independent_value(direction)
         for order in composer.orders:
             total = composer.total(order, places, LOGS)
             assert np.all(total.plug_in >= total.baseline * (1 - 1e-12))
-            assert np.all(total.certified >= total.baseline * (1 - 1e-12))
+            assert np.all(total.confidence_upper >= total.baseline * (1 - 1e-12))
 
 
 def test_steps_between_observations_are_filled_in():
-    """nearest: as at the last observation; data-independent: saturated. Certified totals always take the second."""
+    """nearest: as at the last observation; data-independent: saturated. Confidence bounds always take the second."""
     sparse = {"exponent": "auto", "observe_every": 10}
     ratios = [np.full((3, 2), 0.3, dtype=np.float32)] * 3
     dense = [np.full((30, 2), 0.3, dtype=np.float32)] * 3
@@ -104,8 +104,8 @@ def test_steps_between_observations_are_filled_in():
     assert np.all(found["nearest"].plug_in >= truth.plug_in)
     assert found["nearest"].plug_in == pytest.approx(truth.plug_in, rel=0.35)
     assert np.all(found["data-independent"].plug_in > 5 * truth.plug_in)
-    assert found["nearest"].certified == pytest.approx(found["data-independent"].certified)
-    assert np.all(found["nearest"].certified >= found["data-independent"].plug_in)
+    assert found["nearest"].confidence_upper == pytest.approx(found["data-independent"].confidence_upper)
+    assert np.all(found["nearest"].confidence_upper >= found["data-independent"].plug_in)
 
 
 def test_phases_have_steps_of_their_own():

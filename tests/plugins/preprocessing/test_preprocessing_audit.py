@@ -179,12 +179,12 @@ def test_a_conditional_bound_proves_no_claim_about_all_data(tmp_path: Path) -> N
     assert 0.0 < refused.value < 1.0
 
 
-@pytest.mark.parametrize(("mode", "verdict"), [("printed", "open"), ("theorem2", "open"), ("certified", "proved")])
-def test_only_certified_bounds_prove(tmp_path: Path, mode: str, verdict: str) -> None:
+@pytest.mark.parametrize(("mode", "verdict"), [("printed", "open"), ("theorem2", "open"), ("repaired", "proved")])
+def test_only_repaired_bounds_prove(tmp_path: Path, mode: str, verdict: str) -> None:
     audit = audited(tmp_path, f"mechanism.accounting={mode}", *STEP["deduplicate"], "audit=null")
     assert [v.verdict for v in audit.verdicts] == [verdict]
     marked = [f.printed for f in audit.findings if f.scope.data == "collection"]
-    assert all((p is not None and p.refuted) == (mode != "certified") for p in marked)
+    assert all((p is not None and p.refuted) == (mode != "repaired") for p in marked)
 
 
 def test_printed_bounds_that_hold_support_at_most(tmp_path: Path) -> None:
@@ -355,8 +355,8 @@ def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     assert at[(0.01, "Theorem 2 (refuted)")] == pytest.approx(9.4338, abs=5e-5)
     columns = (names[2].columns[key] for key in ("records", "accounting", "epsilon"))
     third = {row[:2]: row[2] for row in zip(*columns, strict=True)}
-    assert third[(1000000, "certified")] == pytest.approx(third[(10000, "certified")], rel=0.01)
-    assert third[(1000000, "group privacy")] > 1e6 * third[(1000000, "certified")]
+    assert third[(1000000, "repaired")] == pytest.approx(third[(10000, "repaired")], rel=0.01)
+    assert third[(1000000, "group privacy")] > 1e6 * third[(1000000, "repaired")]
 
 
 def test_table_2_in_all_modes(tmp_path: Path) -> None:
@@ -373,3 +373,12 @@ def test_processing_is_deterministic() -> None:
     x = np.random.default_rng(2).normal(size=(50, 4)) * 0.3
     for step in ({"pca": 2}, {"quantise": 0.2}, {"scale": "standard", "clip": 1.0}):
         assert np.array_equal(steps.run_steps(x, [read_step(step)])[0], steps.run_steps(x, [read_step(step)])[0])
+
+
+def test_the_old_word_for_repaired_formulas_is_accepted(tmp_path: Path) -> None:
+    new, old = (
+        audited(tmp_path, f"mechanism.accounting={word}", *STEP["deduplicate"], "audit=null")
+        for word in ("repaired", "certified")
+    )
+    assert [v.upper for v in old.verdicts] == [v.upper for v in new.verdicts]
+    assert [v.verdict for v in old.verdicts] == ["proved"]

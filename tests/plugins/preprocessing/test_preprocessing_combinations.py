@@ -50,13 +50,13 @@ def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
 def test_what_is_proved_lies_between(step: str, kind: str) -> None:
     found = Declaration.of(block(step, kind)).pipeline(1000, 6)
-    assert found.certified is not None
+    assert found.repaired is not None
     for order in (2.0, 16.0):
-        ignored, proved, group = (proved_divergence(found, way, order) for way in ("ignored", "certified", "group"))
+        ignored, proved, group = (proved_divergence(found, way, order) for way in ("ignored", "repaired", "group"))
         assert 0.0 < ignored <= proved * (1.0 + 1e-12)
         assert proved <= group
         assert math.isfinite(proved) or kind == "sgd-iterated"
-    ignored, proved, group = (proved_epsilon(found, way, 1e-5) for way in ("ignored", "certified", "group"))
+    ignored, proved, group = (proved_epsilon(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
     assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
     assert proved <= group
     # Scaled records move so far that no order is admissible for the last iterate's curve.
@@ -70,7 +70,7 @@ def test_wider_collections_cost_more(step: str) -> None:
     wide = Declaration.of(
         block(step, "gaussian", **{k: int(v) if isinstance(LIMITS[k], int) else v for k, v in wider.items()})
     ).pipeline(1000, 6)
-    values = [proved_epsilon(found, "certified", 1e-5) for found in (tight, wide)]
+    values = [proved_epsilon(found, "repaired", 1e-5) for found in (tight, wide)]
     assert values[0] < values[1]
 
 
@@ -78,10 +78,10 @@ def test_wider_collections_cost_more(step: str) -> None:
 def test_without_its_limits_only_group_privacy_for_all_records_is_proved(step: str) -> None:
     mechanism = {**block(step, "gaussian"), "collection": {}}
     found = Declaration.of(mechanism).pipeline(1000, 6)
-    assert found.certified is None
+    assert found.repaired is None
     assert found.changed == 1000
     chain = Declaration.of({**block(step, "gaussian"), "pipeline": (STEPS[step], STEPS["pca"])}).pipeline(1000, 6)
-    assert proved_divergence(chain, "certified", 2.0) == proved_divergence(found, "group", 2.0)
+    assert proved_divergence(chain, "repaired", 2.0) == proved_divergence(found, "group", 2.0)
 
 
 def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
@@ -90,13 +90,13 @@ def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
     found = Declaration.of(mechanism).pipeline(1000, 6)
     assert theorem_2_sensitivity(found) is None
     assert found.changed == 10
-    proved = proved_divergence(found, "certified", 2.0)
+    proved = proved_divergence(found, "repaired", 2.0)
     assert (
         proved
         == proved_divergence(found, "group", 2.0)
         == pytest.approx(121 * proved_divergence(found, "ignored", 2.0))
     )
-    assert proved_epsilon(found, "certified", 1e-5) == proved_epsilon(found, "group", 1e-5)
+    assert proved_epsilon(found, "repaired", 1e-5) == proved_epsilon(found, "group", 1e-5)
 
 
 def test_a_ball_of_another_radius_scales_with_it() -> None:

@@ -73,3 +73,15 @@ def test_eta_is_swept_where_the_first_step_has_one(tmp_path: Path, step: str, re
     errors = [(d.code, d.path) for d in refusals(spec, facts) if d.severity == "error"]
     assert errors == ([("unsupported", ("mechanism", "sweep", "over"))] if refused else [])
     assert Declaration.of(spec.mechanism.options).steps[0].name in step
+
+
+@pytest.mark.parametrize(("word", "warned"), [("certified", True), ("repaired", False)])
+def test_the_old_word_for_repaired_formulas_gives_a_warning(tmp_path: Path, word: str, warned: bool) -> None:
+    path = tmp_path / "old.yaml"
+    swept = "  sweep: {over: eta, values: [0.1, 0.2]}"
+    path.write_text(SPEC.replace("STEP", "quantise: 0.01").replace(swept, f"  accounting: {word}"), encoding="utf-8")
+    loaded = load_specs([path], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    facts = Facts(records=200, features=4, classes=2, shape=(4,))
+    found = [(d.severity, d.help) for d in refusals(loaded.specs[0], facts) if d.path == ("mechanism", "accounting")]
+    assert found == ([("warning", "write accounting: repaired")] if warned else [])

@@ -1,7 +1,7 @@
 """Exact divergences of whole pipelines on explicit neighbours: the real steps run, then the divergence of the outputs.
 
 What the references have for their own pairs is met where those pairs could be rebuilt: R01 to R03, R05 to R07, R09 to
-R11 and R16. For the rest pairs of ours are held against what is certified, and against the references' sizes.
+R11 and R16. For the rest pairs of ours are held against what is proved, and against the references' sizes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dpspec_preprocessing.execution import collection, finders, steps
 from dpspec_preprocessing.printed.formulas import clusters_printed, table_2_divergence
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import certified_rdp, group_divergence, least_divergence, smooth_divergence
+from dpspec_preprocessing.theory.divergence import group_divergence, least_divergence, repaired_rdp, smooth_divergence
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import Sensitivity
 
@@ -112,7 +112,7 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     m = kind(noise, len(pair[0]))
     shift = rows_summed(pair, step, what)
     # A query moves by 1 for one record, a sum of gradients by 2.
-    divergence = certified_rdp(m.with_noise_times(shift / (2.0 if m.kind == "dp-gd" else 1.0)), order)
+    divergence = repaired_rdp(m.with_noise_times(shift / (2.0 if m.kind == "dp-gd" else 1.0)), order)
     assert divergence == near(exact)
     ((by, eta),) = step.items()
     ball = max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
@@ -137,16 +137,16 @@ def imputed(n: int, missing: int) -> Pair:
     ("name", "n", "missing", "noise", "order", "exact"),
     [("R03", 1000, 50, 0.4, 20.0, 1.95457064), ("R07", 400, 100, 0.3, 11.0, 3.52)],
 )
-def test_imputation_attains_what_is_certified(
+def test_imputation_attains_the_repaired_bound(
     name: str, n: int, missing: int, noise: float, order: float, exact: float
 ) -> None:
     pair = imputed(n, missing)
     m = gaussian(noise, n) if name == "R03" else full(noise, n)
     shift = rows_summed(pair, {"impute": "mean"}, cut if name == "R03" else whole)
-    divergence = certified_rdp(m.with_noise_times(shift / (1.0 if name == "R03" else 2.0)), order)
-    certified = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
+    divergence = repaired_rdp(m.with_noise_times(shift / (1.0 if name == "R03" else 2.0)), order)
+    repaired = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
     assert divergence == near(exact)
-    assert certified == pytest.approx(divergence, rel=1e-12)
+    assert repaired == pytest.approx(divergence, rel=1e-12)
 
 
 def test_r11_two_choices_after_imputation() -> None:
@@ -176,7 +176,7 @@ def leaning(n: int, gap: float) -> Pair:
         ("R12", laplace(0.01, 101), 11.0, 0.6, 0.00087315992),
     ],
 )
-def test_projections_stay_far_below_what_is_certified(
+def test_projections_stay_far_below_the_repaired_bound(
     name: str, m: PrivateMechanism, order: float, gap: float, reference: float
 ) -> None:
     """Every record counted with the sign of its first coordinate: the projection's turn adds up over all of them."""
@@ -184,7 +184,7 @@ def test_projections_stay_far_below_what_is_certified(
     signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
     one, other = (float((steps.fit_projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)
     shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
-    divergence = certified_rdp(m.with_noise_times(shift), order)
+    divergence = repaired_rdp(m.with_noise_times(shift), order)
     assert divergence <= 1.05 * reference
     least = min(collection.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
     tau = sensitivity.pca(least, m.records).tau

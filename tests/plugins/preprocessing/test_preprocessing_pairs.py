@@ -1,4 +1,4 @@
-"""Random and adversarial neighbours through the real code: no certified sensitivity is exceeded."""
+"""Random and adversarial neighbours through the real code: no repaired sensitivity is exceeded."""
 
 from __future__ import annotations
 
@@ -156,13 +156,13 @@ def hold(name: str, pairs: int) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_random_neighbours_keep_the_certified_bound(name: str) -> None:
+def test_random_neighbours_keep_the_repaired_bound(name: str) -> None:
     hold(name, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_ten_thousand_neighbours_keep_the_certified_bound(name: str) -> None:
+def test_ten_thousand_neighbours_keep_the_repaired_bound(name: str) -> None:
     hold(name, 10_000)
 
 

@@ -18,12 +18,12 @@ from dpspec_preprocessing.printed.formulas import (
 )
 from dpspec_preprocessing.theory import conversion, sensitivity
 from dpspec_preprocessing.theory.divergence import (
-    certified_rdp,
     compose,
     composed_slope,
     group_divergence,
     least_divergence,
     rdp_slope,
+    repaired_rdp,
     sampled_curve,
     smooth_divergence,
     srdp_slope,
@@ -120,7 +120,7 @@ def test_laplace_pipelines_are_converted_exactly(name: str, exact: float) -> Non
     assert smooth_divergence(m, order, tau) == near(exact)
 
 
-def test_e1_certified_projection() -> None:
+def test_e1_repaired_projection() -> None:
     assert sensitivity.pca(0.4, 500).tau == near(10.2040816327)
     assert smooth_divergence(SETTINGS["R04"][0], 11, sensitivity.pca(0.4, 500).tau) == near(1.72605737)
     assert sensitivity.pca(0.25, 2000).tau == near(16.129032258)
@@ -133,7 +133,7 @@ def test_e1_certified_projection() -> None:
 
 
 def test_e2_sampled_gradients() -> None:
-    """The reference takes one fixed pair for the worst; what is certified exceeds it by a factor below two."""
+    """The reference takes one fixed pair for the worst; what is proved exceeds it by a factor below two."""
     m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
     tau = sensitivity.pca(0.5, 1000).tau
     assert m.sigma == near(5.656854249)
@@ -149,7 +149,7 @@ def test_e2_sampled_gradients() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("R14", 1.31506133e-5), ("R15", 2.30640995e-6), ("R16", 1.14156118e-5)])
-def test_e3_certified_iterated_gradients(name: str, value: float) -> None:
+def test_e3_repaired_iterated_gradients(name: str, value: float) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
     assert smooth_divergence(m, order, tau) == near(value)
 
@@ -248,7 +248,7 @@ def test_the_optimum_of_two_lines_is_the_closed_form() -> None:
 
 @pytest.mark.parametrize("name", ["R03", "R07"])
 def test_the_optimum_is_attained_by_an_explicit_pair(name: str) -> None:
-    """The certified bound equals the divergence of Gaussians whose means differ by the whole shift."""
+    """The repaired bound equals the divergence of Gaussians whose means differ by the whole shift."""
     m, order, _, tau, _, (*_, best, _) = SETTINGS[name]
     shift = m.sensitivity + tau if m.kind == "gaussian" else 2.0 + tau
     scale = m.noise * shift
@@ -264,16 +264,16 @@ def test_bounds_move_as_they_should(name: str) -> None:
     values = [smooth_divergence(m, order, t) for t in (1e-9 * tau, 0.5 * tau, tau, 2.0 * tau)]
     assert values == sorted(values)
     if m.kind != "sgd-sampled":  # its curve is known at whole orders only
-        assert values[0] == pytest.approx(certified_rdp(m, order), rel=1e-3)
-    assert values[0] >= certified_rdp(m, order) * (1 - 1e-12)
-    epsilons = [conversion.certified_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
+        assert values[0] == pytest.approx(repaired_rdp(m, order), rel=1e-3)
+    assert values[0] >= repaired_rdp(m, order) * (1 - 1e-12)
+    epsilons = [conversion.repaired_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
     assert epsilons == sorted(epsilons, reverse=True)
     assert least_divergence(m, order, tau, 3) <= group_divergence(m, order, 3)
     assert math.isfinite(printed_rdp(m, order))
 
 
 def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
-    """The certified curve dominates replaced records whose gradients all lie on one side, both sides, or apart."""
+    """The repaired curve dominates replaced records whose gradients all lie on one side, both sides, or apart."""
     q, sigma, order = 0.2, 2.0, 4
     m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
     assert m.sigma == near(sigma)
@@ -286,4 +286,4 @@ def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
     for common, one, other in ((-1.0, 1.0, -1.0), (0.0, 1.0, -1.0), (-1.0, -1.0, 1.0), (0.3, 1.0, -1.0)):
         p, r = density((1 - q, common), (q, one)), density((1 - q, common), (q, other))
         exact = math.log(np.trapezoid(p**order * r ** (1.0 - order), x)) / (order - 1.0)
-        assert exact <= certified_rdp(m, order) * (1.0 + 1e-9)
+        assert exact <= repaired_rdp(m, order) * (1.0 + 1e-9)

@@ -1,4 +1,4 @@
-"""Printed statements that explicit data exceed, by running the real code; what is certified holds on the same data."""
+"""Printed statements that explicit data exceed, by running the real code; what is proved holds on the same data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpspec_preprocessing.printed.formulas import (
 )
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
-from dpspec_preprocessing.theory.divergence import certified_rdp, least_divergence
+from dpspec_preprocessing.theory.divergence import least_divergence, repaired_rdp
 from dpspec_preprocessing.theory.private import PrivateMechanism
 from dpspec_preprocessing.theory.sensitivity import refusal_probability, threshold
 
@@ -152,7 +152,7 @@ def test_v3_gaussian_after_deduplication(copies: int, exact: float, printed: flo
     pair = case(circle(), copies)
     m = PrivateMechanism(kind="gaussian", noise=0.1, records=len(pair[0]))
     one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
-    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 11.0)
     claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(exact, rel=1e-8), pytest.approx(printed, rel=1e-8))
     changed = sensitivity.clusters(ball(pair))
@@ -176,7 +176,7 @@ def test_v4_gaussian_after_quantisation() -> None:
     one, other = (float(np.clip(steps.quantise(x, 0.05), -0.5, 0.5).sum()) for x in pair)
     assert abs(one - other) == pytest.approx(2.31)
     m = PrivateMechanism(kind="gaussian", noise=0.5, records=41)
-    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 12.0)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 12.0)
     claimed = table_2_divergence(m, 12.0, 0.05 * clusters_printed(largest_cluster(pair, 0.05)), 0.0)
     assert (divergence, claimed) == (pytest.approx(8.00415, rel=1e-8), pytest.approx(6.3, rel=1e-8))
     changed = min(41.0, sensitivity.clusters(ball(pair, 0.05)))
@@ -187,7 +187,7 @@ def test_v5_laplace_after_deduplication_and_quantisation() -> None:
     pair = case(circle(), 4, far=1.0)
     one, other = (half_sum(steps.deduplicate(x, ETA)) for x in pair)
     m = PrivateMechanism(kind="laplace", noise=0.1, records=len(pair[0]))
-    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 11.0)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 11.0)
     claimed = table_2_divergence(m, 11.0, clusters_printed(largest_cluster(pair)), 0.0)
     assert (divergence, claimed) == (pytest.approx(1.5353373, rel=1e-7), pytest.approx(0.9))
     changed = min(float(m.records), sensitivity.clusters(ball(pair)))
@@ -195,7 +195,7 @@ def test_v5_laplace_after_deduplication_and_quantisation() -> None:
     pair = quantised_line(15, 0.02, 0.3)
     one, other = (float(np.clip(steps.quantise(x, 0.02), -0.5, 0.5).sum()) for x in pair)
     m = PrivateMechanism(kind="laplace", noise=0.5, records=len(pair[0]))
-    divergence = certified_rdp(m.with_noise_times(abs(one - other)), 40.0)
+    divergence = repaired_rdp(m.with_noise_times(abs(one - other)), 40.0)
     claimed = table_2_divergence(m, 40.0, 0.02 * clusters_printed(largest_cluster(pair, 0.02)), 0.0)
     assert (divergence, claimed) == (pytest.approx(0.81454953, rel=1e-8), pytest.approx(0.8))
     changed = min(float(m.records), sensitivity.clusters(ball(pair, 0.02)))
@@ -278,7 +278,7 @@ def test_v8_sampled_gradients_with_the_paper_s_noise() -> None:
     exact = 1e6 * math.log(np.trapezoid(present**4.0 * absent**-3.0, x)) / 3.0
     assert exact == pytest.approx(9030.0, rel=1e-3)
     assert printed_rdp(m, 4.0) == 8.0
-    assert exact <= certified_rdp(m, 4.0) * (1.0 + 1e-6)
+    assert exact <= repaired_rdp(m, 4.0) * (1.0 + 1e-6)
 
 
 def test_v9_batches_drawn_with_replacement() -> None:
@@ -325,7 +325,7 @@ def test_v11_full_gradients() -> None:
     assert exact == pytest.approx(2.16)
     stated = 12.0 * 0.3**2 / 2.0  # Theorem 12; its Table 1 has four times as much
     assert stated == pytest.approx(0.54)
-    assert stated < exact <= certified_rdp(m, 12.0) * (1.0 + 1e-12)
+    assert stated < exact <= repaired_rdp(m, 12.0) * (1.0 + 1e-12)
 
 
 def test_the_printed_trimmed_mean_would_be_negative() -> None:
