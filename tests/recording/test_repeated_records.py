@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from opacus.data_loader import DPDataLoader
 from support.opacus_training import RECORDS, Training
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
@@ -70,16 +70,13 @@ def checked(folder: Path, group_size: int) -> CheckedRun:
     return check_run(folder, question)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> None:
     training = Training()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
+    training.build()
     data: Any = training.loader.dataset
     twice = Subset(data, [*range(RECORDS // 2), *range(RECORDS // 2)])
-    loader = training.engine._prepare_data_loader(
-        DataLoader(twice, batch_size=30), poisson_sampling=True, distributed=False
-    )
+    loader = DPDataLoader.from_data_loader(DataLoader(twice, batch_size=30))
     parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": loader}
     with dpspec.record(tmp_path / "run", engine=training.engine, **parts):
         training.loader = loader
