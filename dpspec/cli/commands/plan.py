@@ -37,7 +37,6 @@ def plan(
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.running.estimates import foreseen
-    from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.page_layout import Page
     from dpspec.reporters.view.words import count
@@ -48,8 +47,7 @@ def plan(
         prepared = [prepare(spec, catalog) for spec in loaded.specs]
         for audit in prepared:
             stop_at_errors(audit.diagnostics)
-        kept = kept_bounds()
-        plans = [audit.plan() if kept is None else kept.plan(audit) for audit in prepared]
+        plans = [audit.plan() for audit in prepared]
         for spec, its_plan in zip(loaded.specs, plans, strict=True):
             _describe(page, spec, its_plan)
     if len(plans) > 1:

@@ -9,7 +9,6 @@ from typing import cast
 
 from dpspec.contract import Plan
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.errors import PluginError
 from dpspec.executors import Demand, Pool, TaskProgress
 from dpspec.executors.cores import cores
@@ -28,7 +27,6 @@ class RunOptions:
     workers: how many tasks at once; threads: CPU threads of each trial; None leaves either to dpspec.
     address: where a cluster listens.
     deadline: a ``time.monotonic()`` after which no training goes on; max_trials: how many trials to make at most.
-    kept: where bounds of earlier runs are; None to compute all of them.
     """
 
     executor: str | None = None
@@ -38,7 +36,6 @@ class RunOptions:
     device: str = "auto"
     deadline: float | None = None
     max_trials: int | None = None
-    kept: KeptBounds | None = None
 
     def seconds_left(self) -> float | None:
         """The time until the deadline; None without one."""
