@@ -11,7 +11,6 @@ from dpspec.contract import Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import PluginError
 from dpspec.executors import Demand, Pool, TaskProgress
-from dpspec.executors.cores import cores
 from dpspec.executors.inline import Inline
 from dpspec.registry.foreign_calls import made, misbehaved
 
@@ -49,7 +48,11 @@ class RunOptions:
         if self.threads is not None:
             return self.threads
         chunks = max(1, len(plan.chunks))
-        return 1 if plan.seconds / chunks < _SHORT else max(1, cores() // chunks)
+        if plan.seconds / chunks < _SHORT:
+            return 1
+        from dpspec.executors.processes import cores
+
+        return max(1, cores() // chunks)
 
 
 class Workers:
