@@ -108,7 +108,7 @@ def nothing_counted_yet() -> None:
         counting.HOOKS.clear()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def rounding(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run under :class:`support.other_rounding.OtherRounding` if ``--other-rounding`` is given."""
     if not request.config.getoption("--other-rounding"):
