@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import arrays, bundled, declared, huggingface, images, synthetic, tokens
-from dpspec.data.tables import table_files
+from dpspec.data import arrays, bundled, declared, images, synthetic, tokens
+from dpspec.data.tables import huggingface, table_files
 
 DATASETS: tuple[Dataset, ...] = (
     bundled.BREAST_CANCER,

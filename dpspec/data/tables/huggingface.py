@@ -91,7 +91,7 @@ DATASET = Dataset(
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
-    source="dpspec.data.huggingface:HuggingFace",
+    source="dpspec.data.tables.huggingface:HuggingFace",
 )
 
 
