@@ -14,7 +14,7 @@ from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
-from dpspec_modelmix.printed.comparison import claimed_finding, comparison_finding, gaussian_findings, laplace_findings
+from dpspec_modelmix.printed.comparison import claimed_finding, compared, gaussian_findings, laplace_findings
 from dpspec_modelmix.printed.utility import utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 
@@ -142,9 +142,9 @@ def _gaussian(
         yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, assumptions, scope)
         yield _theorem(delta, improved.epsilon, method, source, assumptions, scope)
     edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
-    yield comparison_finding("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
     method = "without mixing / with mixing, integer orders"
-    yield comparison_finding("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
+    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
     yield from gaussian_findings(segments, delta, set(spec.mechanism["baselines"]), (*base, *MIXED))
 
 
@@ -165,9 +165,7 @@ def _laplace(
     method, assumptions = "Freedman, corrected Lemma D.2, any cut", (*base, *MIXED)
     for scope in scopes:
         yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
-    yield comparison_finding(
-        "amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta
-    )
+    yield compared("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
     clip_norms = [phase.clip_norm for phase in spec.phases]
     yield from laplace_findings(segments, clip_norms, delta, set(spec.mechanism["baselines"]))
 

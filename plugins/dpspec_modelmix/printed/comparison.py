@@ -19,7 +19,7 @@ _PRINTED = "Xiao, Wan & Devadas, as printed"
 _LARGEST_SHIFT, _LEAST_DELTA = 30.0, 1e-11
 
 
-def comparison_finding(
+def compared(
     quantity: str,
     value: float,
     method: str,
@@ -46,7 +46,7 @@ def comparison_finding(
 
 def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
     """The paper's value if its conditions held."""
-    return comparison_finding("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
+    return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
 
 
 def gaussian_findings(
@@ -62,9 +62,7 @@ def gaussian_findings(
         yield _variance_matched(segments, delta, "the same variance per step, a smaller epsilon", "Cramer-Rao")
     if "limit" in wanted:
         value = gaussian_epsilon(formulas.limit(segments), delta).epsilon
-        yield comparison_finding(
-            "epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta
-        )
+        yield compared("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
     if "pair" in wanted and within and delta >= _LEAST_DELTA:
         yield _pair(segments, delta)
 
@@ -78,7 +76,7 @@ def laplace_findings(
         return
     value = formulas.advanced_composition(steps, largest, delta)
     source = "Xiao, Wan & Devadas, Theorem 2.1"
-    yield comparison_finding("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
+    yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
     if "printed" in wanted and len(segments) == 1:
         yield from _printed_laplace(segments[0], clip_norms[0], delta)
     if "variance-matched" in wanted:
@@ -93,30 +91,24 @@ def _fractional(
     real = formulas.real_epsilon(segments, delta)
     unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
     method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-    yield comparison_finding(
-        "epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked)
-    )
+    yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
     plain = formulas.real_gaussian_epsilon(segments, delta).epsilon
     method = "the same, fractional orders"
-    yield comparison_finding("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+    yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
     method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
-    yield comparison_finding("epsilon-without-mixing", plain, method, source, delta=delta)
+    yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
     value = formulas.corollary_without_steps(segment, delta)
-    yield comparison_finding(
-        "epsilon", value, "Corollary 4.1, without T", _PRINTED, delta=delta, refuted=formulas.MISSING_T
-    )
+    yield compared("epsilon", value, "Corollary 4.1, without T", _PRINTED, delta=delta, refuted=formulas.MISSING_T)
     far = formulas.asymptotic(segment)
     why = f"{formulas.ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
     if not far.applies:
         why += ", and the condition on the gap fails"
     method = "Theorem 4.2, delta of its tail events" + (", vacuous" if far.vacuous else "")
-    yield comparison_finding(
-        "delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why
-    )
+    yield compared("delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why)
 
 
 def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterator[dps.Finding]:
@@ -126,7 +118,7 @@ def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterat
         return
     one = formulas.lemma_moments(clip_norm / loss, clip_norm, width, printed=True)
     value = formulas.printed_total(segment.steps, one, delta)
-    yield comparison_finding(
+    yield compared(
         "epsilon",
         value,
         "Lemma D.2 and its total, in units of the spec",
@@ -141,10 +133,10 @@ def _variance_matched(segments: Sequence[Segment], delta: float, what: str, sour
     value = gaussian_epsilon(matched, delta).epsilon
     noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
     method = f"DP-SGD with noise_multiplier {noise}: {what}"
-    return comparison_finding("epsilon-variance-matched", value, method, source, delta=delta)
+    return compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
 def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
     method = "fft: tightness of the bound; neither an upper nor a lower bound"
     source = "one-hot pair, all steps at the enforced gap"
-    return comparison_finding("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)
+    return compared("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)

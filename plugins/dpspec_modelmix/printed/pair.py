@@ -98,7 +98,7 @@ def _delta(law: Law, epsilon: float) -> float:
 
 @lru_cache(maxsize=16)
 def _coordinate(shift: float, width: float, noise: str) -> Cells:
-    """Cells of one coordinate, (n,) each: probabilities of N + U with and without shift. Cells reduce the loss a bit."""
+    """Cells of one coordinate, (n,) each: probabilities of N + U with and without shift."""
     law = _LAWS[noise]
     shift, width = law.units * shift, law.units * width
     half = 0.5 * width

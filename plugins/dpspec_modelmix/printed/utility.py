@@ -16,7 +16,7 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_modelmix.options import divisor_of, learning_rate, mixing_of
-from dpspec_modelmix.printed.comparison import comparison_finding
+from dpspec_modelmix.printed.comparison import compared
 
 
 def convex(
@@ -185,14 +185,14 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     yield _upper("excess-risk", value, f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, convexity, _MOVED))
     if mixing.literal:
         why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
-        yield comparison_finding("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
+        yield compared("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
 
 
 def _bias(declared: Mapping[str, Any], phase: dps.Phase) -> Iterator[dps.Finding]:
     bias = clipping_bias(phase.clip_norm, float(declared["tail"]))
     for name, value in bias._asdict().items():
         method = "<grad, clipped> is at least min(a1 |grad|^2 - a2, a3 |grad|), p' = 4"
-        yield comparison_finding(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
+        yield compared(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
 
 
 def _non_convex(
@@ -232,7 +232,7 @@ def _non_convex(
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
         yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))
-        yield comparison_finding(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
+        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
 
 
 def _upper(quantity: str, value: float, method: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:
