@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ci", action="store_true", help="run the tests that take several seconds, as CI does")
     parser.addoption("--run-slow", action="store_true", help="run these and the tests that take minutes")
+    parser.addoption("--other-rounding", action="store_true", help="let torch round products by the shapes of batches")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,3 +107,15 @@ def nothing_counted_yet() -> None:
     if counting is not None:
         counting.RAN.clear()
         counting.HOOKS.clear()
+
+
+@pytest.fixture(autouse=True)
+def rounding(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run under :class:`support.other_rounding.OtherRounding` if ``--other-rounding`` is given."""
+    if not request.config.getoption("--other-rounding"):
+        yield
+        return
+    from support.other_rounding import OtherRounding
+
+    with OtherRounding():
+        yield

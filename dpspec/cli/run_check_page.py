@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.cautions import cautions, unscored_of
+from dpspec.engine.recorded.channels.table import assumes
 from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CONTRADICTED, told_against
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.engine.results.decimals import duration, exact, lower, nearest, upper
@@ -38,6 +39,9 @@ def run_page(checked: CheckedRun, width: int, *, color: bool = False, every: boo
     _ran(page, checked)
     _costs(page, checked)
     _conformance(page, checked, every)
+    page.heading("Channels")
+    for channel in checked.channels:
+        page.item((channel.name, "bold"), f" ({channel.status}): {channel.text}")
     page.heading("What this rests on")
     for one in checked.assumptions:
         page.item((one.name, "bold"), f" ({one.status}): {one.text}")
@@ -66,7 +70,10 @@ def _answer(page: Page, checked: CheckedRun) -> None:
         group = f" for groups of {size}" if size > 1 else " for single records" if len(question.group_sizes) > 1 else ""
         style, hang = _STYLES[checked.verdict], max(8, len(checked.verdict) + 2)
         claim = f"epsilon <= {exact(question.epsilon)} at delta = {exact(question.delta)}{group}"
-        page.line((checked.verdict.upper(), style), f"  {claim}, for {_NEIGHBOURS[question.adjacency]}", hang=hang)
+        given = assumes(checked.channels) if checked.verdict == "proved" else ()
+        assuming = f", assuming {', '.join(given)}:" if given else " "
+        claim = f"{assuming} {claim}, for {_NEIGHBOURS[question.adjacency]}"
+        page.line((checked.verdict.upper(), style), claim, hang=hang)
         page.line(f"{checked.reason}.", indent=hang)
     style = "bold green" if status == "conforms-within" else "bold red"
     page.line((status.upper(), style), f"  {_ended(checked)}")
@@ -77,6 +84,8 @@ def _answer(page: Page, checked: CheckedRun) -> None:
 def _cautions(checked: CheckedRun) -> list[str]:
     """What a reader must know first; of canaries where no verdict says it."""
     found = list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    if checked.canaries is not None and checked.canaries.note:
+        found.insert(0, checked.canaries.note)
     if checked.verdict is None and checked.canaries is not None:
         against = told_against(checked.canaries, math.inf, counted=False)
         if against is not None:
@@ -253,6 +262,9 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
             "group_size": question.group_sizes[0],
             "adjacency": question.adjacency,
             "public_constants": question.public_constants,
+            "public": list(question.public),
+            "assume": list(question.assume),
+            "assuming": list(assumes(checked.channels)),
             "verdict": checked.verdict,
             "reason": checked.reason,
         },
@@ -294,6 +306,17 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
                 "advice": advice(check) if rejected(check, len(checked.checks)) else "",
             }
             for check in checked.checks
+        ],
+        "channels": [
+            {
+                "name": one.name,
+                "status": one.status,
+                "text": one.text,
+                "detectable": one.detectable,
+                "sources": list(one.sources),
+                "assumes": list(one.assumes),
+            }
+            for one in checked.channels
         ],
         "assumptions": [{"name": one.name, "status": one.status, "text": one.text} for one in checked.assumptions],
     }

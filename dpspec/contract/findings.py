@@ -46,6 +46,10 @@ Rigor: TypeAlias = Literal["certified", "theorem", "statistical", "approximate"]
 #: No statistical test yields "true": the best a test can say is ``not-rejected``.
 AssumptionStatus: TypeAlias = Literal["by-construction", "declared", "not-rejected", "reported", "false", "unchecked"]
 
+#: ``verified``: exact comparisons hold. ``tested``: statistical tests reject nothing. ``assumed``: the user
+#: declares it. ``open``: not known. ``violated``: a comparison or a test fails.
+ChannelStatus: TypeAlias = Literal["verified", "tested", "assumed", "open", "violated"]
+
 #: Reporters leave ``data-dependent`` and ``per-record`` values out unless they are asked for.
 Privacy: TypeAlias = Literal["public", "data-dependent", "per-record"]
 
@@ -91,6 +95,28 @@ class Assumption:
     test: str | None = None
     level: float | None = None
     detectable: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One of the ways in which records can reach a released model, and what a recording shows of it.
+
+    Attributes:
+        name: One of the eight names in :mod:`dpspec.engine.recorded.channels`.
+        status: The weakest status of everything that the channel depends on.
+        text: A sentence for the reader: what must hold, and why the status is what it is.
+        detectable: Smallest relative deviation that the tests of the channel detect; 0 for exact comparisons alone,
+            None if there is no test.
+        sources: Names of the checks and assumptions that decide the status.
+        assumes: Names of the assumptions that are declared and not tested.
+    """
+
+    name: str
+    status: ChannelStatus
+    text: str
+    detectable: float | None = None
+    sources: tuple[str, ...] = ()
+    assumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
-from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import CAPABILITIES, Backend
 from dpspec.contract.spec import Spec
 
@@ -78,8 +78,26 @@ _RUN = {
 _PUBLIC = {
     "type": "boolean",
     "default": False,
-    "description": "Whether rate, divisor and clip norm of the recorded training were chosen without looking at the "
-    "records. One run does not show it; what is stated here stands in every proof as declared.",
+    "description": "Declares that no hyperparameter of the recorded training depends on the records: public, with all "
+    "names. One run does not show it. A proof names it.",
+}
+
+_ASSUME: dict[str, Json] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": 100},
+    "maxItems": 50,
+    "default": [],
+    "description": "Names of channels, or of assumptions, that the recording leaves open and that you assume. A proof "
+    "names them. A channel that is violated cannot be assumed.",
+}
+
+_PUBLIC_NAMES: dict[str, Json] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": 100},
+    "maxItems": 50,
+    "default": [],
+    "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
+    "weight_decay, clip_norm or divisor. public_constants declares all of them.",
 }
 
 BACKENDS: tuple[Backend, ...] = (
@@ -112,7 +130,12 @@ BACKENDS: tuple[Backend, ...] = (
         summary="A training that dpspec.record saw: judged as it ran, never made again",
         schema={
             "type": "object",
-            "properties": {"run": _RUN, "public_constants": _PUBLIC},
+            "properties": {
+                "run": _RUN,
+                "assume": _ASSUME,
+                "public": _PUBLIC_NAMES,
+                "public_constants": _PUBLIC,
+            },
             "required": ["run"],
             "additionalProperties": False,
         },

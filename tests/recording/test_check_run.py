@@ -327,7 +327,8 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["check", str(sound), "--epsilon", "8", "--delta", "1e-5", "--group-size", "1"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("PROVED  epsilon <= 8 at delta = 1e-5, for data sets of the same number of")
+    assert text.startswith("PROVED, assuming one-record, ")
+    assert ": epsilon <= 8 at delta = 1e-5, for data sets of the same number of" in " ".join(text.split())
     assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in text
     assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in text
     interval = checked(sound).costs[1].interval

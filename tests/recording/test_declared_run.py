@@ -133,8 +133,27 @@ def test_constants_that_may_count_the_records_are_for_somebody_to_state(
     assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
     stated = [a for f in audit["findings"] for a in f["assumptions"] if a["name"] == "public-constants"]
     assert stated
-    assert all(a["status"] == "declared" and "stated by whoever checks" in a["text"] for a in stated)
+    assert all(a["status"] == "declared" for a in stated)
+    assert all("the user declares all hyperparameters public" in a["text"] for a in stated)
     assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove", "--public-constants")[0] == 0
+
+
+def test_a_spec_names_what_it_declares_public(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, audit = ran(place, adjacency="add-remove", more=", public: [rate]")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
+    code, audit = ran(place, adjacency="add-remove", more=", public: [rate, divisor]")
+    assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
+    code, audit = ran(place, adjacency="add-remove", more=", assume: [constants]")
+    assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
+    capsys.readouterr()
+    for more, words in (
+        (", assume: [constnts]", "'constnts' is unknown; did you mean 'constants'?"),
+        (", public: [divisr]", "'divisr' is unknown; did you mean 'divisor'?"),
+    ):
+        assert ran(place, more=more)[0] == 3
+        shown = capsys.readouterr().err
+        assert words in " ".join(shown.split())
+        assert "spec.yaml:11:" in shown
 
 
 def test_a_recording_without_an_end_is_no_proof(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

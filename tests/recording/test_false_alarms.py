@@ -335,4 +335,4 @@ def test_constants_of_ones_own_are_public_where_somebody_says_so(
     assert (found.verdict, found.conformance.status) == (verdict, "conforms-within")
     constants = next(one for one in found.assumptions if one.name == "public-constants")
     assert ("may be" in constants.text) is not (rate == 0.07 and divisor == 20.0)
-    assert ("stated by whoever checks" in constants.text) is stated
+    assert ("the user declares all hyperparameters public" in constants.text) is stated

@@ -150,6 +150,7 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
         "sampling",
         "clipping",
         "told-by-the-loop",
+        "model-state",
     }
 
 

@@ -137,9 +137,9 @@ def test_a_broken_record_contributes_nothing(make_model, rows):
     healthy = model.clipped_sum(state, x[1:], y[1:], 1.0)
     x[0] = float("nan")
     broken = model.clipped_sum(state, x, y, 1.0)
-    assert torch.allclose(broken.sum, healthy.sum, rtol=1e-6, atol=1e-7)
+    assert torch.allclose(broken.sum, healthy.sum, rtol=1e-6, atol=1e-6)
     assert float(broken.norms[0]) == 0.0
-    assert torch.equal(broken.norms[1:], healthy.norms)
+    assert torch.allclose(broken.norms[1:], healthy.norms, rtol=1e-6)
 
 
 def test_rounding_of_chunks_is_small_against_the_clip_norm(make_model, rows):

@@ -54,10 +54,26 @@ def check(
         bool,
         typer.Option(
             "--public-constants",
-            help="State that rate, divisor and clip norm were chosen without looking at the records; it stands in the "
-            "answer as an assumption.",
+            help="Declare that no hyperparameter depends on the records: --public with every name.",
         ),
     ] = False,
+    public: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
+            "clip_norm, divisor, ... Repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    assume: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Assume a channel, or an assumption, that the recording leaves open. A proof names it. Repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     every: Annotated[bool, typer.Option("--all", help="Show every check, not only those that are rejected.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> int:
@@ -86,6 +102,8 @@ def check(
         group_sizes=sizes,
         adjacency=adjacency.value,
         public_constants=public_constants,
+        assume=tuple(dict.fromkeys(assume)),
+        public=tuple(dict.fromkeys(public)),
     )
     checked = check_run(run, asked)
     if as_json:

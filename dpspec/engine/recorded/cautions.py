@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpspec.engine.recorded.assumptions import batches_left, unused_batches
+from dpspec.engine.recorded.channels.assumptions import batches_left, unused_batches
 from dpspec.engine.recorded.half_precision import norm_excess
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.told_noise import compared, not_measured

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from dpspec.contract import Assumption, Check
-from dpspec.engine.judging.conformance_status import conformance_of, rejected
-from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
+from dpspec.contract.findings import Channel
+from dpspec.engine.judging.conformance_status import CONSTANTS, conformance_of, rejected
 from dpspec.engine.recorded.cautions import unscored_of
+from dpspec.engine.recorded.channels import hyperparameters
+from dpspec.engine.recorded.channels.assumptions import assumptions, computed_from_records, maybe_computed
+from dpspec.engine.recorded.channels.table import ASSUMABLE, channel_of, channels, complete, require_known
 from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound, told_against
 from dpspec.engine.recorded.costs.epsilons import (
     ADD_REMOVE,
@@ -49,8 +52,9 @@ Verdict = Literal["proved", "open", "refuted", "contradicted"]
 class Question:
     """What is asked of a run: at delta in (0, 1), for groups of each size, for neighbours by ``adjacency``.
 
-    epsilon: what is claimed, for the first of the group sizes; None where nothing is. public_constants: whether whoever
-    asks says that rate, divisor and clip norm were not computed from the records.
+    epsilon: what is claimed, for the first of the group sizes; None where nothing is. assume: names of channels and
+    assumptions that the user assumes where the recording leaves them open. public: names of hyperparameters that do not
+    depend on the records, as the user declares; public_constants: all of them.
     """
 
     delta: float
@@ -58,6 +62,14 @@ class Question:
     group_sizes: tuple[int, ...] = (1,)
     adjacency: str = "zero-out"
     public_constants: bool = False
+    assume: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+
+    @property
+    def public_names(self) -> tuple[str, ...]:
+        """Names of all hyperparameters that the user declares public. Raises ``UsageError`` for an unknown name."""
+        require_known("public", self.public, hyperparameters.NAMES)
+        return hyperparameters.NAMES if self.public_constants else self.public
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +90,7 @@ class CheckedRun:
     checks: tuple[Check, ...]
     conformance: Conformance
     assumptions: tuple[Assumption, ...]
+    channels: tuple[Channel, ...]
     verdict: Verdict | None
     reason: str
 
@@ -137,11 +150,13 @@ def check_run(path: Path, question: Question) -> CheckedRun:
     costs = {size: cost_of(run, internal, question, size) for size in question.group_sizes}
     told = told_of(run, question.delta, costs.get(1))
     canaries = canaries_of(looked, question.delta)
-    rests = assumptions(run, internal, question.adjacency, public_constants=question.public_constants)
+    require_known("assume", question.assume, ASSUMABLE)
+    known = assumptions(run, internal, question.adjacency, public=question.public_names)
+    rests = complete(checks, known, question.assume)
     verdict, reason = _judged(run, question, costs, conformance, checks, rests)
     if canaries is not None and question.epsilon is not None:
         counted = question.adjacency == ADD_REMOVE and (
-            computed_from_records(run) or (maybe_computed(run) and not question.public_constants)
+            computed_from_records(run) or maybe_computed(run, question.public_names)
         )
         verdict, reason = told_against(canaries, question.epsilon, counted=bool(counted)) or (verdict, reason)
     return CheckedRun(
@@ -155,6 +170,7 @@ def check_run(path: Path, question: Question) -> CheckedRun:
         checks=checks,
         conformance=conformance,
         assumptions=rests,
+        channels=channels(checks, rests),
         verdict=verdict,
         reason=reason,
     )
@@ -260,16 +276,18 @@ def _judged(
         return "open", f"the attack that was planted is missing: {unscored_of(run)}"
     if conformance.status != "conforms-within":
         return "open", "what ran is not what its options and its accountant say: see Conformance"
-    why, maybe = computed_from_records(run), maybe_computed(run)
+    why, maybe = computed_from_records(run), maybe_computed(run, question.public_names)
     if why:
         return "open", f"{why}: that shows how large each batch was, whatever the noise, and no accountant counts it"
-    if question.adjacency == ADD_REMOVE and maybe and not question.public_constants:
+    constants = next(one for one in rests if one.name == CONSTANTS)
+    if question.adjacency == ADD_REMOVE and maybe and constants.status == "unchecked":
         shows = "a number that is computed from the records shows how many there are, whatever the noise"
-        return "open", f"{maybe}: {shows}. Where it was chosen without looking at them, say so by --public-constants"
+        return "open", f"{maybe}: {shows}. If it does not depend on them, declare so with --public-constants"
     doubted = next((one for one in rests if one.status in ("unchecked", "false")), None)
     if doubted is not None:
-        how = "does not hold" if doubted.status == "false" else "is not known to hold"
-        return "open", f"what the bound rests on {how}: {doubted.name}: {doubted.text}"
+        how = "violated" if doubted.status == "false" else "open"
+        channel = channel_of(doubted.name) or doubted.name
+        return "open", f"the channel {channel} is {how}: {doubted.name}: {doubted.text}"
     return "proved", f"epsilon of the {_steps(run)} is at most {upper(high, against=claimed)}"
 
 

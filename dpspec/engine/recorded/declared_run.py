@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from dpspec.contract import Assumption, Check, Diagnostic, Evidence, Facts, Finding, Outcome, Phase, Spec, in_phase
-from dpspec.engine.recorded.assumptions import assumptions
 from dpspec.engine.recorded.cautions import cautions
+from dpspec.engine.recorded.channels import hyperparameters
+from dpspec.engine.recorded.channels.assumptions import assumptions
+from dpspec.engine.recorded.channels.table import ASSUMABLE, UNKNOWN, complete, require_known
 from dpspec.engine.recorded.checked_run import Question, canaries_of, cost_of, look_at
 from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound, evidence_of
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, ZERO_OUT
@@ -36,9 +38,6 @@ RECORDED = "recorded"
 
 #: Mechanisms that are no more than what a recording shows: other kinds do something besides that it does not see.
 _MECHANISMS = ("group",)
-
-#: What stands in an assumption's name where it is not known to hold, so that no test of another thing vouches for it.
-_UNKNOWN = "-unknown"
 
 #: Whether a run has a bound at all is the same at every delta.
 _ANY_DELTA = 1e-5
@@ -68,7 +67,7 @@ class DeclaredRun:
         """A bound on the mechanism as declared, with what the recording leaves open."""
         if finding.scope.pipeline != "declared":
             return finding
-        names = {one.name.removesuffix(_UNKNOWN) for one in self.assumptions}
+        names = {one.name.removesuffix(UNKNOWN) for one in self.assumptions}
         kept = [one for one in finding.assumptions if one.name not in names]
         return replace(finding, assumptions=(*kept, *self.assumptions))
 
@@ -136,8 +135,9 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
     run = looked.run
     spoken_of = {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
     adjacency = ADD_REMOVE if ADD_REMOVE in spoken_of else ZERO_OUT
-    public = spec.training.get("public_constants") is True
-    rests = assumptions(run, looked.internal, adjacency, public_constants=public)
+    vouched = _vouched(spec)
+    known = assumptions(run, looked.internal, adjacency, public=vouched.public_names)
+    rests = complete(looked.checks, known, vouched.assume)
     cost = cost_of(run, looked.internal, Question(delta=_ANY_DELTA, adjacency=adjacency), 1)
     if cost.interval is None:  # what has no bound of its own has none by the phases of a spec
         text = f"what ran is a mechanism that has a bound; but {cost.reason}"
@@ -149,12 +149,25 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
         checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records), *canary_checks(shown)),
         assumptions=tuple(map(_unvouched, rests)),
         evidence=None if shown is None else evidence_of(run, shown),
-        notes=(digest, *cautions(run, max(deltas, default=None))),
+        notes=(digest, *([shown.note] if shown and shown.note else []), *cautions(run, max(deltas, default=None))),
     )
 
 
+def _vouched(spec: Spec) -> Question:
+    """What the spec assumes and declares public. Raises ``SpecError`` at the key of an unknown name."""
+    given = {key: tuple(map(str, spec.training.options.get(key, ()))) for key in ("assume", "public")}
+    for key, valid in (("assume", ASSUMABLE), ("public", hyperparameters.NAMES)):
+        try:
+            require_known(key, given[key], valid)
+        except UsageError as error:
+            place = Diagnostic(code="bad-value", message=str(error), path=("training", key))
+            raise SpecError([locate(place, spec.origin)]) from None
+    public_constants = spec.training.get("public_constants") is True
+    return Question(delta=_ANY_DELTA, public_constants=public_constants, assume=given["assume"], public=given["public"])
+
+
 def _unvouched(one: Assumption) -> Assumption:
-    return replace(one, name=f"{one.name}{_UNKNOWN}") if one.status == "unchecked" else one
+    return replace(one, name=f"{one.name}{UNKNOWN}") if one.status == "unchecked" else one
 
 
 def as_recorded(

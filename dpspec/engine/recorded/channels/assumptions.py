@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Literal
 
 import numpy as np
 
 from dpspec.contract import Assumption
+from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -50,35 +52,36 @@ def _follows(values: Array, sizes: Array) -> bool:
     return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
-def maybe_computed(run: RecordedRun) -> str:
-    """Which constants of the run are such as Opacus computes from the number of records; "" for none.
+def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
+    """Which constants of the run equal those that Opacus computes from the number of records; "" if none does.
 
     ``make_private`` samples at one over the number of batches, and divides by the floor of the records times that rate.
-    A number that somebody chose may be the same.
+    A number that the user chose may be the same: names in ``public`` are not reported.
     """
     header = run.header
     if header.source != "opacus" or header.records is None or header.rate is None or header.rate <= 0.0:
         return ""
     found = []
     batches = round(1.0 / header.rate)
-    if abs(batches * header.rate - 1.0) < 1e-9:
+    if abs(batches * header.rate - 1.0) < 1e-9 and "rate" not in public:
         found.append(f"the rate {header.rate:.4g} may be 1 over the number of batches")
     floor = float(int(header.records * header.rate))
     divisors = run["divisor"][np.isfinite(run["divisor"])]
-    if header.reduction == "mean" and (header.expected_batch_size == floor or bool((divisors == floor).any())):
+    counted = header.reduction == "mean" and "divisor" not in public
+    if counted and (header.expected_batch_size == floor or bool((divisors == floor).any())):
         found.append(f"the divisor {floor:g} may be the floor of the records times the rate")
     return ", ".join(found)
 
 
 def assumptions(
-    run: RecordedRun, internal: InternalSums | None, adjacency: str, *, public_constants: bool = False
+    run: RecordedRun, internal: InternalSums | None, adjacency: str, *, public: Collection[str] = ()
 ) -> tuple[Assumption, ...]:
     """All of them, in the order in which a reader should doubt them.
 
-    public_constants: whether somebody says that no constant of the run was computed from the records.
+    public: names of hyperparameters that do not depend on the records, as the user declares.
     """
     header = run.header
-    found = [_constants(run, adjacency, public_constants)]
+    found = [_constants(run, adjacency, public)]
     if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
         seen = internal is not None and internal.sampling is not None
         text = "each record enters each batch by a coin of its own" + ("" if seen else "; who was drawn was not seen")
@@ -172,7 +175,7 @@ def _unseen_status(before: int, doubted: bool) -> Literal["false", "unchecked", 
     return "false" if before else "unchecked" if doubted else "declared"
 
 
-def _constants(run: RecordedRun, adjacency: str, public: bool) -> Assumption:
+def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
     text = "rate, divisor, clip norm, learning rate and number of steps do not depend on the records"
     counted, maybe = computed_from_records(run), maybe_computed(run)
     status: Literal["false", "unchecked", "declared"] = "declared"
@@ -180,9 +183,10 @@ def _constants(run: RecordedRun, adjacency: str, public: bool) -> Assumption:
         status, text = "false", f"{text}, but {counted}"
     elif adjacency != ADD_REMOVE and maybe:
         text += f" other than by their number, which is public: {maybe}"
-    elif maybe and not public:
-        status, text = "unchecked", f"{text}, but {maybe}"
+    elif maybe and maybe_computed(run, public):
+        status, text = "unchecked", f"{text}, but {maybe_computed(run, public)}"
     else:
-        text += ": stated by whoever checks" if public else ": one run does not show where they come from"
+        named = "all hyperparameters" if {*public} >= {*NAMES} else ", ".join(sorted(public))
+        text += f": the user declares {named} public" if public else ": one run does not show it"
         text += f", although {maybe}" if maybe else ""
     return Assumption(name="public-constants", status=status, text=text)
