@@ -14,7 +14,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats.conformance import gaussian_noise
 from dpspec.stats.conformance.measurement import Measurement, check, worst
 
-#: Tests by name, with advice where one is rejected.
+#: Names of the tests.
 REPEATED = "absolute values that repeat within a step"
 COMMON = "absolute values common to two sampled steps"
 SHIFTED = "products of coordinates at one distance or about one center"
@@ -72,7 +72,7 @@ def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         if given is not None and given[1] >= 1.0 and number:
             made.append(gaussian_noise.shifts(given[0], int(given[1]), number, SHIFTED))
     if made:
-        yield worst("noise-isotropy", made, "reported", f"at {sampled} sampled steps and over all of them")
+        yield worst("noise-isotropy", made, "reported", f"at {sampled} sampled steps, and in total")
 
 
 def _ranks(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -102,7 +102,7 @@ def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         if room is not None and counts is not None and tried and sum(counts) >= 1.0:
             made.append(gaussian_noise.shares([int(one) for one in counts], room[0], tried, SHAPE))
     if made:
-        yield worst("noise-law", made, "reported", f"at each of {steps} steps and over all of them")
+        yield worst("noise-law", made, "reported", f"at each of {steps} steps, and in total")
 
 
 def _sums(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -138,7 +138,7 @@ def _count(value: Any) -> int:
 
 
 def _numbers(value: Any, length: int, *, signed: bool = False) -> list[float] | None:
-    """So many finite numbers; None for anything else."""
+    """``length`` finite numbers; None for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
         return None
     if not all(type(one) in (int, float) and abs(one) < _LARGEST and (signed or one >= 0.0) for one in value):

@@ -1,7 +1,7 @@
 """Random choices of the noise tests: which steps are sampled, and which coordinates.
 
-All randomness comes from the operating system. Nothing is drawn from a generator of the training, and no script can
-predict a choice.
+All randomness comes from the operating system, so that no script can predict a choice. The generators of the training
+stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 #: Sampled steps: all of the first few, then pairs of successive steps that begin at step n with probability rate / n.
 _FIRST, _RATE = 4, 2.0
 
-#: Coordinates of the window in which products are formed, and of one block of it.
+#: Number of coordinates in the window for products, and in one of its blocks.
 WINDOW, _BLOCK = 2**16, 2**13
 
 #: Rows and columns of a block of one layer, and the number of layers sampled at one step.
@@ -45,7 +45,7 @@ class Coordinates:
     """Chooses coordinates of a model with layers of given shapes."""
 
     def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
-        """``shapes``: those of the layers, in order."""
+        """``shapes``: one for each layer, in order."""
         self._random = np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
         self._shapes = [tuple(shape) for shape in shapes]
         sizes = [int(np.prod(shape)) for shape in self._shapes]

@@ -37,8 +37,8 @@ _SUM = 32.0
 #: Rounding of a coordinate, in standard deviations, above which a step is not tested for dependence.
 _ROUNDING = 0.01
 
-#: Bounds in units of half the resolution: two equal values differ by at most the first after rounding, and a value and
-#: the real number that it stands for by at most the second (sums of four values of up to eight standard deviations).
+#: Bounds on rounding in units of half the resolution: on the difference of two equal values, and on the error of one
+#: value (up to the sum of four values of eight standard deviations each).
 _APART, _ERROR = 96.0, 80.0
 
 #: Values with this many trailing zero bits more than the resolution explains are coarse.
@@ -124,7 +124,7 @@ class NoiseWatch:
             sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
         sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
         for kept, values in ((self._sums, sums), (self._norms, scores)):
-            # The last one is that of all coordinates, which depends on the layers.
+            # The last one belongs to all coordinates, and depends on the layers.
             kept[0] += 1
             kept[1] += float(values[:-1] @ values[:-1])
             kept[2] += float(values[-1] ** 2)

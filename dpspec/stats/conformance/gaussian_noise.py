@@ -53,7 +53,7 @@ def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None
     """Count neighboring absolute values no further apart than ``tolerance``, and bound the expected count.
 
     Args:
-        values: (n,) the largest absolute values of a sample, or all of them, in descending order.
+        values: (n,) the n largest absolute values of a sample, in descending order.
         tolerance: largest observed difference between two values that are equal before rounding.
         gap: largest true gap that rounding can reduce to ``tolerance``.
         labels: (n,) if given, only neighbors with different labels count.
@@ -130,7 +130,7 @@ def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measure
     Args:
         counts: the number of values in each of the :data:`INTERVALS` intervals.
         room: bound on the rounding of a value.
-        tried: number of such tests, of which this one is the most surprising.
+        tried: the number of such tests, if this is the most surprising one.
         test: name of the test.
 
     Returns:
