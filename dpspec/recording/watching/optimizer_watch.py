@@ -20,6 +20,7 @@ from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.contributions import Contributions
 from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.recomputed_sums import RecomputedSums
 from dpspec.recording.watching.replaced_methods import ReplacedMethods
@@ -37,9 +38,15 @@ class OpacusWatch:
     """Fills in the pending step of a recorder."""
 
     def __init__(
-        self, optimizer: Any, clipping: str, model: Any, sketch: NoiseSketch, entering: Entering | None = None
+        self,
+        optimizer: Any,
+        clipping: str,
+        model: Any,
+        sketch: NoiseSketch,
+        noise: NoiseWatch,
+        entering: Entering | None = None,
     ) -> None:
-        self._entering = entering
+        self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._undo: list[Callable[[], None]] = []
         self._scaled: Tensor | None = None
@@ -174,12 +181,13 @@ class OpacusWatch:
             step.noise_multiplier = float(optimizer.noise_multiplier)
             step.clip_norm = float(optimizer.max_grad_norm)
             step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
-            norms: list[Tensor] = []
             self._sketch.clear()
-            for p in optimizer.params:
-                summed = p.summed_grad.detach().reshape(-1)
-                norms.append(torch.linalg.vector_norm(summed))
-                self._sketch.add(p.grad.detach().reshape(-1) - summed)
+            sums = [p.summed_grad.detach().reshape(-1) for p in optimizer.params]
+            norms = [torch.linalg.vector_norm(summed) for summed in sums]
+            noise = [p.grad.detach().reshape(-1) - s for p, s in zip(optimizer.params, sums, strict=True)]
+            for part in noise:
+                self._sketch.add(part)
+            self._noise.add(noise, sums, step.deviation)
             step.sketch, step.noised = self._sketch.results(), True
             step.sum_norm = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]).double())
 
