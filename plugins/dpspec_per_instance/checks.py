@@ -115,7 +115,7 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
             yield dps.Diagnostic(code="bad-choice", message=message, path=path)
     elif isinstance(points, Sample):
         if points.count > size:
-            message = f"count {points.count} is more than the {size} {population.name} records"
+            message = f"count {points.count} exceeds the {size} {population.name} records"
             yield kit.bad_value(message, (*path, "count"))
     else:
         for i, point in enumerate(points):
