@@ -129,7 +129,7 @@ def undecided(
 
 def _refutable(part: Part, value: float | None, attacked: bool) -> str:
     if value is None:
-        return "the evidence in scope can refute no such claim" if attacked else "there is no evidence against it"
+        return "the evidence in scope can refute no such claim" if attacked else "no evidence in scope can refute it"
     limit = f"up to {lower(value)}" if part.side == "at-most" else f"down to {upper(value)}"
     return f"with perfect results, the evidence could refute claims {limit}"
 
