@@ -85,26 +85,32 @@ class NoiseWatch:
         if not all(part.is_floating_point() for part in given):
             return
         unit = 0.5 * max(self._resolution, *(torch.finfo(part.dtype).eps for part in given))
-        values, sums = _joined(noise), None if total is None else _joined(total)
-        largest = 0.0 if sums is None else float(sums.abs().max()) / std
-        if math.isfinite(largest) and bool(values.isfinite().all()):
-            self._seen += 1
-            self._unit = max(self._unit, unit)
-            self._add(values, sums, std, unit, largest, sampled)
-
-    def _add(self, noise: Tensor, total: Tensor | None, std: float, unit: float, largest: float, sampled: bool) -> None:
-        self._add_values(noise, total, std, unit)
-        if unit * (largest + 8.0) <= _ROUNDING:
-            self._add_norms(noise, std)
+        parts, sums = _rows(noise), None if total is None else _rows(total)
+        ends = [end for one in sums or parts if len(one) for end in torch.aminmax(one)]
+        largest = np.abs(_array(torch.stack(ends)))
+        layers = self._layers(parts)
+        if not (np.isfinite(layers).all() and np.isfinite(largest).all()):
+            return
+        self._seen += 1
+        self._unit = max(self._unit, unit)
+        self._add_values(parts, sums, std, unit)
+        if unit * (float(largest.max()) / std + 8.0) <= _ROUNDING:
+            self._add_norms(layers, std)
             if sampled:
-                self._add_sampled(noise, total, std, unit)
+                self._add_sampled(torch.cat(parts), None if sums is None else torch.cat(sums), std, unit)
 
-    def _add_values(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
+    def _layers(self, parts: Sequence[Tensor]) -> Array:
+        """(2, L) sums and squared norms of the layers that have coordinates."""
+        if len(parts) == 1 < len(self._sizes):
+            parts = torch.split(parts[0], [int(size) for size in self._sizes])
+        return _array(torch.stack([torch.stack([one.sum(), torch.dot(one, one)]) for one in parts if len(one)])).T
+
+    def _add_values(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float, unit: float) -> None:
         """Count the values of some coordinates by interval."""
         where = self._coordinates.every(_VALUES)
-        values = _array(noise[where]) / std
+        values = _every(noise, where) / std
         if total is not None:
-            values = values[np.abs(_array(total[where])) <= _SUM * std]
+            values = values[np.abs(_every(total, where)) <= _SUM * std]
         counts = np.bincount(np.searchsorted(gaussian_noise.EDGES, values), minlength=gaussian_noise.INTERVALS)
         self._counts += counts
         self._tested += 1
@@ -113,12 +119,9 @@ class NoiseWatch:
         if log_p < self._worst[0]:
             self._worst = log_p, counts.tolist()
 
-    def _add_norms(self, noise: Tensor, std: float) -> None:
+    def _add_norms(self, layers: Array, std: float) -> None:
         """Add the normal scores of sums and squared norms, of each layer and of all coordinates."""
-        layers = [part for part in torch.split(noise, [int(size) for size in self._sizes]) if len(part)]
-        found = torch.stack([torch.stack([part.sum(), torch.dot(part, part)]).double() for part in layers])
-        sizes = self._sizes[self._sizes > 0]
-        sums, squares = _array(found).T
+        sizes, (sums, squares) = self._sizes[self._sizes > 0], layers
         if len(sizes) > 1:
             sizes = np.append(sizes, sizes.sum())
             sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
@@ -148,7 +151,7 @@ class NoiseWatch:
                 self._repeats[2] + max(0, len(largest) - 1),
             ]
             where = self._coordinates.every(_VALUES)
-            self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
+            self._add_coarse(_every([noise], where), _every([total], where), std, unit)
         kept = _array(noise[self._kept]) / std
         self._keep((self._seen, largest, kept.astype(np.float32)))
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
@@ -273,13 +276,21 @@ def _extremes(values: Array) -> tuple[float, list[float]]:
     return gaussian_noise.log_singular(rows, columns, smallest, largest), [rows, columns, smallest, largest]
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """All values in one row, in single or double precision."""
-    device = parts[0].device
-    flat = torch.cat([part.detach().reshape(-1).to(device) for part in parts])
-    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+def _rows(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor in one row, in single or double precision, all on one device."""
+    flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
+    return [part if part.dtype in (torch.float32, torch.float64) else part.float() for part in flat]
+
+
+def _every(parts: Sequence[Tensor], where: slice) -> Array:
+    """The coordinates ``where`` of all tensors in a row."""
+    chosen, start = [], 0
+    for part in parts:
+        chosen.append(part[(where.start - start) % where.step :: where.step])
+        start += len(part)
+    return _array(torch.cat(chosen))
 
 
 def _array(values: Tensor) -> Array:
-    found: Array = values.detach().double().cpu().numpy()
+    found: Array = values.detach().cpu().double().numpy()
     return found
