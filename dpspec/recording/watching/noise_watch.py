@@ -1,7 +1,7 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
 Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
-contribute their largest absolute values, products of coordinates at all distances, singular values of layers, and
+contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
 coordinates to compare with other sampled steps. ``dpspec.stats.conformance.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
@@ -65,8 +65,8 @@ class NoiseWatch:
         self._repeats: list[float] = [0, 0.0, 0]
         self._shift: tuple[float, list[float]] = (1.0, [])
         self._pooled: tuple[Array, Array] | None = None
-        self._matrix: tuple[float, list[float]] = (1.0, [])
-        self._matrices = 0
+        self._block: tuple[float, list[float]] = (1.0, [])
+        self._blocks: list[float] = [0, 0.0, 0]
         self._rows: list[tuple[int, Array, Array]] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
 
@@ -156,11 +156,11 @@ class NoiseWatch:
         self._keep((self._seen, largest, kept.astype(np.float32)))
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
-            values = _array(noise[block.to(noise.device)]) / std
-            found_p, matrix = _extremes(values)
-            self._matrices += 1
-            if found_p < self._matrix[0]:
-                self._matrix = found_p, [layer, *matrix]
+            squares, degrees = gaussian_noise.dependence(_array(noise[block.to(noise.device)]) / std)
+            self._blocks = [self._blocks[0] + 1, self._blocks[1] + squares, self._blocks[2] + degrees]
+            log_p = gaussian_noise.log_chi_square(squares, degrees)
+            if log_p < self._block[0]:
+                self._block = log_p, [layer, squares, degrees]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
         """Count the values whose last nonzero bit is larger than rounding explains."""
@@ -223,9 +223,9 @@ class NoiseWatch:
             "shift": self._shift[1],
             "pooled_shift": self._pooled_worst(),
             "shifts": 0 if self._pooled is None else len(self._pooled[0]),
-            "matrix": self._matrix[1],
-            "matrices": self._matrices,
-            "steps_matrix": self._steps_matrix(),
+            "block": self._block[1],
+            "blocks": self._blocks,
+            "steps": self._between_steps(),
         }
 
     def _pooled_worst(self) -> list[float]:
@@ -235,11 +235,11 @@ class NoiseWatch:
         worst = int(np.argmin(gaussian_noise.log_products(products, pairs)))
         return [float(products[worst]), int(pairs[worst])]
 
-    def _steps_matrix(self) -> list[float]:
-        """Singular values of the matrix of sampled steps by compared coordinates."""
+    def _between_steps(self) -> list[float]:
+        """[chi-square value, degrees of freedom] of the sampled steps, in the compared coordinates."""
         if len(self._rows) < 2:
             return []
-        return _extremes(np.stack([row[2] for row in self._rows]).astype(np.float64))[1]
+        return list(gaussian_noise.dependence(np.stack([row[2] for row in self._rows]).astype(np.float64)))
 
     def _common(self) -> tuple[list[float], int]:
         """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
@@ -265,15 +265,6 @@ class NoiseWatch:
 def _least(values: Array) -> float:
     """The smallest value of a step that is certainly in its list."""
     return float(values[-1]) if len(values) == _LARGEST else 0.0
-
-
-def _extremes(values: Array) -> tuple[float, list[float]]:
-    """ln of the bound for a matrix's singular values; [rows, columns, smallest, largest]."""
-    rows, columns = values.shape if values.shape[0] <= values.shape[1] else values.shape[::-1]
-    gram = values @ values.T if len(values) == rows else values.T @ values
-    squares = np.linalg.eigvalsh(gram)
-    smallest, largest = math.sqrt(max(0.0, float(squares[0]))), math.sqrt(max(0.0, float(squares[-1])))
-    return gaussian_noise.log_singular(rows, columns, smallest, largest), [rows, columns, smallest, largest]
 
 
 def _rows(parts: Sequence[Tensor]) -> list[Tensor]:
