@@ -114,6 +114,8 @@ class WatchedTraining:
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
+                "recomputed": self._opacus.recomputed.found if self._opacus and self._opacus.recomputed else None,
+                "scaling": self._opacus.scaling.found if self._opacus is not None else None,
                 "replaced": self._opacus.replaced.found if self._opacus is not None else None,
                 "passes": self._passes.found if self._passes is not None else None,
                 "gradients": self._got.sums(),
