@@ -15,8 +15,8 @@ ln E e^(s X) <= -(edges / 8) ln(1 - 4 s^2): the adjacency matrix has eigenvalues
 
 Dependence of vectors. Of p independent normal vectors in q >= p dimensions each has independent N(0, 1) components
 along an orthonormal basis of the earlier ones (Bartlett 1933). Their p (p - 1) / 2 squares add up to a chi-square
-value. It is larger by about q r^2 for each pair of vectors with correlation r, and q / k times as large for vectors in a
-random subspace of k dimensions.
+value. It is larger by about q r^2 for each pair of vectors with correlation r, and q / k times as large for vectors in
+a random subspace of k dimensions.
 """
 
 from __future__ import annotations
