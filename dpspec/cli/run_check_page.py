@@ -84,6 +84,8 @@ def _answer(page: Page, checked: CheckedRun) -> None:
 def _cautions(checked: CheckedRun) -> list[str]:
     """What a reader must know first; of canaries where no verdict says it."""
     found = list(cautions(checked.run, checked.question.delta, infinite=checked.infinite))
+    if checked.canaries is not None and checked.canaries.note:
+        found.insert(0, checked.canaries.note)
     if checked.verdict is None and checked.canaries is not None:
         against = told_against(checked.canaries, math.inf, counted=False)
         if against is not None:

@@ -162,7 +162,8 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     Raises ``UsageError`` where a folder holds no spec.
     """
     found = find_specs(paths)
-    given, diagnostics = command_line.parse(overrides)
+    given, misread = command_line.parse(overrides)
+    diagnostics = _bounded(misread)
     sources = {command_line.FILE: command_line.text_of(overrides)} if overrides else {}
     specs: list[Spec] = []
     for path in found.files:
@@ -222,7 +223,7 @@ def _load(
     family = read_family(path)
     diagnostics = list(family.diagnostics)
     if family.root is None:
-        return [], diagnostics, family.texts
+        return [], _bounded(diagnostics), family.texts
     cells, misplaced = compose(family.root, given)
     diagnostics += misplaced
     parted = selection.part(cells)
@@ -271,7 +272,7 @@ def _cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None
 
 
 def _bounded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """In the order of the file, and no more than anybody reads."""
+    """In the order of the file, the first :data:`MAX_DIAGNOSTICS` of them."""
     ordered = sorted(diagnostics, key=lambda d: (d.span.file, d.span.line, d.span.column) if d.span else ("", 0, 0))
     if len(ordered) <= MAX_DIAGNOSTICS:
         return ordered

@@ -19,6 +19,7 @@ from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
 from dpspec.recording.step_hooks import StepHooks
+from dpspec.recording.watching.gradient_parameters import GradientParameters
 from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
@@ -66,6 +67,9 @@ class WatchedTraining:
         self._repeated = RepeatedNoise(self._sizes)
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
         self._opacus, self._handles = self._watch_optimizer()
+        self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
+        if self._passes is not None:
+            self._passes.attach(parts.model, self.guarded)
 
     def detach(self) -> None:
         """Stop watching."""
@@ -73,6 +77,8 @@ class WatchedTraining:
             self._opacus.detach()
         for handle in self._handles:
             handle.remove()
+        if self._passes is not None:
+            self._passes.detach()
         if self.samples is not None:
             self.samples.detach()
 
@@ -106,6 +112,9 @@ class WatchedTraining:
                 "buffers": self._changed(),
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
+                "sums": self._opacus.sums.found if self._opacus is not None else None,
+                "replaced": self._opacus.replaced.found if self._opacus is not None else None,
+                "passes": self._passes.found if self._passes is not None else None,
                 "gradients": self._got.sums(),
                 "repeated": self._repeated.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
@@ -236,6 +245,8 @@ class WatchedTraining:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)
             step.deviation = step.noise_multiplier * step.clip_norm
+        if self._passes is not None:
+            self._passes.stepped()
         sampler = self._parts.sampler
         if sampler is not None and sampler.rate is not None:
             step.rate = float(getattr(sampler.batches, "sample_rate", sampler.rate))
@@ -253,6 +264,8 @@ class WatchedTraining:
         self.own.updates += 1
         self.own.update = self._watch.moved()
         self._watch.keep()
+        if self._passes is not None:
+            self._passes.stepped()
 
     def _look_at_state(self) -> None:
         if self._state is not None:

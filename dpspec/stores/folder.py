@@ -23,6 +23,7 @@ from dpspec.stores.shelf import (
     MARK,
     PARTS,
     SCRATCH,
+    STALE,
     check_key,
     check_mark,
     is_place_of,
@@ -31,9 +32,6 @@ from dpspec.stores.shelf import (
 
 #: What a rename says where a record was, even if another process has set it aside a moment later.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
-
-#: Seconds after which nobody works any more on a record that was begun.
-_STALE = 86_400.0
 
 #: No mark is longer.
 _MARK_BYTES = 4096
@@ -172,7 +170,7 @@ class FolderShelf:
         freed = 0
         for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster
-                if folder.parent.name != "tmp" or folder.stat().st_mtime < time.time() - _STALE:
+                if folder.parent.name != "tmp" or folder.stat().st_mtime < time.time() - STALE:
                     freed += sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
                     shutil.rmtree(folder, ignore_errors=True)
         return freed

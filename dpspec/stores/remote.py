@@ -24,6 +24,7 @@ from dpspec.stores.shelf import (
     CONTENT,
     MARK,
     RECORD,
+    STALE,
     check_digest,
     check_key,
     check_mark,
@@ -172,19 +173,35 @@ class RemoteShelf:
         check_key(key)
 
     def sweep(self) -> int:
-        """Remove what was set aside, probes, and arrays without the record that would vouch for them."""
+        """Remove damaged records with their arrays, and stale probes and arrays without a record.
+
+        A commit puts the arrays first and the record last, so arrays that are not stale may belong to a commit of
+        another process and stay.
+        """
         self._look()
         with self._asked():
             found: dict[str, Any] = {}
             for part in ("damaged", "tmp", "trials"):
                 listed = self._listed(f"{self._root}/{part}").items()
                 found |= {path: about for path, about in listed if is_known(self._below(path))}
-            whole = {path.rpartition("/")[0] for path in found if path.endswith(f"/{RECORD}")}
-            kept = f"{self._root}/trials/"
-            gone = [path for path in found if not (path.startswith(kept) and path.rpartition("/")[0] in whole)]
-            for path in gone:
-                self._files.rm_file(path)
+            records = {path for path in found if path.endswith(f"/{RECORD}")}
+            whole = {path.rpartition("/")[0] for path in records if self._below(path).startswith("trials/")}
+            damaged = {path.split("/")[-2] for path in records if self._below(path).startswith("damaged/")}
+            gone = []
+            for path in found:
+                folder = path.rpartition("/")[0]
+                of_damaged = self._below(path).startswith("damaged/") or folder.rpartition("/")[2] in damaged
+                if folder not in whole and (of_damaged or self._is_stale(path)):
+                    self._files.rm_file(path)
+                    gone.append(path)
         return sum(int(found[path]["size"] or 0) for path in gone)
+
+    def _is_stale(self, path: str) -> bool:
+        """Whether an object is older than :data:`STALE`; False if the file system does not report its age."""
+        try:
+            return bool(self._files.modified(path).timestamp() < time.time() - STALE)
+        except (AttributeError, KeyError, NotImplementedError):
+            return False
 
     def _look(self) -> None:
         """Raise ``UsageError`` where the prefix is something other than a store, and not empty; asked once."""

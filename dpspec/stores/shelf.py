@@ -35,6 +35,9 @@ _KNOWN = re.compile(
     rf"|{re.escape(MARK)}\.[0-9a-f]{{32}}"
 )
 
+#: Seconds after which no process still writes a record that it began.
+STALE = 86_400.0
+
 #: A key's folder under each part, for what is to be removed as a whole.
 KEY, SCRATCH = re.compile(_KEY), re.compile(r"[0-9a-f]{32}")
 
@@ -131,7 +134,8 @@ class Shelf(Protocol):
         """A local folder for the state of a trial in work, which may not exist; None where there can be none."""
 
     def sweep(self) -> int:
-        """Remove what is no record: the state of trials in work, what was set aside, what was begun; its bytes."""
+        """Remove everything that is not a record and return its size in bytes: the state of unfinished trials, damaged
+        records, and records that a process began at least :data:`STALE` seconds ago and did not finish."""
 
 
 def shown(location: str) -> str:

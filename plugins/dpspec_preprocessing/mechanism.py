@@ -28,7 +28,7 @@ threat_model: {adjacency: replace-one}
 
 claims:
   - {id: counted, kind: approx-dp, epsilon: 45.0, delta: 1e-5, over: collection}
-  - {id: ignored, kind: approx-dp, epsilon: 1.2, delta: 1e-5, over: collection, expect: refuted}
+  - {id: ignored, kind: approx-dp, epsilon: 1.2, delta: 1e-5, over: collection, refuted_by: attack, expect: refuted}
 
 audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 1}
 """

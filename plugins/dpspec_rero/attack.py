@@ -1,9 +1,10 @@
-"""Trials: a hidden record, one of k candidates, trained on among known ones, and named from what is released.
+"""Reconstruction trials: the adversary identifies a hidden target record among k candidates from released models.
 
-Each trial draws its candidates anew, hides one of them by the prior, trains once on the known records and that one, and
-ranks the candidates by likelihood times prior. Whatever the candidates, the target is among the first m with
-probability at most gamma(kappa_m), kappa_m the m largest prior masses, independently of the other trials: a binomial
-dominates the count of successes. Targets that share a run would not be independent trials.
+Each trial draws k candidates, draws the target among the candidates by the prior, trains once on the known records and
+the target, and ranks the candidates by likelihood times prior. For any candidates, the target is among the first m with
+probability at most gamma(kappa_m), where kappa_m is the sum of the m largest prior masses, independently of the other
+trials. A binomial distribution therefore dominates the number of successes. Targets in one shared run would not be
+independent trials.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dpspec_rero.reader import Reader
 from dpspec_rero.tables import PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures
 from dpspec_rero.training import Array, make_job, train_all
 
-#: So many guesses of a trial are kept by name.
+#: Number of best candidates that a trial stores.
 KEPT_GUESSES = 5
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
@@ -36,7 +37,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """Train one run per index, together where the backend can, and rank its candidates.
 
-    The first run of all has a twin on all records, whose accuracy is measured.
+    For trial 0 the attack also trains on all records and measures the accuracy of that model.
     """
     candidates = read_candidates(inputs["threat_model"])
     if candidates is None or context.model is None:
@@ -51,11 +52,14 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenTarget:
-    """One trial's candidates, and which of them is hidden.
+    """One trial's candidates and its target.
 
-    x, y: the records that were made for this trial, (m, ...) and (m,); they stand behind the n records of the data.
-    places: (k,), where each candidate stands among all n + m; target: which of the k is hidden.
-    rows: the places of the records that the run trains on: the known ones in order, and the target last.
+    Attributes:
+        x: Synthetic records of this trial, shape (m, ...). Their positions follow the n records of the dataset.
+        y: Their labels, shape (m,).
+        places: Position of each candidate among the n + m records, shape (k,).
+        target: Index of the target among the k candidates.
+        rows: Positions of the training records: the known ones in order, then the target.
     """
 
     x: Array
@@ -66,9 +70,17 @@ class HiddenTarget:
 
 
 def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: int) -> HiddenTarget:
-    """Candidates from the records ``x`` (n, ...), ``y`` (n,), or made for the purpose; ``seed`` decides everything.
+    """Draw the candidates and the target of one trial.
 
-    Raises ``DataError`` where no class has enough records, or no more records can be told apart.
+    Args:
+        candidates: The declared candidates.
+        x: Records, shape (n, ...).
+        y: Labels, shape (n,).
+        classes: Number of classes.
+        seed: Seed of all random choices.
+
+    Raises:
+        DataError: If no class has enough records, or there are too few distinct synthetic records.
     """
     source = np.random.default_rng(seed)
     made_x, made_y = x[:0], y[:0]
@@ -84,11 +96,13 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
 
 
 def make_records(count: int, x: Array, y: Array, classes: int, source: np.random.Generator) -> tuple[Array, Array]:
-    """``count`` records that are as unlike as records can be: all zero but for one feature, and a label.
+    """Make ``count`` records that are zero except in one feature, with distinct pairs of feature and label.
 
-    No two share both, so that their gradients in a first dense layer are orthogonal, or opposed: the worst case that
-    bounds speak of, which natural records come near to only where they are few. They are as long as the longest
-    record. Raises ``DataError`` where there are fewer pairs of features and labels.
+    Their gradients in a first dense layer are orthogonal or opposed, which is the worst case of the bounds. Natural
+    records come close to it only in small numbers. Each record has the norm of the longest training record.
+
+    Raises:
+        DataError: If there are fewer than ``count`` pairs of a feature and a label.
     """
     features = int(np.prod(x.shape[1:]))
     if count > features * classes:
@@ -149,14 +163,14 @@ def _run_group(
 
 
 def _watch(index: int, job: dps.TrainingJob) -> WatchedRun:
-    """What is kept of a run for conformance: of the first ones all that they tell, of the others what they release."""
+    """Collect conformance evidence: the full log for the first runs, released models only for the others."""
     logged = index < LOGGED
     measured = logged and sums_are_tested(job.phases, job.options)
     return WatchedRun(job, Residuals(job, 0, looks=LOOKS) if measured else None, logged=logged)
 
 
 def _stack(hidden: Sequence[HiddenTarget], records: int) -> list[HiddenTarget]:
-    """The same with the records that were made for each trial behind those made for the trials before it."""
+    """Shift positions so that the synthetic records of all trials follow the dataset in one array."""
     moved, start = [], 0
     for one in hidden:
         places, rows = (np.where(old < records, old, old + start) for old in (one.places, one.rows))
@@ -181,7 +195,7 @@ def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> d
 
 
 def _accuracy(inputs: dps.FrozenMap, context: dps.Context) -> dict[str, dict[str, int]]:
-    """How many records a model gets right that was trained the same way on all of them."""
+    """Numbers of correct predictions of a model trained on all records."""
     job = make_job(inputs, context, 0, (context.data.train_x, context.data.train_y), "twin")
     train_all(context, [job])
     return right_answers(job.model, context.data, context.device)

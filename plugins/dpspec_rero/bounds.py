@@ -1,19 +1,19 @@
-"""Findings from theory: gamma at each baseline, the prior at which it reaches one half, and membership.
+"""Theoretical findings: gamma at each baseline, the prior at which gamma reaches one half, and membership bounds.
 
-They hold for all data sets: Poisson and full batches ask nothing of how many records there are, and a prior enters by
-its kappa alone.
+The bounds hold for datasets of every size, because Poisson and full batches do not depend on the number of records. A
+prior enters only through its kappa.
 
-*Membership is attained.* Let a record have the gradient, or answer of the query, C e with e the first coordinate's
-unit vector and C the sensitivity, which is its l1 and its l2 norm, and all others 0. Then the first coordinate of a
-noisy sum is noise without the record, and the sampled pair with it; the others are noise alone, and steps do not
-depend on each other. So this pair of data sets, of any size, leaks exactly the composition whose curve is computed
-here, to whoever sees all models, where updates can be undone: the lower ends of epsilon, of the most true positives
-and of the advantage are lower bounds.
+*The membership bounds are attained.* Let one record have the gradient (or query answer) C e, where e is the first unit
+vector and C the sensitivity, its l1 and l2 norm. Let all other gradients be 0. The first coordinate of a noisy sum is
+then noise without the record and the sampled pair with it. The other coordinates are noise, and steps are independent.
+If updates can be inverted, an adversary who sees all models therefore faces exactly the composition computed here. The
+lower ends of the intervals for epsilon, the true-positive rate and the advantage are lower bounds.
 
-*gamma is not*, as far as is known here: Theorem 1 compares with an attack that is right about *one* record as often as
-a test of that record's presence. For a prior on k candidates each has its own test, at most one of which can be right,
-and the best guess is right less often: of Gaussian candidates apart in all directions it is the chance that one normal
-number exceeds k - 1 others. The lower end of gamma's interval says how tightly gamma is computed, and nothing else.
+*gamma is not known to be attained.* Theorem 1 considers an attack whose success on one record equals the power of a
+test for that record's presence. With a prior on k candidates each candidate has its own test, at most one test can be
+right, and the best guess succeeds less often. For Gaussian candidates in orthogonal directions its success is the
+probability that one normal number exceeds k - 1 others. The lower end of gamma's interval only describes numerical
+accuracy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dpspec_rero.options import Steps
 from dpspec_rero.printed.closed_forms import printed_pure_epsilon
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
-#: False-positive rates at which membership is shown where no claim names one.
+#: False-positive rates of the membership findings if no claim names one.
 FPRS = (1e-3, 1e-1)
 
-#: Charged to a sum of a few logarithms.
+#: Relative rounding error of a sum of a few logarithms.
 _SUM_ROUNDING = 1e-12
 
-#: The gamma whose baseline is looked for.
+#: The gamma whose baseline ``prior_finding`` reports.
 HALF = 0.5
 
 _MEMBERSHIP = "Kaissis et al. 2023; Dong, Roth and Su 2022"
@@ -44,12 +44,12 @@ _ATTAINED = f"{_MEMBERSHIP}; attained by a record along one coordinate"
 ASSUMPTIONS = kit.dp_sgd_assumptions(
     noise_scale="noise of the declared law and scale in every step",
     clipping="no record moves a step by more than the sensitivity",
-    steps="exactly the declared number of steps is made",
+    steps="training makes exactly the declared number of steps",
 )
 
 
 def scope_of(direction: str = "both") -> dps.Scope:
-    """Whom the bounds speak of, in a direction of the spec."""
+    """Scope of the bounds in one direction of the spec."""
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
 
 
@@ -59,7 +59,7 @@ def gamma_finding(kappa: float, gamma: Interval) -> dps.Finding:
 
 
 def prior_finding(leakage: Leakage) -> dps.Finding:
-    """The baseline from which on gamma may reach one half: below it, reconstruction fails more often than not."""
+    """Largest baseline at which gamma stays below one half, so that reconstruction fails with probability over 1/2."""
     prior = leakage.prior(HALF)
     return dps.Finding(
         quantity="prior",
@@ -75,9 +75,9 @@ def prior_finding(leakage: Leakage) -> dps.Finding:
 
 
 def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
-    """Epsilon, the advantage, and true-positive at false-positive rates, in every direction that is asked for.
+    """Bounds on epsilon, advantage and true-positive rate in every direction of the spec and its claims.
 
-    Upper bounds, and lower ones where the worst case is attained: see the module.
+    Upper bounds, and lower bounds if the worst case is attained (see the module docstring).
     """
     bounds = list(_membership(spec, leakage))
     yield from (finding for finding, _ in bounds)
@@ -106,7 +106,7 @@ def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding,
 
 
 def _pure(phases: Sequence[Steps]) -> Iterator[dps.Finding]:
-    """Epsilon at delta 0, where all noise is Laplace: our sum over the steps, and the form that the paper prints."""
+    """Epsilon at delta 0 if all noise is Laplace: the sum over steps, and the formula of the paper."""
     epsilon = pure_epsilon(phases)
     if epsilon == math.inf:
         return
@@ -131,8 +131,10 @@ def _pure_upper(epsilon: float, method: str, source: str, printed: dps.Printed |
 
 
 def _pure_interval(phases: Sequence[Steps]) -> list[tuple[dps.Finding, Interval]]:
-    """The same sum with room for its rounding: no step with Laplace noise has a larger loss, and outputs beyond the
-    record's answer all have it."""
+    """The sum over steps with its rounding error.
+
+    It is attained: no Laplace step has a larger loss, and all outputs beyond the record's answer have this loss.
+    """
     epsilon = pure_epsilon(phases)
     if epsilon == math.inf:
         return []

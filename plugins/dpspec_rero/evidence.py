@@ -1,4 +1,4 @@
-"""From ranks to evidence: how often the target was named, against what the bound allows; and checks of what ran."""
+"""Evidence from ranks: the number of identified targets, and conformance checks of the executed runs."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from dpspec_rero.tables import picture_series, rank_series
 
 SOURCE = "Clopper & Pearson 1934; Hayes et al. 2023"
 
-#: So many runs tell how the pipeline ran, and so many steps of each are measured from outside.
+#: Number of runs with a full log, and number of steps per run whose residuals are measured.
 LOGGED, LOOKS = 2, 16
 
 _WORDS = {"all": "candidates", "same-class": "candidates of one class", "planted": "planted candidates"}
 
-#: What the adversary knows beside the release.
+#: The adversary's knowledge in addition to the released models.
 _ASSUMPTIONS = (
     dps.Assumption(
         name="targets",
         status="by-construction",
-        text="every trial hides one candidate, drawn by the prior, in a training run of its own",
+        text="every trial draws one target by the prior and trains a separate run",
     ),
     dps.Assumption(
         name="known-draws",
         status="by-construction",
-        text="the adversary is told which known records each batch drew, never whether the target was among them",
+        text="the adversary knows which known records each batch drew, but not whether it drew the target",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadNoise(Record):
-    """The noise that the attack read beside the records drawn: a chi-square statistic and its degrees of freedom."""
+    """Noise that remains after the attack subtracts the drawn records: a chi-square statistic, degrees of freedom."""
 
     statistic: Amount
     degrees: Count
@@ -47,7 +47,7 @@ class ReadNoise(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class AttackedRun(Record):
-    """What the attack read of a run: the noise, and how many records each phase drew, where that was told."""
+    """The attack's measurements of a run: noise and, if logged, the number of records that each phase drew."""
 
     records: Positive
     noise: ReadNoise
@@ -55,8 +55,11 @@ class AttackedRun(Record):
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """The success count as evidence and the exact lower bound on gamma that follows from it; a table by rank, pictures
-    of what was named, and the accuracy of a twin that hides nothing."""
+    """Evidence and findings of the attack.
+
+    The success count, the exact lower bound on gamma from it, a table by rank, pictures of the candidates, and the
+    accuracy of a model trained on all records.
+    """
     assert spec.audit is not None
     candidates = read_candidates(spec.threat_model.options)
     assert candidates is not None
@@ -85,22 +88,19 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def read_ranks(trials: Sequence[dps.Trial], candidates: Candidates) -> list[int]:
-    """The target's place among the candidates in each trial, from 0 on; raises ``ValueError`` where it is no such."""
+    """Rank of the target in each trial, from 0. Raises ``ValueError`` if a stored rank is not in [0, count)."""
     return [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
 
 
 def checks(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Steps, noise and sampling over all trials, held against what is declared."""
+    """Compare steps, noise and sampling over all trials with the declaration."""
     evidence = [trial.evidence for trial in trials]
     yield from run_checks.checks(trained_phases(spec.phases), evidence, privacy=spec.data_privacy)
     yield from _attack_checks(spec, evidence)
 
 
 def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
-    """Each check with the deviation that it would see: of the runs that are logged, and of what the attack read of all.
-
-    Nothing is measured yet: the checks are put to trials as declared.
-    """
+    """Checks with their smallest detectable deviation, computed before training from the declared phases."""
     assert spec.audit is not None
     phases, runs = trained_phases(spec.phases), spec.audit.runs
     undone = sums_are_tested(phases, spec.training.options)
@@ -126,27 +126,31 @@ def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) ->
 
 
 def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
-    """What the attack read of every run: the noise beside the records drawn, and how many were."""
+    """Checks of the attack's measurements: remaining noise and numbers of drawn records."""
     runs = _attacked_runs(evidence, len(spec.phases))
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
         measured = noise_size.two_sided(sum(run.noise.statistic for run in runs), 1.0, degrees)
         if adds_laplace(spec.phases):
             measured = _of_absolute_values(measured)
-        yield check("noise-scale", measured, "reported", "what released models show beside the records drawn")
+        yield check("noise-scale", measured, "reported", "noise in released models after subtracting drawn records")
     if all(run.included is None for run in runs):
         return
     for number, phase in enumerate(spec.phases):
         if phase.sampling.scheme == "poisson":
             chances = sum(run.records * phase.steps for run in runs)
-            # What some runs tell of and others do not, those have none of.
+            # Runs without a log count as zero drawn records.
             drawn = sum(run.included[number] for run in runs if run.included is not None)
             measured = sampling.inclusions(drawn, chances, phase.rate())
             yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
 
 
 def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[AttackedRun]:
-    """What the attack read of each run; raises ``ValueError`` where these are not equal runs of so many phases."""
+    """The attack's measurements of each run.
+
+    Raises:
+        ValueError: If the runs differ in their degrees of freedom or do not have ``phases`` phases.
+    """
     runs: list[AttackedRun] = []
     for number, one in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"
@@ -154,13 +158,13 @@ def _attacked_runs(evidence: Sequence[dps.FrozenMap], phases: int) -> list[Attac
         if run.included is not None and len(run.included) != phases:
             raise ValueError(f"{where}.included must be of {phases} phases, got {len(run.included)}")
         if runs and run.noise.degrees != runs[0].noise.degrees:
-            raise ValueError(f"{where}.noise.degrees must be those of the other trials")
+            raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
         runs.append(run)
     return runs
 
 
 def _of_absolute_values(squares: Measurement) -> Measurement:
-    """What a test of chi-square numbers says of a scale where they are absolute values and not squares."""
+    """Convert a chi-square measurement of squares into one of absolute values (Laplace noise)."""
     detectable = squares.detectable
     return replace(
         squares,

@@ -1,4 +1,4 @@
-"""What the plugin offers: its schema, an example, and the steps of the reconstruction audit."""
+"""The mechanism kind ``rero``: schema, example and audit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
 from dpspec_rero.refusals import refusals
 
-#: What can stand beside the certified bound.
+#: Methods that can be compared with the certified bound.
 BASELINES = ("clt", "clt-printed", "edgeworth", "contour", "rdp", "epsilon-delta", "absent-first", "symmetrised")
 
 _SENSITIVITY: dict[str, dps.Json] = {
     **kit.block(
-        "By how much one record can move what a step computes: in the l1 norm for Laplace noise, in the l2 norm for "
-        "Gaussian noise. Instead of clip_norm.",
+        "Largest change of a step's query by one record: in the l1 norm for Laplace noise, in the l2 norm for "
+        "Gaussian noise. Replaces clip_norm.",
         l1=kit.number("The sensitivity in the l1 norm.", above=0),
         l2=kit.number("The sensitivity in the l2 norm.", above=0),
     ),
@@ -27,23 +27,23 @@ _MECHANISM: dict[str, dps.Json] = {
     **kit.block(
         None,
         ["sampling"],
-        noise=kit.choice("The law of the noise that every step adds.", "gaussian", "laplace", default="gaussian"),
+        noise=kit.choice("Distribution of the noise in every step.", "gaussian", "laplace", default="gaussian"),
         noise_multiplier=NOISE_MULTIPLIER,
         clip_norm=CLIP_NORM,
         scale=kit.number(
-            "The noise in units of what is released: the scale b of Laplace noise, the standard deviation of Gaussian "
-            "noise. Instead of noise_multiplier.",
+            "Noise in units of the query: the scale b of Laplace noise, the standard deviation of Gaussian noise. "
+            "Replaces noise_multiplier.",
             least=0,
         ),
         sensitivity=_SENSITIVITY,
         sampling=SAMPLING,
         baselines=kit.array(
-            "What is shown beside the certified bound. It changes neither that bound nor a trial.",
+            "Methods to compare with the certified bound. They change neither the bound nor a trial.",
             kit.choice(
-                "clt and edgeworth: approximations, on neither side for certain; clt-printed: with the exponent that "
-                "the paper's main text prints. contour: about eleven digits, for Gaussian noise. rdp and "
-                "epsilon-delta: bounds by way of Renyi divergences and of one epsilon. absent-first: the other "
-                "direction, which is no bound. symmetrised: the curve for both directions, a looser bound.",
+                "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
+                "the paper's main text. contour: about eleven digits, for Gaussian noise. rdp and "
+                "epsilon-delta: bounds from Renyi divergences and from one epsilon. absent-first: the other "
+                "direction, not a bound. symmetrised: the curve for both directions, a looser bound.",
                 *BASELINES,
             ),
             unique=True,
@@ -51,16 +51,15 @@ _MECHANISM: dict[str, dps.Json] = {
         ),
         edgeworth_order=kit.integer("The order of the Edgeworth series.", least=0, most=4, default=4),
         noise_factors=kit.array(
-            "Also bound with all noise multiplied by each of these: a table of gamma, epsilon and the membership "
-            "advantage against the noise.",
+            "Factors on the noise of all phases: also tabulate gamma, epsilon and the membership advantage for each.",
             kit.number("A factor on the noise of all phases.", least=1e-6, most=1e6),
             least=1,
             most=100,
             unique=True,
         ),
         rates=kit.array(
-            "Also bound with these sampling rates in all phases, each with the least noise for the same epsilon at the "
-            "last delta that is claimed: what one epsilon leaves open about reconstruction.",
+            "Sampling rates for all phases: also tabulate gamma for each, with the smallest noise that has the same "
+            "epsilon at the last claimed delta. The table shows how gamma varies at equal epsilon.",
             kit.number("A sampling rate.", above=0, most=1),
             least=1,
             most=20,
@@ -69,10 +68,10 @@ _MECHANISM: dict[str, dps.Json] = {
         monte_carlo=kit.block(
             "Also estimate by Monte Carlo, with a confidence interval.",
             samples=kit.integer(
-                "How many outputs are drawn, each of all steps.", least=100, most=100000000, default=1000000
+                "Number of sampled outputs of the whole composition.", least=100, most=100000000, default=1000000
             ),
-            confidence=kit.number("The confidence of all intervals together.", above=0, below=1, default=0.95),
-            seed=kit.integer("Decides what is drawn.", least=0, default=0),
+            confidence=kit.number("Joint confidence of all intervals.", above=0, below=1, default=0.95),
+            seed=kit.integer("Seed of the samples.", least=0, default=0),
         ),
     ),
     "if": {"required": ["scale"]},
@@ -84,7 +83,7 @@ _THREAT_MODEL: dict[str, dps.Json] = kit.block(
     None,
     prior={
         **kit.block(
-            "What the adversary knows of the record beforehand.",
+            "The adversary's prior knowledge about the record.",
             **{
                 "kappa": {
                     "type": ["number", "array"],
@@ -94,32 +93,32 @@ _THREAT_MODEL: dict[str, dps.Json] = kit.block(
                     "maxItems": 100,
                     "uniqueItems": True,
                     "items": kit.number("A baseline success.", above=0, most=1),
-                    "description": "How likely the best guess without the release reconstructs the record; several "
-                    "values ask for a bound at each.",
+                    "description": "Success probability of the best guess without the release; a list requests a "
+                    "bound at each value.",
                 },
                 "candidates": kit.integer(
-                    "The record is one of so many that the adversary knows; 1 / candidates is its baseline, unless "
-                    "probabilities or top say otherwise.",
+                    "Number of candidate records that the adversary knows; the baseline is 1 / candidates unless "
+                    "probabilities or top are set.",
                     least=2,
                     most=4096,
                 ),
                 "from": kit.choice(
-                    "Where an attack takes the candidates from: all training records, or those of one class, or "
-                    "planted: records made to be told apart, one feature and a label each, which come close to the "
-                    "worst case that the bound is about.",
+                    "Source of the attack's candidates: all training records, records of the same class, or planted: "
+                    "synthetic records with one non-zero feature each, which come close to the worst case of the "
+                    "bound.",
                     "all",
                     "same-class",
                     "planted",
                     default="all",
                 ),
                 "probabilities": kit.array(
-                    "The prior probability of each candidate; uniform where they are left out.",
+                    "Prior probability of each candidate; uniform by default.",
                     kit.number("A probability.", least=0, most=1),
                     least=2,
                     most=4096,
                 ),
                 "top": kit.integer(
-                    "The adversary wins if the record is among its so many best candidates.", least=1, default=1
+                    "The adversary wins if the record is among this number of best candidates.", least=1, default=1
                 ),
             },
         ),
@@ -168,19 +167,19 @@ RERO = dps.Mechanism(
 #: Keys of the mechanism that only bounds read.
 _BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors", "rates")
 
-#: Runs that train together at most, and the bytes that their records may take.
+#: Largest number of runs per chunk, and largest number of bytes of their records.
 _TOGETHER, _ROWS_BYTES = 64, 1 << 28
 
 
 class ReroAudit(dps.Audit):
-    """Upper bounds on reconstruction from hypothesis testing, lower ones from naming a hidden record."""
+    """Upper bounds on reconstruction from hypothesis testing, lower bounds from an attack on a hidden record."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """What the theory does not cover, and what cannot be trained or attacked."""
+        """Reject specs that the theory, the training backend or the attack does not cover."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """gamma at every baseline by every method, membership beside it, and both as tables."""
+        """Findings and tables: gamma at every baseline by every method, and membership."""
         from dpspec_rero import bounds, tables
         from dpspec_rero.options import Comparisons, declared_steps, requested_kappas
         from dpspec_rero.printed.comparison import compare, gamma_findings
@@ -210,7 +209,7 @@ class ReroAudit(dps.Audit):
         context.progress(4, 4, "tables")
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run, many runs at a time; what that many could show."""
+        """One trial per run, several runs per chunk, and the largest gamma that the trials can prove."""
         from dpspec.accounting import round_down
         from dpspec.stats import binomial
         from dpspec_rero.evidence import foreseen_checks
@@ -222,7 +221,7 @@ class ReroAudit(dps.Audit):
         runs, parameters = spec.audit.runs, facts.parameters or 0
         row_bytes = 4 * max(1, facts.features)
         planted = candidates.count if candidates.source == "planted" else 0
-        laplace = adds_laplace(spec.phases)  # whose runs train one by one
+        laplace = adds_laplace(spec.phases)  # these runs train one by one
         limit = 1 if laplace else min(_TOGETHER, int(spec.audit.options.get("shard_runs") or _TOGETHER))
         together = max(1, min(limit, _ROWS_BYTES // (row_bytes * (facts.records + planted))))
         rate = max(phase.sampling.rate or 1.0 for phase in spec.phases)
@@ -243,20 +242,20 @@ class ReroAudit(dps.Audit):
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Hide a record, train, and rank the candidates: once per index."""
+        """Draw a target, train and rank the candidates, once per index."""
         from dpspec_rero.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """How often the target was named, with what follows from it, accuracy, and checks of the pipeline that ran."""
+        """The attack's success with its lower bound, accuracy, and conformance checks of the executed pipeline."""
         from dpspec_rero.evidence import checks, outcomes
 
         yield from outcomes(spec, trials)
         yield from checks(spec, trials)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: baselines, and parts of the threat model."""
+        """The default inputs without keys that no trial reads: baselines and parts of the threat model."""
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
             mechanism_without=_BOUNDS_ONLY,

@@ -1,4 +1,4 @@
-"""What a spec declares: the steps as theory and training see them, and what the adversary knows beforehand."""
+"""Typed options of a spec: steps for theory and training, and the adversary's prior."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from dpspec import kit
 
 Noise: TypeAlias = Literal["gaussian", "laplace"]
 
-#: With effects above this the noise hides nothing that a float could tell from no noise at all.
+#: Effect size above which a step counts as noiseless.
 NO_NOISE = 1e100
 
-#: The baselines of the findings where the spec names none.
+#: Baselines of the findings if the spec names none.
 KAPPAS = (1e-6, 1e-4, 1e-2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(kit.Options):
-    """What theory sees of a phase: ``count`` times a query of one effect size, each time on a Poisson sample.
+    """A phase as the theory describes it: ``count`` queries of one effect size, each on a Poisson sample.
 
-    effect: sensitivity over scale, >= 0; infinite without noise. Gaussian: l2 sensitivity over standard deviation;
-        Laplace: l1 sensitivity over the scale b.
-    rate: the probability with which the record enters a step, in (0, 1].
+    Attributes:
+        noise: Distribution of the noise.
+        effect: Sensitivity divided by scale, >= 0, infinite without noise. Gaussian: l2 sensitivity over standard
+            deviation. Laplace: l1 sensitivity over the scale b.
+        rate: Probability that the record enters a step, in (0, 1].
+        count: Number of steps.
     """
 
     noise: Noise
@@ -51,11 +54,13 @@ class Steps(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The records among which the adversary chooses.
+    """The candidate records of the adversary.
 
-    count: how many there are; source: ``all`` records, the ``same-class`` ones, or ``planted`` ones, made to be told
-    apart; masses: the prior, (count,), or None for a uniform one; top: the adversary wins if the target is among its
-    ``top`` best candidates.
+    Attributes:
+        count: Number of candidates.
+        source: ``all`` training records, records of the ``same-class``, or synthetic, distinct ``planted`` records.
+        masses: Prior probabilities, shape (count,); None for a uniform prior.
+        top: The adversary wins if the target is among its ``top`` best candidates.
     """
 
     count: int
@@ -73,9 +78,11 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class Prior(kit.Options):
-    """What the adversary knows beforehand, of the block ``threat_model``.
+    """The adversary's prior in the block ``threat_model``.
 
-    candidates: None where none are declared. kappas: the baselines that the threat model names.
+    Attributes:
+        candidates: The declared candidates; None without any.
+        kappas: Baselines that the threat model names.
     """
 
     candidates: Candidates | None
@@ -83,7 +90,7 @@ class Prior(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Prior:
-        """From a threat model's options, or from what trials read of them."""
+        """From a threat model's options, or from the part that trials read."""
         prior = block.get("prior") or {}
         named, masses = prior.get("kappa", ()), prior.get("probabilities")
         candidates = None
@@ -99,7 +106,7 @@ class Prior(kit.Options):
 
 
 class MonteCarlo(NamedTuple):
-    """How gamma is drawn: so many samples from a seed, with an interval at a confidence."""
+    """Options of the Monte Carlo estimate: number of samples, seed, joint confidence."""
 
     samples: int
     seed: int
@@ -108,9 +115,14 @@ class MonteCarlo(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(kit.Options):
-    """What stands beside the certified bound, of the block ``mechanism``; it changes no bound and no verdict.
+    """Comparisons with the certified bound in the block ``mechanism``. They change no bound and no verdict.
 
-    edgeworth_order: None for the default. noise_factors, rates: along which further tables are made; empty for none.
+    Attributes:
+        baselines: Methods to compare.
+        edgeworth_order: Order of the Edgeworth series; None for the default.
+        monte_carlo: Options of the Monte Carlo estimate; None without one.
+        noise_factors: Factors on the noise of an additional table; empty for none.
+        rates: Sampling rates of an additional table; empty for none.
     """
 
     baselines: tuple[str, ...]
@@ -140,7 +152,7 @@ def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
 
 
 def revealed_probability(phases: Sequence[Steps]) -> float:
-    """The probability that the record enters some step that adds no noise: whoever looks there sees it plainly."""
+    """Probability that the record enters a step without noise, which reveals it."""
     log_hidden = sum(_log_missed(phase) for phase in phases if phase.effect > NO_NOISE)
     return -math.expm1(log_hidden)
 
@@ -153,24 +165,24 @@ def noisy_steps(phases: Sequence[Steps]) -> tuple[Steps, ...]:
 def trained_phases(phases: Sequence[dps.Phase]) -> tuple[dps.Phase, ...]:
     """The phases with ``clip_norm`` and ``noise_multiplier`` in place of ``sensitivity`` and ``scale``.
 
-    The clip norm is that of the norm that the noise is calibrated to: l1 for Laplace noise, whose deviation is sqrt(2)
-    times its scale.
+    The clip norm is in the norm that calibrates the noise: l1 for Laplace noise. The standard deviation of Laplace
+    noise is sqrt(2) times its scale.
     """
     return tuple(phase.typed(_trained) for phase in phases)
 
 
 def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
-    """Whether phases, all of which have one noise when they are trained, have Laplace noise."""
+    """True if the phases use Laplace noise. All trained phases use the same distribution."""
     return phases[0].get("noise") == "laplace"
 
 
 def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
-    """The candidates that a threat model's ``prior`` declares; None where it declares none."""
+    """The candidates that a threat model's ``prior`` declares; None without any."""
     return Prior.of(threat_model).candidates
 
 
 def requested_kappas(spec: dps.Spec) -> list[float]:
-    """Every baseline that the threat model or a claim names, ascending; ``KAPPAS`` where nothing does."""
+    """Baselines of the threat model and the claims, ascending; ``KAPPAS`` without any."""
     prior = Prior.of(spec.threat_model.options)
     kappas = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
     if prior.candidates is not None:
@@ -193,5 +205,5 @@ def _trained(block: dps.FrozenMap) -> dps.Phase:
 
 
 def _sensitivity(phase: dps.Phase) -> float:
-    """The one number of the block ``sensitivity``, in whichever norm it is."""
+    """The only number of the block ``sensitivity``, in the l1 or the l2 norm."""
     return float(next(iter(phase["sensitivity"].values())))

@@ -1,18 +1,18 @@
-"""What an adversary reads from the released models: for every candidate, how likely it makes what was seen.
+"""Likelihood of every candidate given the released models.
 
-The adversary knows every record but the target, the candidates and, of every batch, which known records were drawn (the
-bound holds against whoever knows that: only the target's own coins are secret). With all iterates it undoes each update
-and takes the known records' clipped gradients away. What is left of a step is r = b c + noise, with c the target's
-clipped gradient at the model before the step and b a coin of the sampling rate q, so that a candidate's log-likelihood
-against its absence is
+The adversary knows all records except the target, the candidates, and the known records of every batch. The bound also
+holds against this knowledge, because only the target's inclusion bits are secret. With all iterates the adversary
+inverts each update and subtracts the clipped gradients of the known records. The residual of a step is r = b c + noise,
+where c is the target's clipped gradient at the model before the step and b an inclusion bit of rate q. The
+log-likelihood ratio of a candidate's presence and absence is
 
-    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / deviation^2   (Gaussian noise)
-                                          l = (|r|_1 - |r - c|_1) / scale          (Laplace noise)
+    sum over steps of ln(1 - q + q e^l),  l = (<r, c> - |c|^2 / 2) / std^2     (Gaussian noise)
+                                          l = (|r|_1 - |r - c|_1) / scale      (Laplace noise)
 
-and the candidate of the largest likelihood times prior is the best guess there is. With the final model alone it takes
-the mean of the candidate's gradients at the first and the last model for that of every step, which costs power only.
+The candidate with the largest likelihood times prior is the optimal guess. With only the final model, the adversary
+uses the mean of the candidate's gradients at the first and the last model for every step, which only reduces power.
 
-Runs are read as they train, all of them together where they train together.
+The reader processes runs during training, several runs together if they train together.
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ from dpspec.training.loop.schedule import Schedule, ScheduledPhase
 from dpspec_rero.options import adds_laplace
 from dpspec_rero.training import scale_rows
 
-#: Where hardly any noise is declared, sums are trusted this far, in clip norms.
+#: Smallest noise standard deviation that the likelihood assumes, in clip norms.
 _LEAST_NOISE = 1e-3
 
 
 class Reader:
-    """Reads R runs: each of known records and, as its last record, the target.
+    """Processes R runs, each with known records and the target as its last record.
 
-    jobs: the runs' jobs, alike but for rows, seeds and initial models. rows: per run the places of its records in ``x``
-    (n, ...) and ``y`` (n,), the target last. candidates: (R, k) places; the target is one of them.
+    Args:
+        jobs: The runs' jobs. They differ only in rows, seeds and initial models.
+        rows: Per run, the positions of its records in ``x`` and ``y``, the target last.
+        candidates: Positions of the candidates, shape (R, k). They include the target.
+        x: Records, shape (n, ...).
+        y: Labels, shape (n,).
+        iterates: Whether the adversary sees all iterates or only the final model.
 
-    scores: (R, k) float64, log-likelihoods of the candidates against their absence. noise: (R,) float64, what all
-    iterates show of the noise, summed over the noisy steps: squares in declared deviations, or for Laplace noise twice
-    the absolute values in declared scales; either is chi-square, with ``degrees`` degrees of freedom. included: per run
-    how many records the batches of each phase held, None where none was told of.
+    Attributes:
+        scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
+        noise: Noise in all iterates summed over the noisy steps, float64, shape (R,). Gaussian: squares in units of the
+            declared variance. Laplace: twice the absolute values in units of the declared scale. Both are chi-square.
+        degrees: Degrees of freedom of ``noise``.
+        included: Per run, the number of drawn records in each phase; None without a log.
     """
 
     def __init__(
@@ -116,7 +123,7 @@ class Reader:
         self._previous = now
 
     def finish(self) -> None:
-        """Score by the final models, where nothing else was released."""
+        """Score the candidates by the final models, if only these were released."""
         if not self._iterates and self.steps > 0:
             with full_precision(self._x.device):
                 self._finish()
@@ -124,7 +131,7 @@ class Reader:
     def _finish(self) -> None:
         start, end = self._start, self._previous
         first = self._jobs[0]
-        # How far a sum moves the model, by the first step's rule; under another later on, the guess is worse.
+        # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
         update = update_of(first.options, first.expected_batch_size, len(self._phases))
         scale = -float(update(torch.zeros(1), torch.ones(1)))
         everyone = [rows[:-1] for rows in self._rows]
@@ -170,7 +177,7 @@ class Reader:
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
 
     def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
-        """ln of how much likelier ``rest`` (R, P), in clip norms, is if each of ``places`` (R, c) was drawn; (R, c)."""
+        """Log-likelihood ratios (R, c) of ``rest`` (R, P), in clip norms, if a step drew each of ``places`` (R, c)."""
         if self._laplace:
             means = self._clipped(before, places, clip) / clip
             return _absolute(means, rest) * math.sqrt(2.0) / sigma
@@ -180,7 +187,7 @@ class Reader:
         return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
 
     def _score(self, loss: Callable[[Tensor], Tensor]) -> None:
-        """Add ``loss`` (R, c) of all candidates (R, c); what a diverged model makes of them counts as nothing."""
+        """Add ``loss`` (R, c) of all candidates to the scores; values of diverged models count as 0."""
         candidates = send(self._candidates, self._x.device)
 
         def found(width: int) -> Tensor:
@@ -190,7 +197,7 @@ class Reader:
         self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
     def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
-        """``work`` on so many records of each run at a time as fit; ``written``: their gradients are written out."""
+        """Run ``work`` on the largest chunk that fits memory; ``written``: gradients are materialized."""
         size = self._width if written else self._chunk
         found, self._most[written] = memory.halving(work, size, self._most.get(written))
         return found
@@ -225,7 +232,7 @@ class Reader:
 
 
 class _RowWise:
-    """A module's gradients for R models at once, written out; the module itself is never changed."""
+    """Materialized gradients of a module for R models. The module does not change."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
         self._module, self._layout = module, flat_model.Layout.of(module)
@@ -252,18 +259,18 @@ class _RowWise:
 
 
 def _shift(means: Tensor, seen: Tensor) -> Tensor:
-    """<x, m> - |m|^2 / 2 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    """<x, m> - |m|^2 / 2 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
     return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
 
 
 def _absolute(means: Tensor, seen: Tensor) -> Tensor:
-    """|x|_1 - |x - m|_1 in float64, for means m (R, c, P) and what was seen x (R, P); (R, c)."""
+    """|x|_1 - |x - m|_1 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
     seen = seen.unsqueeze(1)
     return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64)
 
 
 class _RunObserver(Observer):
-    """Passes what one run shows on to the reader."""
+    """Forwards batches and models of one run to the reader."""
 
     def __init__(self, reader: Reader, run: int) -> None:
         self._reader = reader

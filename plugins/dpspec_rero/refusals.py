@@ -1,4 +1,4 @@
-"""What the theory or the attack does not cover, as located messages: no torch, no rows, no numerics."""
+"""Located messages for specs that the theory or the attack does not cover. No torch, data or numerics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMES = ("poisson", "full")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for everything that cannot be audited as declared, and warnings about what the bounds will show."""
+    """Errors for specs that cannot be audited as declared, and warnings about trivial bounds."""
     yield from _scope(spec)
     for number, phase in enumerate(spec.phases):
         yield from _phase(spec, number, phase)
@@ -122,7 +122,7 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield kit.bad_value(
             f"candidates of one class must be at most records / classes = {per_class}, got {candidates.count}",
             (*where, "candidates"),
-            "write from: all, or ask for fewer",
+            "write from: all, or reduce candidates",
         )
     if candidates.masses is not None and len(candidates.masses) != candidates.count:
         yield kit.bad_value(
@@ -158,11 +158,11 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for what the attack of a spec with an audit cannot do."""
+    """Errors for specs that the attack does not support."""
     assert spec.audit is not None
     if spec.audit.method != "many-run":
         yield kit.unsupported(
-            f"audit.method must be many-run (every target needs a run of its own), got {spec.audit.method}",
+            f"audit.method must be many-run (every target needs a separate run), got {spec.audit.method}",
             ("audit", "method"),
         )
     if "canary" in spec.audit.options:
@@ -182,7 +182,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     for number, noise in enumerate(noises):
         if noise != noises[0]:
             yield kit.unsupported(
-                f"an audit trains with noise of one law, got {noises[0]} and {noise}",
+                f"all phases of an audit must use the same noise distribution, got {noises[0]} and {noise}",
                 dps.in_phase(spec, number, "noise"),
                 "leave audit out: the bounds hold for any sequence of phases",
             )

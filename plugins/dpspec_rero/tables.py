@@ -1,4 +1,4 @@
-"""Tables and pictures: gamma by baseline, noise and rate, an attack's success by rank, what was named."""
+"""Tables and pictures: gamma by baseline, noise and rate; attack success by rank; targets and guesses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Array = np.ndarray[Any, Any]
 #: The baselines of the curve.
 CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
 
-#: The first so many trials keep pictures, each of its target and of so many of its best candidates.
+#: Number of trials that store pictures, and number of best candidates per trial.
 PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
 
-#: Larger pictures are thinned out to at most so many pixels a side.
+#: Largest side of a stored picture in pixels. Larger pictures are subsampled.
 _SIDE = 64
 
 #: The columns that hold lower bounds.
@@ -57,7 +57,7 @@ def curve_series(comparison: Comparison) -> dps.Series:
 def noise_series(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
 ) -> dps.Series:
-    """gamma, epsilon and the advantage where all noise is multiplied by each factor: one row per factor and kappa."""
+    """gamma, epsilon and the advantage for each factor on the noise: one row per factor and kappa."""
     delta = kit.claimed_deltas(spec)[-1]
     columns: dict[str, list[dps.Json]] = {}
     intervals: list[Interval] = []
@@ -119,10 +119,10 @@ def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float,
 
 
 def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
-    """The target and the best candidates, ``records`` (1 + PICTURED_GUESSES at most, ...), as a trial keeps them.
+    """Encode the target and the best candidates, ``records`` (at most 1 + PICTURED_GUESSES, ...), for a trial.
 
-    None where records are no pictures: (height, width) in grey, (1, height, width) or (3, height, width). Bytes in
-    base64, row by row and colours side by side, on one scale for all.
+    Pictures have shape (height, width), (1, height, width) or (3, height, width). The result holds bytes in base64, in
+    rows with interleaved colors, on a common scale. Returns None for records of other shapes.
     """
     if records.ndim == 3:
         records = records[:, None]
@@ -139,7 +139,7 @@ def encode_pictures(records: Array) -> dict[str, dps.Json] | None:
 
 
 def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
-    """The first trials' targets beside what the adversary named; None where no trial kept pictures."""
+    """Targets and guesses of the first trials; None if no trial stored pictures."""
     pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
     if not pictured:
         return None
@@ -154,7 +154,7 @@ def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> 
         ]
     return dps.Series(
         name="reconstructions",
-        title=f"What was hidden, framed where the adversary named it: trials 0 to {max(columns['trial'])}",
+        title=f"Targets and guesses; a frame marks a correct guess: trials 0 to {max(columns['trial'])}",
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap({name: "" if name in ("trial", "place of the target") else "picture" for name in columns}),
         rigor="statistical",
@@ -185,13 +185,13 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
 
 
 def _uppers(columns: Iterable[str], comparison: Comparison) -> list[str]:
-    """The columns that hold upper bounds: not approximations, their errors, nor what the rows are at."""
+    """Names of the columns that hold upper bounds."""
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
     return [name for name in columns if name in upper]
 
 
 def _methods(comparison: Comparison) -> list[str]:
-    """The columns that hold gamma by one method or another."""
+    """Names of the columns that hold gamma."""
     return ["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])]
 
 
@@ -199,18 +199,26 @@ def _rigor(comparison: Comparison) -> dps.findings.Rigor:
     return "approximate" if comparison.others or comparison.drawn else "certified"
 
 
-#: How near to the declared epsilon the noise is brought.
+#: Relative accuracy of the noise that matches the declared epsilon.
 _RELATIVE = 1e-4
 
-#: The range of factors on the noise that are tried.
+#: Smallest and largest factor on the noise in the search.
 _LEAST, _MOST = 1e-6, 1e9
 
 
 def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
-    """The least factor on the noise of all ``phases`` for which ``holds`` is true of what they leak.
+    """Find the smallest factor on the noise of all ``phases`` for which ``holds`` accepts their leakage.
 
-    More noise must make ``holds`` true and not false. ``fails_at`` is the largest factor tried at which it does not
-    hold. Raises ``dpspec.accounting.NeverHoldsError`` where no noise is enough.
+    Args:
+        phases: The steps.
+        holds: A predicate that stays true as noise grows.
+        relative: Relative accuracy of the factor.
+
+    Returns:
+        The boundary; ``fails_at`` is the largest rejected factor.
+
+    Raises:
+        NeverHoldsError: If the largest factor does not suffice.
     """
     return find_boundary(
         lambda factor: holds(Leakage(scale_noise(phases, factor))),
@@ -225,9 +233,9 @@ def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, re
 def rates_series(
     phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
 ) -> dps.Series | None:
-    """gamma at every baseline with each of ``rates`` in all phases, and the least noise for the declared epsilon.
+    """gamma at every baseline for each sampling rate, with the smallest noise that keeps the declared epsilon.
 
-    The epsilon is that of ``phases`` at ``delta`` in both directions; None where it is not finite, or zero.
+    The declared epsilon is the value of ``phases`` at ``delta`` in both directions. None if it is 0 or infinite.
     """
     (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
     if not 0.0 < epsilon.upper < math.inf:

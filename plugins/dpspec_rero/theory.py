@@ -1,12 +1,12 @@
-"""How well a record can be reconstructed: certified intervals for any composition of declared steps.
+"""Reconstruction robustness: certified intervals for gamma of any composition of declared steps.
 
-The adversary knows all records but one, guesses that one with probability kappa before it sees the release and with
-probability at most gamma(kappa) afterwards. gamma is the power of the best test of "the record is absent" (null)
-against "it is present" at level kappa (Kaissis et al. 2023, Theorem 1): of the present-first trade-off curve f,
+The adversary knows all records except one. It guesses this record with probability kappa before the release, and with
+probability at most gamma(kappa) after it. gamma is the power of the most powerful test of "the record is absent" (null)
+against "it is present" at level kappa (Kaissis et al. 2023, Theorem 1). With the present-first trade-off curve f,
 
     gamma(kappa) = 1 - f(kappa) = min over real epsilon of delta(epsilon) + e^epsilon kappa.
 
-The absent-first curve answers another question; for sampled mechanisms it gives a smaller, false value.
+For sampled mechanisms the absent-first curve gives a smaller value, which is not a bound on gamma.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from dpspec_rero.options import Steps, noisy_steps, revealed_probability
 
 THEOREM = "Kaissis et al. 2023, Theorem 1"
 
-#: The method of an interval that holds because no step shows anything of the record.
+#: Method name of an interval for steps with zero sensitivity.
 NOTHING = "no step with noise"
 
-#: The method of an interval that holds because a step without noise may show the record.
+#: Method name of an interval for steps without noise.
 PLAIN = "without noise"
 
-#: The relative width of the intervals asked of the accountant.
+#: Relative width that the accountant aims at.
 WIDTH = 1e-5
 
-#: The spec's directions, and the accountant's. Reconstruction is about a record that is there: present-first.
+#: Directions in specs and in the accountant. Reconstruction uses present-first.
 _DIRECTIONS: dict[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
 
-#: The source of each way of computing gamma, by the interval's method; Theorem 1 is behind all of them.
+#: Source of gamma by the interval's method. All rely on Theorem 1.
 _SOURCES = {
     CLOSED: "Kaissis et al. 2023, Corollary 2",
     ONE_STEP: f"{THEOREM}, from the exact profile of one step",
     GRID: f"{THEOREM} and Corollary 3, option 1",
 }
 
-#: Charged to the few operations that mix steps with and without noise.
+#: Relative rounding error of the operations that combine steps with and without noise.
 _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
 class Leakage:
-    """What a mechanism's steps certainly leak; every answer is an interval that contains the exact value."""
+    """Privacy leakage of a mechanism's steps. Every method returns an interval that contains the exact value."""
 
     phases: tuple[Steps, ...]
 
@@ -72,7 +72,7 @@ class Leakage:
 
     @cached_property
     def _symmetric(self) -> bool:
-        """Whether both directions have the same curve: without sampling, by reflection of the noise."""
+        """True if both directions have the same curve: without sampling, by symmetry of the noise."""
         return all(phase.rate == 1.0 for phase in self._noisy)
 
     def gammas(self, kappas: Sequence[float]) -> list[Interval]:
@@ -84,7 +84,7 @@ class Leakage:
         return [_add_revealed(interval, self._revealed) for interval in intervals]
 
     def tprs(self, fprs: Sequence[float], direction: str) -> list[Interval]:
-        """The most power at each level in a direction of the spec: remove, add, or the worse of both."""
+        """Maximum power at each level in a direction of the spec: remove, add, or the worse of both."""
         if direction == "both":
             sides = zip(self.tprs(fprs, "remove"), self.tprs(fprs, "add"), strict=True)
             return [one.worse(other) for one, other in sides]
@@ -109,9 +109,9 @@ class Leakage:
         return replace(rest, lower=lower, upper=min(1.0, upper)) if self._revealed > 0.0 else rest
 
     def epsilons(self, deltas: Sequence[float], direction: str) -> list[Interval]:
-        """Epsilon at each delta in a direction of the spec; nothing bounds it where a record may be shown plainly."""
+        """Epsilon at each delta in a direction of the spec; the upper end is infinite if a step has no noise."""
         if self._revealed > 0.0:
-            # Where the record is absent nothing tells so for certain, unless a present one is always shown.
+            # An absent record is never recognized with certainty unless a present record is always revealed.
             certain = self._revealed * (1.0 - _ROUNDING) if direction != "add" or self._revealed == 1.0 else 0.0
             return [Interval(math.inf if delta < certain else 0.0, math.inf).by(PLAIN) for delta in deltas]
         if not self._noisy:
@@ -129,7 +129,7 @@ class Leakage:
         return _compose(self._noisy, "absent-first").tradeoff(1.0 - rest)
 
     def _absent_first(self, fprs: Sequence[float]) -> list[Interval]:
-        """Where the record is shown it is not taken for absent: there the other tests have the more level to spend."""
+        """Maximum absent-first power. A revealed record never counts as absent, so the level grows by 1 / hidden."""
         hidden = 1.0 - self._revealed
         levels = [min(1.0, fpr / hidden) if self._revealed < 1.0 else 1.0 for fpr in fprs]
         if not self._noisy:
@@ -138,25 +138,27 @@ class Leakage:
             intervals = Leakage(self._noisy).gammas(levels)
         else:
             intervals = _tprs(self._noisy, levels, "absent-first")
-        # A level that is off by a share moves the power by that share at most: a trade-off curve is concave.
+        # The curve is concave: a relative error of the level changes the power by at most the same relative error.
         return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
 
 
 def gamma_source(*intervals: Interval) -> str:
-    """The sources of the ways in which the upper ends of gamma were computed."""
+    """Sources of the methods behind the upper ends of gamma."""
     return "; ".join(sorted({_SOURCES.get(interval.method, THEOREM) for interval in intervals}))
 
 
 def with_revealed(gamma: float, revealed: float) -> float:
-    """1 - (1 - revealed)(1 - gamma): ``gamma`` of the noisy phases where the record is also shown plainly at times.
+    """1 - (1 - revealed)(1 - gamma): gamma with steps without noise.
 
-    revealed: the probability that the record enters a step without noise, from ``revealed_probability``.
+    Args:
+        gamma: gamma of the noisy phases.
+        revealed: Probability that the record enters a step without noise, from ``revealed_probability``.
     """
     return gamma + revealed * (1.0 - gamma)
 
 
 def pure_epsilon(phases: Sequence[Steps]) -> float:
-    """The sum of ln(1 + p (e^s - 1)): epsilon at delta 0 of Laplace steps sampled afresh; infinite with other noise."""
+    """Sum of ln(1 + p (e^s - 1)): epsilon at delta 0 of Poisson-sampled Laplace steps; infinite with other noise."""
     if revealed_probability(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
         return math.inf
     return math.fsum(phase.count * amplified_epsilon(phase.rate, phase.effect) for phase in noisy_steps(phases))
@@ -175,19 +177,19 @@ def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
 
 
 def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
-    """The composition of ``phases``, all of them with noise and an effect."""
+    """The composition of ``phases``, which all have noise and a positive effect."""
     return PrivacyLoss(tuple((_pair(phase), phase.count) for phase in phases), direction)
 
 
 def _pair(step: Steps) -> Pair:
-    """The output laws of one step, with the record and without it."""
+    """Output distributions of one step with and without the record."""
     if step.noise == "laplace":
         return Laplace(1.0, step.effect, step.rate)
     return Mixture([0.0, step.effect], [1.0 - step.rate, step.rate], 1.0)
 
 
 def _tprs(phases: Sequence[Steps], fprs: Sequence[float], direction: Direction) -> list[Interval]:
-    """The most power at each level in (0, 1] in one direction; present-first it is gamma at each kappa."""
+    """Maximum power at each level in (0, 1] in one direction; present-first it is gamma at each kappa."""
     return _compose(phases, direction).reros(fprs, direction=direction, width=WIDTH)
 
 

@@ -1,8 +1,8 @@
-"""The run that the spec declares, for one trial: its phases as a backend reads them, its rows, its seeds.
+"""The training run of one trial: phases, rows and seeds of its job.
 
-A step releases the sum of the drawn records' gradients, each scaled down to the sensitivity in the norm that the noise
-is calibrated to, plus noise of the declared scale. l2 norms and Gaussian noise are what every backend offers. Scaling
-to an l1 norm needs gradients that are written out: for Laplace noise a part of the native loop is replaced.
+A step releases the sum of the drawn records' gradients plus noise of the declared scale. Each gradient is scaled down
+to the sensitivity, in the norm that calibrates the noise. Every backend supports l2 norms with Gaussian noise. An l1
+norm requires materialized gradients, so Laplace noise replaces a part of the native loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpspec_rero.options import adds_laplace, trained_phases
 
 Array = np.ndarray[Any, Any]
 
-#: Gradients that are written out: bytes at a time.
+#: Bytes of materialized gradients per chunk.
 _BYTES = 48 * 2**20
 
 
@@ -40,7 +40,7 @@ def make_job(
 
 
 def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
-    """Train every job; together where the backend can and the noise lets it."""
+    """Train every job, in one batch if the backend and the noise support it."""
     if not adds_laplace(jobs[0].phases):
         train_many(context.trainer, jobs)
         return
@@ -49,7 +49,7 @@ def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
 
 
 def scale_rows(rows: Tensor, bound: float, ord: int) -> Tensor:
-    """Gradients (..., P) scaled down to an l1 or l2 norm of ``bound``; zero where they are not finite."""
+    """Scale gradients (..., P) down to an l1 or l2 norm of ``bound``; gradients that are not finite become 0."""
     norms = torch.linalg.vector_norm(rows, ord=ord, dim=-1, dtype=torch.float64)
     return torch.nan_to_num(rows * clip_factors(norms, bound).unsqueeze(-1), nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -58,7 +58,7 @@ class AbsoluteSum:
     """The part ``contributions`` of the loop: a sum of gradients g, each times min(1, clip_norm / ||g||_1)."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor) -> None:
-        """``x`` (n, ...) and ``y`` (n,) stand on the model's device."""
+        """``x`` (n, ...) and ``y`` (n,) are on the model's device."""
         self._model, self._x, self._y = model, x, y
         self._chunk = max(1, _BYTES // (4 * model.size))
 

@@ -167,6 +167,15 @@ def test_cache_removes_nothing_by_accident(dpspec, keys, arguments):
     assert "2 trials" in dpspec("cache", "ls").out
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_does_not_remove_the_only_trial(dpspec, keys, name):
+    assert dpspec("cache", "rm", "coin").code == 0
+    ended = dpspec("cache", "rm", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert "an empty name matches every stored trial" in ended.err
+    assert "1 trial" in dpspec("cache", "ls").out
+
+
 def test_cache_removes_everything_when_asked(dpspec, keys):
     assert dpspec("cache", "rm", "--all").out.startswith("removed 2 trials, ")
     assert dpspec("cache", "ls").out == f"0 trials, 0 B in {os.path.join('.dpspec', 'store')}\n"

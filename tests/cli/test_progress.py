@@ -60,6 +60,21 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch):
     assert "digits: 2 of 3 trials\n" in text
 
 
+def test_a_log_says_that_long_work_goes_on(monkeypatch):
+    """A bound that takes minutes emits nothing between its begin and its end."""
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.02)
+    stream = io.StringIO()
+    with Progress(stream) as listener:
+        listener(StageStarted(audit="digits", stage="bound"))
+        deadline = time.monotonic() + 20
+        while stream.getvalue().count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+    ended = stream.getvalue()
+    assert ended.count("digits: bound, still working\n") >= 2
+    time.sleep(0.2)
+    assert stream.getvalue().count("\n") <= ended.count("\n") + 1  # a line that was being written
+
+
 def test_who_asks_for_quiet_hears_what_was_noticed_alone():
     stream = io.StringIO()
     with Progress(stream, quiet=True) as listener:

@@ -259,6 +259,13 @@ def test_no_more_errors_than_anybody_reads(load: Load, valid: str) -> None:
     assert table.diagnostics[-1].code == "more-errors"
 
 
+def test_no_more_errors_than_anybody_reads_of_a_file_that_cannot_be_read(load: Load) -> None:
+    """The alias that contains itself ends the reading after 3000 tags."""
+    loaded = load(f"dpspec: 1\nlist: [{', '.join(['!tag 1'] * 3000)}]\nloop: &loop [*loop]\n")
+    assert len(loaded.diagnostics) == MAX_DIAGNOSTICS + 1
+    assert loaded.diagnostics[-1].code == "more-errors"
+
+
 @pytest.mark.parametrize("kind", ["wrecked", "absent"])
 def test_missing_plugins_are_told_apart_from_wrong_specs(load: Load, valid: str, kind: str) -> None:
     text = valid.replace("kind: noisy", f"kind: {kind}")

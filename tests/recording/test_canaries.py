@@ -266,11 +266,35 @@ def test_scoring_leaves_the_model_as_it_was_and_does_without_dropout(tmp_path):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_model_that_diverged_shows_nothing_and_is_read(tmp_path):
+def test_scores_that_are_not_numbers_are_refused(tmp_path):
+    """The folder has no scores then, and another loss may score the canaries."""
     run, model, _ = train(tmp_path / "run")
-    run.score(model, lambda model, batch: torch.full((len(batch[1]),), float("nan")))
-    found = checked(tmp_path / "run", epsilon=2.5)
-    assert (found.canaries.lower, found.verdict) == (0.0, "proved")
+
+    def diverged(model, batch):
+        return torch.where(torch.arange(len(batch[1])) % 3 == 2, float("nan"), loss(model, batch))
+
+    with pytest.raises(UsageError, match="132 of 400 canaries have the score NaN, canary 2 first"):
+        run.score(model, diverged, batch_size=200)
+    assert not (tmp_path / "run" / CANARIES).exists()
+    run.score(model, loss)
+    assert checked(tmp_path / "run", epsilon=2.5).verdict == "proved"
+
+
+def test_equal_scores_are_noted(tmp_path, capsys, monkeypatch):
+    run, model, _ = train(tmp_path / "run")
+    run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
+    assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 0
+    note = "All 400 canaries have the same score, so that the attack shows nothing"
+    assert note in " ".join(capsys.readouterr().out.split())
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    main(["run", "found.yaml", "--report", "json=result.json"])
+    assert any(note in one for one in json.loads(Path("result.json").read_text())["audits"][0]["notes"])
+    different, model, _ = train(tmp_path / "different")
+    different.score(model, loss)
+    capsys.readouterr()
+    main(["check", str(tmp_path / "different")])
+    assert "the same score" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_scores_that_tie_keep_the_order_of_their_places(tmp_path):

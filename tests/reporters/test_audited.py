@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support import results as factory
 
 from dpspec.contract import Assumption, Finding, FrozenMap
-from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results.result import AuditResult, Conformance, Result, Verdict
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import html
 from dpspec.reporters.view import glossary
@@ -88,13 +89,58 @@ def test_each_verdict_has_its_sentence(verdict: str, words: str):
     assert words in sentence
 
 
-def test_controls_are_told_of_as_such():
-    seen = factory.verdict("low", verdict="refuted", expect=("refuted",))
+def control(**changes: object) -> Verdict:
+    return factory.verdict("low", verdict="refuted", expect=("refuted",), **changes)
+
+
+def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
+    """An audit whose control lies below a certified lower end of 2.4."""
+    lower = dataclasses.replace(factory.audit().findings[0], bound="lower", rigor="certified", value=2.4, lower=None)
+    claim = {"id": "low", "kind": "approx-dp", **({"refuted_by": refuted_by} if refuted_by else {})}
+    document = FrozenMap({**DOCUMENT, "claims": [claim]})
+    verdict = control(claimed=1.0, lower=2.4, lower_finding=0)
+    return audit(verdicts=(verdict,), findings=(lower,), document=document, **changes)
+
+
+def test_controls_that_an_attack_decides():
     missed = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
-    said = " ".join(conclusion(audit(verdicts=(seen, missed))))
-    assert "low (epsilon <= 3 at delta = 1e-06), made to be false, came out refuted: the audit can see" in said
-    assert "high (epsilon <= 3 at delta = 1e-06), made to be false, came out open: the audit is blind" in said
-    assert "is refuted." not in said
+    said = " ".join(conclusion(audit(verdicts=(control(), missed))))
+    assert "negative control low (epsilon <= 3 at delta = 1e-06) is refuted: the audit can see such a thing." in said
+    assert "The negative control high (epsilon <= 3 at delta = 1e-06) is open: the audit does not see such a" in said
+
+
+def test_a_control_below_a_certified_bound_says_nothing_of_the_attack():
+    said = " ".join(conclusion(beyond()))
+    assert "is refuted by a certified bound, which does not test the attack." in said
+    assert "can see" not in said
+    assert "can see" not in " ".join(conclusion(beyond("any")))
+    untrained = " ".join(conclusion(beyond(planned_trials=0)))
+    assert "is refuted by a certified bound." in untrained
+
+
+def test_a_control_that_only_an_attack_may_refute_was_refuted_by_it():
+    assert "is refuted: the audit can see such a thing." in " ".join(conclusion(beyond("attack")))
+
+
+def test_a_contradicted_control_was_seen():
+    contradicted = dataclasses.replace(beyond().verdicts[0], verdict="contradicted")
+    said = " ".join(conclusion(dataclasses.replace(beyond(), verdicts=(contradicted,))))
+    assert "is contradicted: the audit can see such a thing." in said
+
+
+def test_a_control_of_which_values_were_left_out_was_not_seen():
+    hidden = dataclasses.replace(beyond(), verdicts=(control(reason=LEFT_OUT_REASON, lower=None, lower_finding=None),))
+    assert "can see" not in " ".join(conclusion(hidden))
+
+
+def test_controls_of_several_audits_are_counted():
+    missed = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
+    result = factory.result(dataclasses.replace(beyond("attack"), name="a"), audit(name="b", verdicts=(missed,)))
+    (_, (_, outcomes), *_) = in_short(result)
+    assert "1 of 2 negative controls was refuted." in outcomes
+    result = factory.result(dataclasses.replace(beyond(), name="a"), beyond("attack"))
+    (_, (_, outcomes), *_) = in_short(result)
+    assert "2 of 2 negative controls were refuted, 1 of them by a certified bound without the attack." in outcomes
 
 
 def test_what_ran_is_told_of():
@@ -128,10 +174,9 @@ def test_odds_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float):
 
 
 def test_a_run_that_deviates_is_promised_nothing():
-    """The bound is of what was declared: whoever reads the odds has read before that something else ran."""
-    told = risk(audit(conformance=status("deviates")))
-    assert told[0].startswith("What follows holds for the mechanism as declared. What ran is something else")
-    assert told[1:] == tuple(odds(audit())) != ()
+    (told,) = risk(audit(conformance=status("deviates")))
+    assert told.startswith("The executed run deviates from the declared mechanism: no bound here applies to it")
+    assert tuple(odds(audit())) != ()
     broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
     assert risk(broken)[0].endswith("do not rely on it.")
     assert risk(audit(conformance=status("conforms-within"))) == tuple(odds(audit()))

@@ -74,6 +74,13 @@ def test_dots_beside_names() -> None:
     ]
 
 
+@pytest.mark.parametrize("log", [None, 3, "y", {}])
+@pytest.mark.parametrize("plot", [{"x": "x", "y": ["e"]}, {"kind": "dots", "x": "x", "y": ["e"]}])
+def test_a_log_that_is_no_list_draws_linear_axes(plot, log) -> None:
+    found = drawn({**plot, "log": log}, {"x": [1, 2], "e": [1.0, 2.0]})
+    assert (found.log_x, found.log_y) == (False, False)
+
+
 def test_lines_of_a_group_share_a_colour_and_columns_a_dash() -> None:
     columns = {"x": [1, 1, 2, 2], "g": [8, 1, 8, 1], "a": [1.0, 2.0, 3.0, 4.0], "b": [5.0, 6.0, 7.0, 8.0]}
     lines = drawn({"x": "x", "y": ["a", "b"], "by": "g"}, columns).lines

@@ -108,10 +108,16 @@ def test_csv_reads_back() -> None:
     assert float(row["lower"]) == 0.4
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
 def test_no_cell_is_a_formula(start: str) -> None:
     (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(factory.result(factory.audit(f"{start}HYPERLINK(1)")))))
     assert row["audit"] == f"'{start}HYPERLINK(1)"
+
+
+@pytest.mark.parametrize(("name", "cell"), [("a;=cmd", "a;'=cmd"), ("a; @x|+1", "a; '@x|'+1"), ("a=b", "a=b")])
+def test_no_cell_of_a_line_that_is_split_elsewhere_is_a_formula(name: str, cell: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(factory.result(factory.audit(name)))))
+    assert row["audit"] == cell
 
 
 def test_a_run_knows_where_its_claims_stand(tmp_path: Path) -> None:

@@ -51,7 +51,11 @@ def remove_trials(
     ] = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Remove every stored trial, what was set aside, and what unfinished ones need."),
+        typer.Option(
+            "--all",
+            help="Remove every stored trial, damaged records and the state of unfinished trials. Files without a "
+            "record stay for a day, because another process may be writing them.",
+        ),
     ] = False,
     store: StorePlace = DEFAULT_STORE,
 ) -> int:
@@ -112,6 +116,8 @@ def _named(entry: Entry) -> str:
 
 
 def _meant(name: str, stored: Sequence[Entry]) -> list[Entry]:
+    if not name.strip():
+        raise UsageError("an empty name matches every stored trial; name a spec or a key, or use --all")
     of_spec = [entry for entry in stored if entry.spec == name]
     matching = of_spec or [entry for entry in stored if entry.key.startswith(name)]
     if not of_spec and len(matching) != 1:

@@ -149,7 +149,10 @@ class _Notes:
 
 
 class _Lines:
-    """Plain lines: what was planned, what was noticed, and now and then how far it is."""
+    """Plain lines: plans, notices, and the progress at most every :data:`LINE_EVERY` seconds.
+
+    A thread writes the stage of work that emits no events, such as one long bound.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -157,17 +160,28 @@ class _Lines:
         self._pace = Pace()
         self._trials: dict[str, tuple[int, int]] = {}
         self._plans = _Plans()
+        self._stage = ""
+        self._ended = threading.Event()
 
     def begin(self) -> None:
         self._began = self._told = time.monotonic()
+        threading.Thread(target=self._report_silent_work, daemon=True).start()
 
     def end(self) -> None:
-        """There is nothing to clear away."""
+        """Stop the thread."""
+        self._ended.set()
+
+    def _report_silent_work(self) -> None:
+        while not self._ended.wait(max(0.01, self._told + LINE_EVERY - time.monotonic())):
+            if self._stage:
+                self._say_at_times(f"{self._stage}, still working")
 
     def see(self, event: Event) -> None:
         if (plan := self._plans.see(event)) is not None:
             self._say(plan)
         match event:
+            case StageStarted():
+                self._stage = f"{event.audit}: {event.stage}"
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
             case TrialFinished():

@@ -164,7 +164,8 @@ class ClaimEvaluator:
         if weakest is None or weakest.best is None:
             return "open", "", weakest
         if weakest.rank == 2:
-            return "proved", reasons.proved(weakest.part, weakest.best), weakest
+            deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
+            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates), weakest
         scope = tested.scope if tested.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest

@@ -52,11 +52,13 @@ def asks_for_an_attack(part: Part, weighed: WeighedFinding) -> str:
     return f" {said}, which asks for an attack that shows it (refuted_by: attack)."
 
 
-def proved(part: Part, weighed: WeighedFinding) -> str:
-    """A proved bound is within the claim."""
+def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False) -> str:
+    """A proved bound is within the claim; ``deviates``: the executed run deviates from the declared mechanism."""
     side, value = _proving(part, weighed.value)
     how = "certified" if weighed.finding.rigor == "certified" else "proved"
-    return f"The {how} {side} bound of {value} ({weighed.finding.method}) is within the claim."
+    text = f"The {how} {side} bound of {value} ({weighed.finding.method}) is within the claim."
+    warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
+    return text + (warning if deviates else "")
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:

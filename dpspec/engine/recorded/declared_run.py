@@ -149,7 +149,7 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
         checks=(*looked.checks, *declared_checks(run, spec.phases, facts.records), *canary_checks(shown)),
         assumptions=tuple(map(_unvouched, rests)),
         evidence=None if shown is None else evidence_of(run, shown),
-        notes=(digest, *cautions(run, max(deltas, default=None))),
+        notes=(digest, *([shown.note] if shown and shown.note else []), *cautions(run, max(deltas, default=None))),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.engine.recorded.gradient_checks import ADVICE, gradient_checks
 from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
@@ -32,6 +33,7 @@ _ORDERED = "Poisson sampling, which is assumed; the loader's batches are"
 
 #: What may be the matter, and what to do about it, by how a test's name begins.
 _ADVICE = {
+    **ADVICE,
     MOVED: "Where what moved them looks at no record (clamping, an average of weights, a checkpoint that is loaded) it "
     "is post-processing and costs nothing, but a recording cannot tell it from training without noise: do it after "
     "the block, or on a copy of the model.",
@@ -82,6 +84,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
     yield from _noise(run)
     yield from _moved(run, internal)
     yield from _contributions(run, internal)
+    yield from gradient_checks(run)
     yield from _batches(run)
     yield from _told(run)
     yield from _divided(run)

@@ -115,9 +115,9 @@ class Store:
 
         Raises ``UsageError`` where the system does not let us read it.
         """
-        if not self._shelf.holds(key):
-            return None
         try:
+            if not self._shelf.holds(key):
+                return None
             return self._read(key, index)
         except _UNREADABLE as error:
             if isinstance(error, OSError) and error.errno not in _BROKEN:

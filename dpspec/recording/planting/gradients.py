@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from dpspec.errors import UsageError
 from dpspec.recording.planting.coins import Array
 from dpspec.recording.planting.planted import Planted
+from dpspec.recording.planting.scoring import require_numbers
 
 #: No direction has more coordinates: it would see no more, and take more memory.
 MOST_COORDINATES = 256
@@ -95,9 +96,10 @@ class GradientCanaries:
         self._sums += (flat[self._places].double() * self._directions).sum(1)
 
     def scores(self) -> Array:
-        """(m,) float64: one of each canary, in their order; minus infinity where it is no number."""
+        """One score per canary, (m,) float64, in their order; raises ``UsageError`` if one is NaN."""
         values: Array = self._sums.cpu().numpy()
-        return np.where(np.isnan(values), -np.inf, values)
+        require_numbers(values, "the gradients of a step overflowed")
+        return values
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, workers: int) -> None:

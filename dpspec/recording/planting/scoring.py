@@ -21,10 +21,10 @@ Loss = Callable[[Any, Any], Tensor]
 def scores_of(
     model: nn.Module, loss: Loss, canaries: Sequence[Any], collate: Callable[[list[Any]], Any], batch_size: int
 ) -> Array:
-    """(m,) float64: minus the loss of each canary, in their order; minus infinity where it is no number.
+    """Minus the loss of each canary, (m,) float64, in their order, with all modules in evaluation mode.
 
-    All modules are in their mode for evaluation meanwhile, and no gradient is kept. Raises ``UsageError`` where
-    ``loss`` does not give one number for each record.
+    Raises:
+        UsageError: ``loss`` does not return one number per record, or returns NaN.
     """
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be a whole number from 1 on, got {batch_size!r}")
@@ -41,7 +41,18 @@ def scores_of(
                 )
             found.append(-told.detach().double().cpu().numpy())
     values: Array = np.concatenate(found)
-    return np.where(np.isnan(values), -np.inf, values)
+    require_numbers(values, "check the weights of the model, and the loss")
+    return values
+
+
+def require_numbers(scores: Array, advice: str) -> None:
+    """Raise ``UsageError`` if a score, (m,), is NaN; ``advice`` ends the message."""
+    unusable = np.flatnonzero(np.isnan(scores))
+    if unusable.size:
+        raise UsageError(
+            f"{unusable.size} of {len(scores)} canaries have the score NaN, canary {unusable[0]} first: a score must "
+            f"be a number; {advice}"
+        )
 
 
 def table(coins: Array, scores: Array, source: CoinSource) -> bytes:

@@ -21,6 +21,8 @@ from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.contributions import Contributions
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.replaced_methods import ReplacedMethods
+from dpspec.recording.watching.summed_gradients import SummedGradients
 
 #: What is called when the inner optimizer is about to step, and when it has stepped.
 Moment = Callable[[], None]
@@ -45,6 +47,8 @@ class OpacusWatch:
         self.step = PendingStep()
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
+        self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer)
+        self._put: dict[str, Any] = {}
 
     @property
     def meddled(self) -> int:
@@ -70,6 +74,7 @@ class OpacusWatch:
         self._replace(optimizer, "scale_grad", self._around_scaling)
         hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
         self._undo.append(hooks.remove)
+        guarded(lambda: self.replaced.look(self._put))
 
     def detach(self) -> None:
         """Leave the optimizer as it was."""
@@ -86,6 +91,8 @@ class OpacusWatch:
 
         put = MethodType(replaced, thing)
         object.__setattr__(thing, name, put)
+        if thing is self._optimizer:
+            self._put[name] = put
 
         def undo() -> None:
             if vars(thing).get(name) is not put:
@@ -98,6 +105,7 @@ class OpacusWatch:
         self._undo.append(undo)
 
     def _around_clipping(self, original: Callable[[], Any]) -> Any:
+        self._guarded(lambda: self.sums.compare(self.sums.flat()))
         with contextlib.ExitStack() as stack:
             seen: list[Contributions] = []
             self._guarded(lambda: seen.append(stack.enter_context(Contributions(self._optimizer.params))))
@@ -115,14 +123,17 @@ class OpacusWatch:
                 self.step.norms.append(norms)
             else:
                 self.step.add_rows(len(self._optimizer.grad_samples[0]))
+            self.sums.keep()
 
         self._guarded(look)
         return result
 
     def _around_accumulate(self, original: Callable[[], Any]) -> Any:
+        self._guarded(lambda: self.sums.compare(self.sums.flat()))
         result = original()
 
         def look() -> None:
+            self.sums.keep()
             self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
 
         self._guarded(look)
@@ -139,6 +150,12 @@ class OpacusWatch:
         return result
 
     def _around_noise(self, original: Callable[[], Any]) -> Any:
+        def compare() -> None:
+            flat = self.sums.flat()
+            self.sums.compare(flat)
+            self.sums.forget()
+
+        self._guarded(compare)
         self._guarded(self._enter)
         result = original()
 
@@ -172,6 +189,7 @@ class OpacusWatch:
 
     def look_before_update(self) -> None:
         """The inner optimizer is about to step: count it where gradients are not what the noisy, scaled sum was."""
+        self.replaced.look(self._put)
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
             now = self._fingerprint()

@@ -1,4 +1,4 @@
-"""Whether, how far and by whom the parameters were moved: one copy of them, and comparisons with it."""
+"""Whether and how far the parameters were moved: one copy of them, and comparisons with it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class ParameterWatch:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = list(parameters)
         self._last = [p.detach().clone() for p in self._parameters]
+        self._on_host = all(p.device.type == "cpu" for p in self._parameters)
 
     @torch.no_grad()
     def moved(self) -> Tensor:
@@ -25,6 +26,8 @@ class ParameterWatch:
         Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
         """
         device = self._last[0].device if self._last else None
+        if self._on_host and all(torch.equal(p, q) for p, q in zip(self._parameters, self._last, strict=True)):
+            return torch.zeros((), dtype=torch.float64)
         pairs = zip(self._parameters, self._last, strict=True)
         apart = [torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs]
         if not apart:

@@ -89,8 +89,8 @@ def _in_one_line(page: Page, audit: AuditResult) -> None:
 
 
 def _counted(audit: AuditResult) -> str:
-    counted = Counter(verdict.verdict for verdict in audit.verdicts)
-    said = ", ".join(f"{number} {verdict}" for verdict, number in counted.items()) or "no claim"
+    counted = Counter(words.verdict_label(audit, verdict) for verdict in audit.verdicts)
+    said = ", ".join(f"{number} {label}" for label, number in counted.items()) or "no claim"
     ran = f"; {audit.conformance.status}" if audit.executed else ""
     wrong = "as expected" if audit.as_expected else "NOT AS EXPECTED"
     return f"{said}{ran}, {wrong}"
@@ -109,7 +109,7 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
     rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
     told = f" {words.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
-    terminal.row(page, verdict.verdict, (verdict.claim, "bold"), told)
+    terminal.row(page, words.verdict_label(audit, verdict), (verdict.claim, "bold"), told)
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:

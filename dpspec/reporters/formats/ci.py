@@ -38,7 +38,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            title = f"{audit.name}, claim {verdict.claim}: {verdict.verdict}"
+            title = f"{audit.name}, claim {verdict.claim}: {words.verdict_label(audit, verdict)}"
             kind = "warning" if words.pending(audit, verdict) else "error"
             yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     conformance = audit.conformance
@@ -101,7 +101,7 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
         if words.pending(audit, verdict):
             case.result = [Skipped(plain(words.verdict_line(audit, verdict)))]
         elif not verdict.expected:
-            case.result = [Failure(plain(words.verdict_line(audit, verdict)), verdict.verdict)]
+            case.result = [Failure(plain(words.verdict_line(audit, verdict)), words.verdict_label(audit, verdict))]
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     conformance = audit.conformance

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.view import words
 from dpspec.text import plain
 
 
@@ -25,8 +27,9 @@ COLUMNS = (
     "p_value", "conformance", "reason", "file", "line", "result",
 )  # fmt: skip
 
-#: What a spreadsheet would take for a formula when a cell begins with it.
-_FORMULA = ("=", "+", "-", "@")
+#: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after each
+#: separator that a spreadsheet may split the line at instead of the comma.
+_FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
@@ -47,7 +50,8 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
 def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
     place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, verdict.verdict, " or ".join(verdict.expect))
+    label = words.verdict_label(audit, verdict)
+    texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
     numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
     return [
         *map(_text, texts),
@@ -62,6 +66,5 @@ def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text on one line that no spreadsheet takes for a formula."""
-    line = plain(text)
-    return f"'{line}" if line.startswith(_FORMULA) else line
+    """Text on one line that no spreadsheet takes for a formula: an apostrophe precedes what would begin one."""
+    return _FORMULA.sub(r"\g<0>'", plain(text))

@@ -99,7 +99,7 @@ def _guarantee(audit: AuditResult) -> _Guarantee | None:
         for verdict in audit.verdicts:
             claim = claims.get(verdict.claim, {})
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
-            if verdict.kind in _PARAMETERS and verdict.verdict == name and not narrow:
+            if verdict.kind in _PARAMETERS and words.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
                 return _Guarantee(verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None})
     return None

@@ -69,7 +69,8 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     yield ""
     for verdict in wrong:
         told = f"{verdict.claim}: {verdict.text}; interval {words.interval(audit, verdict)}"
-        yield f"- **{verdict.verdict}** {markdown(told)}, {markdown(words.outcome(audit, verdict))}."
+        label, outcome = words.verdict_label(audit, verdict), words.outcome(audit, verdict)
+        yield f"- **{label}** {markdown(told)}, {markdown(outcome)}."
         yield f"  {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
@@ -164,7 +165,7 @@ def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) 
     name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
     value = (words.claimed(verdict),) if claimed else ()
     cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
-    return (f"**{verdict.verdict}**", *(markdown(cell) for cell in cells))
+    return (f"**{words.verdict_label(audit, verdict)}**", *(markdown(cell) for cell in cells))
 
 
 def _fenced(text: str) -> tuple[str, ...]:

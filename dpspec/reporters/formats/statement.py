@@ -97,7 +97,7 @@ def _statement(audit: AuditResult, created: str) -> Statement:
         name=audit.name,
         description=str(audit.document.get("description") or ""),
         guarantees=tuple(_guarantee(audit, verdict) for verdict in audit.verdicts if verdict.kind != "metric"),
-        curves=tuple(_curves(audit)),
+        curves=() if audit.conformance.status == "deviates" else tuple(_curves(audit)),
         blocks=tuple(_blocks(audit)),
         assumptions=tuple(held),
         digest=audit.digest,
@@ -110,7 +110,7 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
     return Guarantee(
         claim=verdict.claim,
         says=verdict.text,
-        verdict=verdict.verdict,
+        verdict=words.verdict_label(audit, verdict),
         control=words.is_control(verdict),
         interval=words.interval(audit, verdict),
         rigor="" if upper is None else words.rigor(upper),
@@ -136,8 +136,9 @@ def _curves(audit: AuditResult) -> Iterator[str]:
 def _blocks(audit: AuditResult) -> Iterator[Block]:
     threat = audit.document.get("threat_model") or {}
     private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
-    decided = [verdict for verdict in private if verdict.verdict in ("proved", "supported")]
-    proved = sum(verdict.verdict == "proved" for verdict in private)
+    labels = [words.verdict_label(audit, verdict) for verdict in private]
+    decided = [label for label in labels if label in ("proved", "supported")]
+    proved = labels.count("proved")
     yield Block(
         "Epsilon and delta",
         "checked" if private and len(decided) == len(private) else "declared",

@@ -19,6 +19,7 @@ _STYLE = {
     "contradicted": "bold white on red",
     "refuted": "bold red",
     "proved": "bold green",
+    words.AS_DECLARED: "bold yellow",
     "supported": "green",
     "open": "yellow",
     "conforms-within": "green",
@@ -105,7 +106,8 @@ def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
     seen = words.access(audit, verdict)
-    row(page, verdict.verdict, (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
+    label = words.verdict_label(audit, verdict)
+    row(page, label, (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
     claimed = words.claimed(verdict)
     page.line(
         f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",

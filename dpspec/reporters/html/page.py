@@ -48,9 +48,11 @@ _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+e-[0-9]+|DP-SGD)")
 
 @dataclass(frozen=True)
 class ClaimView:
-    """One claim as the page shows it."""
+    """One claim as the page shows it; ``style`` is the CSS class of its label."""
 
     verdict: Verdict
+    label: str
+    style: str
     interval: str
     claimed: str
     value: str
@@ -267,8 +269,11 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
 
 
 def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
+    label = words.verdict_label(audit, verdict)
     return ClaimView(
         verdict=verdict,
+        label=label,
+        style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
         interval=words.interval(audit, verdict),
         claimed=words.claimed(verdict),
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),

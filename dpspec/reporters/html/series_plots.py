@@ -46,7 +46,7 @@ def drawing(series: Series, audit: AuditResult) -> Drawing | None:
         by_size = plot.get("by") == "group_size"
         sizes = list(dict.fromkeys(sorted(map(int, series.columns["group_size"])))) if by_size else []
         lines += marks(audit, x, ys[0], sizes, len(lines))
-    log = plot.get("log", ())
+    log = _names(plot.get("log"))
     return Drawing(
         title=series.title,
         lines=lines,
@@ -117,7 +117,7 @@ def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
         lines=lines,
         x=_axis(series, ys[0]) if len(ys) == 1 else "",
         y="" if len(names) > 1 else _axis(series, x),
-        log_x="y" in series.plot.get("log", ()),
+        log_x="y" in _names(series.plot.get("log")),
         names=tuple(names),
     )
 

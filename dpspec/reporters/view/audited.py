@@ -100,16 +100,22 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     elif status == "checks-missing":
         yield "Checks of what ran were planned and not made: whether it is what was declared is not known."
     for name, one, more in _SAID:
-        claims = [verdict for verdict in audit.verdicts if verdict.verdict == name and not words.is_control(verdict)]
+        claims = [
+            verdict
+            for verdict in audit.verdicts
+            if words.verdict_label(audit, verdict) == name and not words.is_control(verdict)
+        ]
         if claims:
             yield f"{_subject(claims)} {more if len(claims) > 1 else one}."
     controls = [verdict for verdict in audit.verdicts if words.is_control(verdict)]
-    seen = [verdict for verdict in controls if verdict.expected]
-    if seen:
-        yield f"{_subject(seen)}, made to be false, came out {seen[0].verdict}: the audit can see such a thing."
-    missed = [verdict for verdict in controls if not verdict.expected]
-    if missed:
-        yield f"{_subject(missed)}, made to be false, came out {missed[0].verdict}: the audit is blind to such a thing."
+    refuted = [verdict for verdict in controls if verdict.expected]
+    if attacked := [verdict for verdict in refuted if words.refuted_by_attack(audit, verdict)]:
+        yield f"{_controls(attacked)} {_is(attacked)} {attacked[0].verdict}: the audit can see such a thing."
+    if by_theory := [verdict for verdict in refuted if not words.refuted_by_attack(audit, verdict)]:
+        untested = ", which does not test the attack" if audit.planned_trials else ""
+        yield f"{_controls(by_theory)} {_is(by_theory)} refuted by a certified bound{untested}."
+    if missed := [verdict for verdict in controls if not verdict.expected]:
+        yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not see such a thing."
     if not audit.planned_trials and not recorded(audit):
         yield "Nothing was trained: all of this speaks of the mechanism as declared, not of any code."
     elif status == "conforms-within":
@@ -131,11 +137,27 @@ _SAID = (
     ("refuted", "is refuted", "are refuted"),
     ("open", "is open: nothing proves or refutes it", "are open: nothing proves or refutes them"),
     ("supported", "is supported by evidence, and not proved", "are supported by evidence, and not proved"),
+    (
+        words.AS_DECLARED,
+        "is proved for the declared mechanism only: the executed run deviates",
+        "are proved for the declared mechanism only: the executed run deviates",
+    ),
     ("proved", "is proved", "are proved"),
 )
 
 
+def _controls(claims: list[Verdict]) -> str:
+    return f"The negative control{'' if len(claims) == 1 else 's'} {_named(claims)}"
+
+
+def _is(claims: list[Verdict]) -> str:
+    return "is" if len(claims) == 1 else "are"
+
+
 def _subject(claims: list[Verdict]) -> str:
-    named = joined([f"{one.claim} ({one.text})" for one in claims[:3]])
-    more = f" and {len(claims) - 3} more" if len(claims) > 3 else ""
-    return f"{'The claim' if len(claims) == 1 else 'The claims'} {named}{more}"
+    return f"The claim{'' if len(claims) == 1 else 's'} {_named(claims)}"
+
+
+def _named(claims: list[Verdict]) -> str:
+    named = joined([f"{verdict.claim} ({verdict.text})" for verdict in claims[:3]])
+    return named + (f" and {len(claims) - 3} more" if len(claims) > 3 else "")

@@ -69,7 +69,7 @@ def _told(audit: AuditResult, verdict: Verdict | None) -> str:
     if verdict is None:
         return ""
     wrong = "" if verdict.expected else ", NOT AS EXPECTED"
-    return f"{verdict.verdict} {words.interval(audit, verdict)}{wrong}"
+    return f"{words.verdict_label(audit, verdict)} {words.interval(audit, verdict)}{wrong}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from __future__ import annotations
 VERDICTS = {
     "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
     "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run.",
-    "proved": "An upper bound in scope is within the claim, for the mechanism as declared.",
+    "proved": "An upper bound in scope is within the claim, for the mechanism as declared. If the executed run "
+    "deviates, the label is: proved as declared, run deviates.",
     "supported": "Only statistical or approximate evidence is within the claim.",
     "open": "Undecided; the report says what this run could have decided.",
 }

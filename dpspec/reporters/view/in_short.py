@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dpspec.contract import Assumption
 from dpspec.engine.judging.proven_curves import proven_curves
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters.view import cells, glossary, words
 from dpspec.reporters.view.audited import conclusion
 from dpspec.reporters.view.limits import recorded
@@ -104,13 +104,18 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
             "of that training."
         )
     verdicts = [verdict for audit in audits for verdict in audit.verdicts]
-    claims = [one for one in verdicts if not words.is_control(one)]
+    claims = [
+        words.verdict_label(audit, one) for audit in audits for one in audit.verdicts if not words.is_control(one)
+    ]
     if claims:
         yield f"Of {words.count(len(claims), 'claim')} {_counts(claims)}."
-    controls = [one for one in verdicts if words.is_control(one)]
+    controls = [(audit, one) for audit in audits for one in audit.verdicts if words.is_control(one)]
     if controls:
-        made = f"{words.count(len(controls), 'claim')} made to be false"
-        yield f"Of {made}, {sum(one.expected for one in controls)} came out so: that is what the audit can see."
+        refuted = [each for each in controls if each[1].expected]
+        by_theory = sum(not words.refuted_by_attack(*each) for each in refuted)
+        without = f", {by_theory} of them by a certified bound without the attack" if by_theory else ""
+        were = "was" if len(refuted) == 1 else "were"
+        yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{without}."
     bare = [audit for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
         which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"
@@ -120,10 +125,10 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
         yield f"In {words.count(len(fine), 'audit')} what ran was tested against what was declared: no difference seen."
 
 
-def _counts(claims: Sequence[Verdict]) -> str:
+def _counts(labels: Sequence[str]) -> str:
     """``3 are contradicted and 1 is proved``, the worst first."""
-    order = ("contradicted", "refuted", "open", "supported", "proved")
-    found = [(name, sum(one.verdict == name for one in claims)) for name in order]
+    order = ("contradicted", "refuted", "open", "supported", words.AS_DECLARED, "proved")
+    found = [(name, labels.count(name)) for name in order]
     told = {"supported": "supported by evidence and not proved"}
     return joined([f"{n} {'is' if n == 1 else 'are'} {told.get(name, name)}" for name, n in found if n])
 

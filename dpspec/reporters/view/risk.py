@@ -24,9 +24,9 @@ _NARROWER = frozenset({"over", "record", "fraction", "population", *_OF_DATA})
 #: More than this is all of them.
 _ALL = 0.999
 
-_NOT_OF_WHAT_RAN = (
-    "What follows holds for the mechanism as declared. What ran is something else, whose risk is not bounded here and "
-    "may be far higher."
+_DEVIATES = (
+    "The executed run deviates from the declared mechanism: no bound here applies to it, and its risk may be far "
+    "higher than that of the mechanism as declared."
 )
 _CONTRADICTED = "What follows rests on a bound that an attack contradicts: do not rely on it."
 _NOTHING = (
@@ -36,7 +36,12 @@ _NOTHING = (
 
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
-    """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty."""
+    """What a bound promises to single persons and to groups, after what forbids to rely on it; never empty.
+
+    Nothing is promised if the executed run deviates.
+    """
+    if audit.conformance.status == "deviates":
+        return (_DEVIATES,)
     told = (*(tuple(odds(audit)) or tuple(_one_sided(audit))), *_rebuilt(audit))
     if not told:
         return (_NOTHING,)
@@ -44,9 +49,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
 
 
 def _doubts(audit: AuditResult) -> Iterator[str]:
-    if audit.conformance.status == "deviates":
-        yield _NOT_OF_WHAT_RAN
-    elif any(verdict.verdict == "contradicted" for verdict in audit.verdicts):
+    if any(verdict.verdict == "contradicted" for verdict in audit.verdicts):
         yield _CONTRADICTED
 
 

@@ -47,6 +47,16 @@ _DATA = {
 }
 
 
+#: The label of a proof if the executed run deviates from the declared mechanism, to which alone the proof applies.
+AS_DECLARED = "proved as declared, run deviates"
+
+
+def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
+    """The verdict as reports show it: its name, or ``AS_DECLARED``."""
+    deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
+    return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+
+
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
     """Whether a claim came out as the spec expects: ``as expected``, or what was expected instead."""
     if verdict.expected:
@@ -58,6 +68,26 @@ def outcome(audit: AuditResult, verdict: Verdict) -> str:
 def is_control(verdict: Verdict) -> bool:
     """Whether a claim is made to come out false, to show that the audit sees it."""
     return not set(verdict.expect) & {"proved", "supported", "open"}
+
+
+def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
+    """Return whether an attack or a measurement refuted the claim.
+
+    False if a certified lower bound exceeds the claim and the spec lets theory refute it: the attack may have found
+    nothing.
+    """
+    if verdict.verdict != "refuted":
+        return verdict.verdict == "contradicted"
+    blocks = audit.document.get("claims", ())
+    for block in blocks if isinstance(blocks, list | tuple) else ():
+        if isinstance(block, Mapping) and block.get("id") == verdict.claim and block.get("refuted_by") == "attack":
+            return True
+    if verdict.reason == LEFT_OUT_REASON:
+        return False
+    lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
+    if verdict.kind == "metric" or lower is None or claimed is None or index is None:
+        return True
+    return audit.findings[index].rigor != "certified" or lower <= claimed
 
 
 def pending(audit: AuditResult, verdict: Verdict) -> bool:
@@ -101,8 +131,8 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
     """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
     return (
-        f"{verdict.verdict}: {verdict.text}; interval {interval(audit, verdict)}; {outcome(audit, verdict)}. "
-        f"{verdict.reason}"
+        f"{verdict_label(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
+        f"{outcome(audit, verdict)}. {verdict.reason}"
     )
 
 

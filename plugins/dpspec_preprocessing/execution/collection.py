@@ -74,6 +74,12 @@ def require_inside(x: Array, pipeline: Pipeline, *, tested: bool, device: str = 
     assert pipeline.step is not None
     if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
         raise dps.DataError("values are missing, and the pipeline imputes none: begin it with {impute: mean}")
+    empty = np.flatnonzero(np.isnan(x).all(axis=0))
+    if len(empty) and not tested:
+        raise dps.DataError(
+            f"feature {empty[0] + 1} of {x.shape[1]} has no observed value, so that nothing can be imputed from it; "
+            "leave its column out of the table"
+        )
     measured = measure_limits(x, pipeline.step, device)
     broken = broken_limits(measured, pipeline.collection)
     if broken and not tested:
@@ -180,7 +186,10 @@ def _spread(x: Array, missing: Array, trim: int | None) -> float:
 
     Median: numbers ceil((n + 1) / 2) and floor(n / 2), one further out on either side, where a neighbour's may lie;
     trimmed mean: numbers n - m and m (of this data set alone: a collection has the extremes over its members).
+    Infinite if a feature has no observed value.
     """
+    if missing.all(axis=0).any():
+        return math.inf
     widest = 0.0
     for j in range(x.shape[1]):
         values = np.sort(x[~missing[:, j], j])

@@ -1,1 +1,1 @@
-"""What the paper prints beside its theorem, and what it is compared with: shown in tables, no ground of a verdict."""
+"""Formulas of the paper and its baselines. Tables show them; they support no verdict."""

@@ -1,9 +1,9 @@
-"""Closed forms that the paper prints: gamma from one epsilon and delta, the central limit, epsilon of Laplace noise.
+"""Closed forms of the paper: gamma from one epsilon and delta, the central limit, epsilon of Laplace noise.
 
 *Central limit.* Over many steps at small rates the loss is nearly normal, N(-+ m^2 / 2, m^2) with m^2 = sum of N p^2
 chi^2, where chi^2 = E_null[(dP/dQ)^2] - 1 of one step that draws the record: e^(s^2) - 1 for Gaussian noise,
-(2 e^s + e^(-2s)) / 3 - 1 for Laplace noise. Then gamma is about Phi(Phi^-1(kappa) + m) (Kaissis et al. 2023, Corollary
-3; Bu et al. 2020), on neither side of the truth for certain.
+(2 e^s + e^(-2s)) / 3 - 1 for Laplace noise. Then gamma is approximately Phi(Phi^-1(kappa) + m) (Kaissis et al. 2023,
+Corollary 3; Bu et al. 2020). The approximation is neither an upper nor a lower bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpspec_rero.theory import amplified_epsilon
 
 CLT_SOURCE = "Kaissis et al. 2023, Corollary 3 with the exponent of Bu et al. 2020"
 
-#: Why the exponent of the main text backs no verdict.
+#: Reason why the formula of the main text supports no verdict.
 CLT_MISPRINT = (
     "the main text prints e^mu where the derivation needs e^(mu^2): at mu = 0.1 three times too large an effect"
 )
@@ -44,13 +44,13 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
 def gamma_clt(kappa: float, phases: Sequence[Steps], *, as_printed: bool = False) -> float:
     """Phi(Phi^-1(kappa) + m), *approximate*. ``as_printed`` puts e^mu for e^(mu^2), as the paper's main text does.
 
-    The printed form is for Gaussian noise alone. An m beyond floating point gives 1.
+    The printed form covers only Gaussian noise. An m that overflows gives 1.
     """
     return GaussianTradeOff(min(clt_effect(phases, as_printed=as_printed), 1e300)).rero(kappa)
 
 
 def clt_effect(phases: Sequence[Steps], *, as_printed: bool = False) -> float:
-    """m, the effect size of the normal limit; infinite where it is beyond floating point."""
+    """m, the effect size of the normal limit; infinite if it overflows."""
     return math.sqrt(math.fsum(phase.count * phase.rate**2 * _chi_squared(phase, as_printed) for phase in phases))
 
 

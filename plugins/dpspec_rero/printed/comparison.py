@@ -1,4 +1,4 @@
-"""gamma by every method that a spec asks for, at many baselines, beside the certified interval."""
+"""gamma by every requested method at many baselines, compared with the certified interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpspec_rero.printed.closed_forms import CLT_MISPRINT, CLT_SOURCE, gamma_clt
 from dpspec_rero.printed.montecarlo import Estimate
 from dpspec_rero.theory import THEOREM, Leakage, with_revealed
 
-#: Methods whose values are measured against the certified ones.
+#: Methods whose errors are reported relative to the certified values.
 APPROXIMATE = ("clt", "clt-printed", "edgeworth")
 
 Values = list[float | None]
@@ -22,7 +22,7 @@ Values = list[float | None]
 
 @dataclass(frozen=True)
 class _Method:
-    """How a baseline is reported: as which bound, of which rigor, from where."""
+    """Bound, rigor and source under which a method's values are reported."""
 
     bound: dps.findings.Bound
     rigor: dps.findings.Rigor
@@ -48,9 +48,14 @@ _MONTE_CARLO = _Method("estimate", "approximate", montecarlo.SOURCE)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """gamma at each of ``kappas``: certified, by other methods (None where one has no answer), and by Monte Carlo.
+    """gamma at each of ``kappas``.
 
-    confidence: that of all Monte-Carlo intervals together; None where nothing is drawn.
+    Attributes:
+        kappas: The baselines.
+        certified: Certified intervals.
+        others: Values by other methods; None if a method has no value.
+        drawn: Monte Carlo estimates; empty without any.
+        confidence: Joint confidence of the Monte Carlo intervals; None without any.
     """
 
     kappas: tuple[float, ...]
@@ -71,13 +76,13 @@ class Comparison:
         )
 
     def reference(self, index: int) -> float:
-        """The value that errors are measured from: the contour's where it is certified to be right, else the middle."""
+        """Reference for errors: the contour value if the certified interval contains it, else the midpoint."""
         interval = self.certified[index]
         fine = self.others.get("contour", [None] * len(self.kappas))[index]
         return fine if fine is not None and fine in interval else 0.5 * (interval.lower + interval.upper)
 
     def error(self, method: str, index: int) -> float | None:
-        """How far a method's value lies from the reference, relative to it: below 0 where it promises too little."""
+        """Relative error of a method's value; negative if the method underestimates gamma."""
         value = self.others[method][index]
         return None if value is None else value / self.reference(index) - 1.0
 
@@ -99,7 +104,7 @@ def compare(
 
 
 def gamma_findings(comparison: Comparison) -> Iterator[dps.Finding]:
-    """gamma at each baseline: the certified bound, then what was asked to stand beside it."""
+    """gamma at each baseline: the certified bound, then the requested comparisons."""
     for index, (kappa, interval) in enumerate(zip(comparison.kappas, comparison.certified, strict=True)):
         yield gamma_finding(kappa, interval)
         for name, values in comparison.others.items():
@@ -169,7 +174,7 @@ def _values(
 
 
 def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequence[float], *arguments: object) -> Values:
-    """A method's values, None where it gives up: each kappa on its own, so that one does not take the others along."""
+    """A method's values, None if it fails. Each kappa is computed separately, so one failure affects no other value."""
     values: Values = []
     for kappa in kappas:
         try:

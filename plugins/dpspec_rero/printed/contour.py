@@ -1,13 +1,13 @@
-"""gamma by a contour integral: about eleven digits for Gaussian steps, *approximate* because nothing bounds its error.
+"""gamma by a contour integral: about eleven digits for Gaussian steps, *approximate* because its error has no bound.
 
 With G(s) the product over the steps of E_null[e^(s L)] and any tilt t > 0,
 
     P[S > c] = (1/pi) integral over u > 0 of Re[G(a + t + iu) e^(-(t + iu) c) / (t + iu)] du,
 
-a = 0 for the null, 1 for the alternative; a tilt t < 0 gives -P[S < c]. The level is solved for c, and gamma read there
-along its tangent, of slope e^c. It shares no code with the certified grids, which makes it their check, and
-resolves errors of approximations that are finer than a grid's interval. Losses with atoms (Laplace) do not decay, and a
-few steps decay too slowly: those are refused with ``ArithmeticError``.
+with a = 0 for the null and 1 for the alternative; a tilt t < 0 gives -P[S < c]. The level is solved for c, and gamma
+follows from the tangent of slope e^c there. The method shares no code with the certified grids, so it serves as their
+oracle, and resolves errors that are smaller than a grid's interval. For losses with atoms (Laplace) and for very few
+steps the integral does not converge, and the functions raise ``ArithmeticError``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from dpspec_rero.printed.loss_table import LossTable, tabulate_loss
 
 SOURCE = "contour integral of the characteristic function"
 
-#: Nodes in u worked on together, at most, and the relative size of the last that ends the sum.
+#: Nodes in u per batch, maximum number of nodes, and relative size of the last batch that ends the sum.
 _BATCH, _NODES, _LAST = 256, 1 << 13, 1e-16
 
-#: Rounds of solving for c, and how near the level has to come for the tangent to do the rest.
+#: Newton steps for c, and error of ln(level) at which the tangent suffices.
 _ROUNDS, _NEAR = 20, 1e-5
 
 
 def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
-    """gamma at each kappa, Gaussian steps only. Raises ``ValueError`` and ``ArithmeticError`` as said above."""
+    """gamma at each kappa for Gaussian steps.
+
+    Raises:
+        ValueError: If a kappa is not in (0, 1].
+        ArithmeticError: If the noise is not Gaussian or the integral does not converge.
+    """
     if any(phase.noise != "gaussian" for phase in phases):
         raise ArithmeticError("the contour integral does not converge for noise whose loss has atoms")
     moving = [phase for phase in phases if phase.effect > 0.0]
@@ -53,7 +58,7 @@ def gammas_contour(kappas: Sequence[float], phases: Sequence[Steps]) -> list[flo
 
 @dataclass(frozen=True, eq=False)
 class _Law:
-    """The composed loss, as tables of (one step, how many)."""
+    """Distribution of the composed loss: tables of (one step, number of steps)."""
 
     phases: tuple[tuple[LossTable, int], ...]
 
@@ -82,7 +87,7 @@ class _Law:
         return (value if tilt > 0.0 else 1.0 + value), abs(tilt)
 
     def _saddle(self, c: float, power: float) -> float:
-        """About where K'(power + t) = c + 1 / t, on the side of the smaller tail."""
+        """Approximate solution t of K'(power + t) = c + 1 / t, on the side of the smaller tail."""
         sign = 1.0 if c >= _Tilted.at(self.phases, power).mean else -1.0
         low, high, t = 1e-8, 1e8, 1.0
         while high > 1.3 * low:

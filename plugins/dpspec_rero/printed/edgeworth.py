@@ -8,9 +8,9 @@ With K_r the cumulants of the composed loss (sums over steps), rho_r = K_r / K_2
       + rho_6 He_5 / 720 + (rho_4^2 / 1152 + rho_3 rho_5 / 720) He_7 + rho_3^2 rho_4 He_9 / 1728
       + rho_3^4 He_11 / 31104 },
 
-one line per order. c is where this is kappa under the null (record absent); gamma is its value there under the
-alternative. The paper's fourth order leaves an error of order N^(-5/2), and its O(N^-2) is what order three leaves.
-Nothing bounds either: *approximate*, often below the truth where kappa is small.
+one line per order. c solves P[L > c] = kappa under the null (record absent); gamma is P[L > c] under the alternative.
+The fourth order has an error of order N^(-5/2); the paper's O(N^-2) is the error of order three. Neither has a bound:
+the values are *approximate* and often too small for small kappa.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SOURCE = "Kaissis et al. 2023, Corollary 3"
 #: The highest order.
 ORDER = 4
 
-#: How far from the normal quantile a root is looked for, and how finely.
+#: Half-width and spacing of the root search around the normal quantile.
 _REACH, _SPACING = 6.0, 0.01
 
 
 @dataclass(frozen=True)
 class Series:
-    """A composed loss by its mean, deviation and standardised cumulants rho_3 .. rho_6, up to an order."""
+    """A composed loss: mean, standard deviation and standardized cumulants rho_3 .. rho_6, up to an order."""
 
     mean: float
     deviation: float
@@ -67,9 +67,11 @@ class Series:
 
 
 def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: int = ORDER) -> list[float | None]:
-    """gamma at each kappa; None where the series has no root near the normal quantile or leaves [kappa, 1].
+    """gamma at each kappa; None if the series has no root near the normal quantile or leaves [kappa, 1].
 
-    Raises ``ValueError`` naming the argument, ``ArithmeticError`` for effects beyond any table.
+    Raises:
+        ValueError: If an argument is out of range.
+        ArithmeticError: If an effect is too large to be tabulated.
     """
     if whole("order", order, 0) > ORDER:
         raise ValueError(f"order must be at most {ORDER}, got {order}")

@@ -1,12 +1,12 @@
-"""One step's privacy loss as a table of values with probabilities: what the approximations are computed from.
+"""Table of one step's privacy loss and its probabilities, used by the approximations.
 
 L = ln(1 - p + p e^l) with l the log-likelihood ratio of a step that draws the record. Gaussian: l = s z - s^2 / 2, z
 standard normal under the null, on an even grid, where sums of smooth functions converge exponentially. Laplace: l lies
 in [-s, s] with an atom at either end and the null density e^(-(l + s) / 2) / 4 between, by Gauss and Legendre.
 
-The bound by way of Renyi divergences came first, and is a baseline, looser than the trade-off curve:
-If D_a(present || absent) <= eps_a then gamma <= (kappa e^eps_a)^((a - 1) / a), for every order a > 1 (Balle, Cherubin
-and Hayes 2022). Divergences of steps add up.
+The module also computes the bound from Renyi divergences, which is looser than the trade-off curve: if
+D_a(present || absent) <= eps_a then gamma <= (kappa e^eps_a)^((a - 1) / a) for every order a > 1 (Balle, Cherubin and
+Hayes 2022). Divergences of steps add up.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy.typing as npt
 from dpspec.accounting import Floats, inside, laplace_rdp, sampled_gaussian_rdp
 from dpspec_rero.options import Steps
 
-#: Gaussian: how far the grid reaches in deviations, its step at most, its step times the effect, the most nodes.
+#: Gaussian: half-width of the grid in standard deviations, maximum step, maximum step times effect, maximum nodes.
 _REACH, _STEP, _STEP_EFFECT, _NODES = 14.0, 0.04, 0.2, 1_000_000
 
-#: Laplace: nodes of each panel, and the panels' width at most.
+#: Laplace: nodes per panel, and maximum width of a panel.
 _GAUSS, _PANEL = 24, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class LossTable:
-    """Losses of one step with the logarithms of their probabilities when the record is absent, shape (n,) each.
+    """Losses of one step and their log-probabilities if the record is absent, shape (n,) each.
 
-    Their probabilities when it is present are e^loss times as large.
+    The probabilities if the record is present are e^loss times as large.
     """
 
     losses: Floats
@@ -54,7 +54,7 @@ class LossTable:
 
 @lru_cache(maxsize=32)
 def tabulate_loss(step: Steps) -> LossTable:
-    """The table of one of ``step``'s steps. Raises ``ArithmeticError`` for effects beyond any grid."""
+    """The table of one of ``step``'s steps. Raises ``ArithmeticError`` if the effect is too large for a grid."""
     if step.noise == "gaussian":
         return _gaussian(step)
     return _laplace(step)
@@ -97,15 +97,17 @@ def _sampled(rate: float, losses: Floats) -> Floats:
 
 SOURCE = "Balle, Cherubin and Hayes 2022"
 
-#: Orders minus one that are tried first, and how often the best one's surroundings are.
+#: First grid of orders minus one, number of refinements, and nodes of each.
 _FIRST, _ROUNDS, _ZOOM = np.geomspace(1e-4, 1e4, 193), 3, 33
 
 
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[float, float]]:
-    """(gamma, the order that gives it) at each kappa: the least over orders a of (kappa e^eps_a)^((a - 1) / a).
+    """(gamma, best order) at each kappa: the minimum over orders a of (kappa e^eps_a)^((a - 1) / a).
 
-    A proved formula at any order, so the search for the best can only cost tightness. Raises ``ValueError`` naming the
-    argument.
+    The formula is a bound at every order, so an inexact search only costs tightness.
+
+    Raises:
+        ValueError: If a kappa is not in (0, 1].
     """
     first = _divergences(1.0 + _FIRST, phases)
     return [_least(math.log(inside("kappa", kappa, one=True)), phases, first) for kappa in kappas]

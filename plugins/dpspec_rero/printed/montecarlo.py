@@ -1,15 +1,15 @@
-"""Monte Carlo for gamma (Hayes, Mahloujifar and Balle 2023, Algorithm 1), with an interval that really holds.
+"""Monte Carlo estimate of gamma (Hayes, Mahloujifar and Balle 2023, Algorithm 1) with a valid confidence interval.
 
-Outputs are drawn from the null law (record absent), r being the likelihood ratio of each; the estimate is the sum of
-the ceil(kappa S) largest r over S. Its usual standard error trusts a heavy tail that the sample may never have met.
-What holds for any threshold c instead, with X = min(r, e^c) bounded,
+Outputs are drawn from the null distribution (record absent); r is the likelihood ratio of each. The estimate is the sum
+of the ceil(kappa S) largest r divided by S. Its usual standard error ignores a heavy tail that the sample may have
+missed. For any threshold c, with the bounded variable X = min(r, e^c),
 
     gamma(kappa) <= 1 + e^c kappa - E_null[X]                                                       (tangent at c)
     gamma(kappa) >= power(c) min(1, kappa / level(c)),  power(c) = 1 - E_null[r; r <= e^c] >= e^c level(c).
 
 Thresholds come from the first half of the sample, means from the second, with empirical Bernstein limits (Maurer and
-Pontil 2009, Theorem 4) and exact binomial ones. Where no draw reaches the tail that kappa speaks of, the interval is
-so wide that it says so. Log-ratios are summed as they are drawn: memory does not grow with the number of steps.
+Pontil 2009, Theorem 4) and exact binomial limits. If no draw reaches the tail at level kappa, the interval is
+correspondingly wide. Log-ratios are summed during sampling, so memory does not grow with the number of steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LAST = 700.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """``value``, its usual standard error, and an interval that contains gamma at the confidence asked for."""
+    """``value``, its usual standard error, and an interval that contains gamma at the requested confidence."""
 
     value: float
     standard_error: float
@@ -46,9 +46,10 @@ class Estimate:
 def gammas_monte_carlo(
     kappas: Sequence[float], phases: Sequence[Steps], samples: int, seed: int, confidence: float = 0.95
 ) -> list[Estimate]:
-    """Estimates at each kappa from one sample of outputs; all intervals hold together with ``confidence``.
+    """Estimates at each kappa from one sample of outputs; the intervals hold jointly with ``confidence``.
 
-    Raises ``ValueError`` naming the argument that makes no sense.
+    Raises:
+        ValueError: If an argument is out of range.
     """
     levels = [inside("kappa", kappa, one=True) for kappa in kappas]
     logs = log_ratios(phases, whole("samples", samples, 100), seed)
@@ -64,7 +65,7 @@ def gammas_monte_carlo(
 
 
 def log_ratios(phases: Sequence[Steps], samples: int, seed: int) -> Floats:
-    """ln of the composed likelihood ratio at ``samples`` outputs of the null law, shape (samples,)."""
+    """ln of the composed likelihood ratio at ``samples`` outputs of the null distribution, shape (samples,)."""
     source = np.random.default_rng(seed)
     total = np.zeros(samples)
     for phase in phases:
@@ -116,7 +117,7 @@ def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interva
     log_c = min(float(pilot[min(math.ceil(kappa * len(pilot)), len(pilot)) - 1]), _LAST)
     bounded = np.exp(np.minimum(rest, log_c))
     upper = 1.0 + math.exp(log_c) * kappa - _mean_limit(bounded, math.exp(log_c), each, upper=False)
-    # a threshold somewhat beyond, so that its level is below kappa for certain
+    # A larger threshold, so that its level is almost certainly below kappa.
     spread = math.sqrt(kappa / len(rest))
     safe = max(kappa - 3.0 * spread, 0.0)
     log_c = min(float(pilot[min(math.ceil(safe * len(pilot)), len(pilot)) - 1 if safe > 0.0 else 0]), _LAST)
@@ -136,7 +137,7 @@ def _interval(kappa: float, pilot: Floats, rest: Floats, miss: float) -> Interva
 
 
 def _mean_limit(values: Floats, largest: float, miss: float, *, upper: bool) -> float:
-    """A confidence limit for the mean of a law on [0, ``largest``], from draws; it fails with probability ``miss``."""
+    """Confidence limit for the mean of a variable in [0, ``largest``]; it fails with probability ``miss``."""
     count = len(values)
     log = math.log(2.0 / miss)
     slack = math.sqrt(2.0 * float(values.var(ddof=1)) * log / count) + 7.0 * largest * log / (3.0 * (count - 1))

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.preprocessing_steps import count_in_balls
 
+from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing.execution import collection, finders, steps
+from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.printed.formulas import clusters_printed, mean_printed, pca_printed
 from dpspec_preprocessing.theory import sensitivity
 from dpspec_preprocessing.theory.declared_steps import read_step
@@ -89,6 +91,27 @@ def test_missing_values() -> None:
     imputed = steps.fit_imputation(TWO, "mean")(TWO)
     assert imputed[0, 1] == pytest.approx(mean[1], rel=1e-12)
     assert not np.isnan(imputed).any()
+
+
+@pytest.mark.parametrize(
+    ("step", "limits"),
+    [
+        ({"impute": "median"}, {"max_missing_rows": 1, "max_spread": 1.0}),
+        ({"impute": "trimmed", "trim": 2}, {"max_missing_rows": 1, "min_observed": 6, "max_spread": 1.0}),
+        ({"impute": "mean"}, {"max_missing_rows": 1, "min_observed": 6}),
+    ],
+)
+def test_a_feature_without_a_value_is_named(step: dict[str, object], limits: dict[str, float]) -> None:
+    x = TWO.copy()
+    x[:, 1] = NAN
+    private = {"kind": "gaussian", "eps_noise": 0.5, "lipschitz": 0.3}
+    declared = Declaration.of(FrozenMap({"pipeline": [step], "private": private, "collection": limits}))
+    pipeline = declared.pipeline(records=8, features=3)
+    with pytest.raises(DataError, match="feature 2 of 3 has no observed value"):
+        collection.require_inside(x, pipeline, tested=False)
+    broken = collection.broken_limits(collection.require_inside(x, pipeline, tested=True), limits)
+    assert "max_missing_rows" in broken
+    assert ("max_spread" in broken) == ("max_spread" in limits)
 
 
 def test_spectrum_of_eight_points() -> None:

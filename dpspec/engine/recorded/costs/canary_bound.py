@@ -45,6 +45,7 @@ class CanaryBound:
     what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
     final: whether the model that was scored is the recorded one as its last step left it; of gradients always, which
     are scored by what was recorded. gradients: whether canaries are gradients, and scored by those of all steps.
+    constant: whether all scores are equal.
     """
 
     delta: float
@@ -58,12 +59,23 @@ class CanaryBound:
     p_value: float
     final: bool
     gradients: bool
+    constant: bool
     assumptions: tuple[Assumption, ...]
 
     @property
     def above(self) -> bool:
         """Whether the lower bound is above the certified upper one; for a sound run with probability 0.05 at most."""
         return self.upper is not None and self.lower > self.upper
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of the scores; empty if nothing."""
+        if not self.constant:
+            return ""
+        return (
+            f"All {self.canaries} canaries have the same score, so that the attack shows nothing: check that the loss "
+            "depends on the model and on the record."
+        )
 
     @property
     def contradicts(self) -> bool:
@@ -103,6 +115,7 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         p_value=guess_counts.p_value(number, guesses, correct, points),
         final=run.scored is not None and run.scored.final,
         gradients=_of_gradients(run),
+        constant=bool((read.scores == read.scores[0]).all()),
         assumptions=_assumptions(run),
     )
 

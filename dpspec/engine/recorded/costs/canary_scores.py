@@ -26,8 +26,7 @@ _MOST_BYTES = 9 * MOST_CANARIES + 2**16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryScores:
-    """coins (m,): int8, 1 for a canary that was in. scores (m,): float64 without NaN, higher for "in"; -inf where the
-    loss was no number."""
+    """coins (m,): int8, 1 for a canary that was in. scores (m,): float64 without NaN, higher for "in"."""
 
     coins: Array
     scores: Array

@@ -1,0 +1,52 @@
+"""Checks of the clipped sum of a recorded run: what changed it, and at which parameters its gradients were computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dpspec.contract import Check
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.stats.conformance.measurement import exact
+
+EDITED = "changes of the summed gradient outside of clipping"
+REPLACED = "methods of the optimizer that the script replaced"
+ELSEWHERE = "gradients computed at other parameters than the last step left"
+
+#: What to do about a rejected check, by the beginning of its name.
+ADVICE = {
+    EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity, which no accountant "
+    "counts.",
+    REPLACED: "Call the methods of Opacus as they are, or record the loop as one of your own (run.clipped, run.summed, "
+    "run.noised, run.stepped).",
+    ELSEWHERE: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
+    "determine. Remove what moves the parameters before the forward pass and back (for example SAM).",
+}
+
+#: A dotted name of a method.
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
+
+
+def gradient_checks(run: RecordedRun) -> Iterator[Check]:
+    """All of them, as far as the recording has what they need."""
+    sums = _counts(run, "sums", 2)
+    if sums is not None and sums[0]:
+        note = f"compared {sums[0]} times, by random projections"
+        yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
+    names = run.said("replaced")
+    if isinstance(names, list):
+        known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
+        note = ", ".join(known[:5]) if known else "every method is that of Opacus"
+        yield exact("clipping", REPLACED, "reported", not names, 0, len(names), note, detectable=None)
+    passes = _counts(run, "passes", 4)
+    if passes is not None and passes[0]:
+        seen, other, steps, without = passes
+        note = f"{seen} passes, at {steps - without} of {steps} steps"
+        yield exact("gradient-parameters", ELSEWHERE, "measured", other == 0, 0, other, note)
+
+
+def _counts(run: RecordedRun, name: str, length: int) -> list[int] | None:
+    """Counts that the recorder writes at the end; None of anything else."""
+    found = run.said(name)
+    fits = isinstance(found, list) and len(found) == length and all(type(one) is int and one >= 0 for one in found)
+    return found if fits else None

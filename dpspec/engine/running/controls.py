@@ -1,0 +1,86 @@
+"""Warn about negative controls that theory alone refutes: they pass even if the attack finds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from dpspec.contract import DataError, Diagnostic
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.judging.inequalities import about_privacy
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.results.result import Verdict
+from dpspec.engine.running.bounding import compute
+from dpspec.engine.running.conclude import Bounded, conclude
+from dpspec.engine.storage.kept_bounds import KeptBounds
+from dpspec.errors import PluginError
+from dpspec.language.reading.tree import locate
+from dpspec.language.selections import SELECTION
+
+_OTHER_OUTCOMES = {"proved", "supported", "open"}
+
+
+def controls_decided_by_theory(
+    prepared: Prepared, catalog: Catalog, kept: KeptBounds | None = None
+) -> Iterator[Diagnostic]:
+    """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own.
+
+    A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
+    claims; bounds that need rows or cannot be computed give no warning.
+
+    Args:
+        prepared: The spec with its providers, without errors.
+        catalog: The installed providers.
+        kept: Bounds of earlier commands.
+    """
+    spec = prepared.spec
+    claims = spec.document["claims"]
+    suspects = {
+        claim.id: number
+        for number, claim in enumerate(spec.claims)
+        if "refuted" in claim.expect
+        and not set(claim.expect) & _OTHER_OUTCOMES
+        and about_privacy(claim.kind)
+        and "refuted_by" not in claims[number]
+    }
+    recorded = spec.training.kind == "recorded"  # a recording drops the lower bounds of theory
+    if not suspects or spec.audit is None or recorded or spec.mechanism.kind == SELECTION:
+        return
+    for verdict in _theory_verdicts(prepared, catalog, kept):
+        if verdict.claim in suspects and verdict.verdict == "refuted":
+            warning = Diagnostic(
+                code="control-without-attack",
+                message=f"claim {verdict.claim!r} is refuted without the attack: {_lower_first(verdict.reason)}",
+                path=("claims", suspects[verdict.claim], "expect"),
+                help="add refuted_by: attack, so that only the attack can refute it; refuted_by: any if theory may",
+                severity="warning",
+            )
+            yield locate(warning, spec.origin)
+
+
+def _theory_verdicts(prepared: Prepared, catalog: Catalog, kept: KeptBounds | None) -> tuple[Verdict, ...]:
+    context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
+    try:
+        computed = compute(context, kept, plan=False)
+        bounded = Bounded(prepared=prepared, bounds=computed.bounds, plan=NO_TRIALS, seconds=computed.seconds)
+        (judged,) = judge([conclude(bounded, ())])
+    except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
+        return ()
+    finally:
+        context.close()
+    return judged.verdicts
+
+
+class _PublicContext(RunContext):
+    """A context without rows."""
+
+    @property
+    def data(self) -> NoReturn:
+        raise DataError("rows are not read here")
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")

@@ -1,0 +1,269 @@
+"""Scripts that tamper with the clipped sum, or compute gradients at other parameters: none of them is proved."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus.optimizers import DPOptimizer
+from support.opacus_training import Training
+
+from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
+
+Script = Callable[[Training], None]
+
+
+def recorded(folder: Path, script: Script, **made: Any) -> CheckedRun:
+    """What `check` says of a training that ``script`` runs inside the block."""
+    training = Training(**made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(folder):
+            script(training)
+    return check_run(folder, Question(delta=1e-5, epsilon=1e4))
+
+
+def sound(training: Training) -> None:
+    training.train()
+
+
+def scaled_between_virtual_steps(training: Training) -> None:
+    def scale(training: Training) -> None:
+        for p in training.optimizer_.params:
+            if p.summed_grad is not None:
+                p.summed_grad *= 1.2
+
+    training.train(each=scale)
+
+
+def scaled_data_between_virtual_steps(training: Training) -> None:
+    """A change through ``.data`` leaves the version counter of the tensor as it is."""
+
+    def scale(training: Training) -> None:
+        if training.optimizer_.params[0].summed_grad is not None:
+            training.optimizer_.params[0].summed_grad.data.mul_(1.001)
+
+    training.train(each=scale)
+
+
+def primed_sum(training: Training) -> None:
+    """A raw gradient is in the sum before the first clipped one."""
+    for x, y in training.loader:
+        training.optimizer_.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        for p in training.optimizer_.params:
+            p.summed_grad = 3.0 * p.grad.clone()
+        training.optimizer_.step()
+
+
+def wrapped_clipping(training: Training) -> None:
+    """The method is replaced on the instance, inside the block."""
+    clip = training.optimizer_.clip_and_accumulate
+
+    def wrapped() -> None:
+        clip()
+        for p in training.optimizer_.params:
+            p.summed_grad *= 1.05
+
+    training.optimizer_.clip_and_accumulate = wrapped
+    training.train()
+
+
+def wrapped_noise(training: Training) -> None:
+    """The sum is scaled before the recorder sees it, and the noise is added by the original method."""
+    noise = training.optimizer_.add_noise
+
+    def wrapped() -> None:
+        for p in training.optimizer_.params:
+            p.summed_grad *= 1.05
+        noise()
+
+    training.optimizer_.add_noise = wrapped
+    training.train()
+
+
+@pytest.mark.parametrize(
+    ("script", "made"),
+    [
+        (scaled_between_virtual_steps, {"physical": 8}),
+        (scaled_data_between_virtual_steps, {"physical": 8}),
+        (scaled_between_virtual_steps, {"physical": 8, "clipping": "ghost"}),
+        (scaled_between_virtual_steps, {"physical": 8, "clipping": "per_layer"}),
+        (primed_sum, {}),
+        (wrapped_clipping, {}),
+        (wrapped_noise, {}),
+    ],
+)
+def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script, **made)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert any(c.p_value == 0.0 and c.assumption == "clipping" and "summed gradient" in c.test for c in found.checks)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {},
+        {"physical": 8},
+        {"physical": 8, "clipping": "per_layer"},
+        {"physical": 8, "clipping": "adaptive"},
+        {"physical": 8, "clipping": "ghost"},
+        {"physical": 7, "workers": 1},
+        {"batch": 2, "physical": 1},
+        {"optimizer": "adamw", "reduction": "sum", "clip": 0.01},
+    ],
+)
+def test_an_honest_sum_conforms(made: dict[str, Any], tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", sound, **made)
+    assert found.conformance.status == "conforms-within"
+
+
+def replaced_class_method(name: str) -> Any:
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        original = getattr(DPOptimizer, name)
+        monkeypatch.setattr(DPOptimizer, name, lambda self, *args: original(self, *args))
+
+    return patch
+
+
+@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "scale_grad", "step", "pre_step"])
+def test_a_method_that_was_replaced_on_the_class_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced_class_method(name)(monkeypatch)
+    found = recorded(tmp_path / "run", sound)
+    assert found.conformance.status == "deviates"
+    assert any(c.p_value == 0.0 and f"DPOptimizer.{name}" in c.note for c in found.checks)
+
+
+@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "step"])
+def test_a_method_that_is_replaced_for_a_while_is_named(name: str, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        original = getattr(training.optimizer_, name)
+        steps = 0
+
+        def count(training: Training) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == 3:
+                setattr(training.optimizer_, name, lambda *args: original(*args))
+            if steps == 6:
+                setattr(training.optimizer_, name, original)
+
+        training.train(each=count)
+
+    found = recorded(tmp_path / "run", script)
+    assert found.conformance.status == "deviates"
+    assert any(c.p_value == 0.0 and f"DPOptimizer.{name}" in c.note for c in found.checks)
+
+
+def test_schedulers_of_torch_replace_no_method(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        schedule = torch.optim.lr_scheduler.StepLR(training.optimizer_, step_size=5, gamma=0.9)
+        training.train(each=lambda _: schedule.step())
+
+    assert recorded(tmp_path / "run", script).conformance.status == "conforms-within"
+
+
+def sharpness_aware(training: Training) -> None:
+    """Gradients are computed at parameters that were moved along the raw gradient, and back before the step."""
+    parameters = training.optimizer_.params
+    for x, y in training.loader:
+        if len(x) == 0:
+            continue
+        training.model.disable_hooks()
+        grads = torch.autograd.grad(training.criterion(training.model(x), y), parameters)
+        training.model.enable_hooks()
+        training.optimizer_.zero_grad()
+        kept = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p, g in zip(parameters, grads, strict=True):
+                p.add_(g)
+        training.criterion(training.model(x), y).backward()
+        with torch.no_grad():
+            for p, q in zip(parameters, kept, strict=True):
+                p.copy_(q)
+        training.optimizer_.step()
+
+
+def moved_data(training: Training) -> None:
+    """The same through ``.data``, with a move that depends on the batch."""
+    weight = training.optimizer_.params[0]
+    for x, y in training.loader:
+        training.optimizer_.zero_grad()
+        kept = weight.data.clone()
+        weight.data.add_(x.sum() * 0.01)
+        training.criterion(training.model(x), y).backward()
+        weight.data.copy_(kept)
+        training.optimizer_.step()
+
+
+def moved_before_the_backward_pass(training: Training) -> None:
+    weight = training.optimizer_.params[2]
+    for x, y in training.loader:
+        training.optimizer_.zero_grad()
+        loss = training.criterion(training.model(x), y)
+        kept = weight.data.clone()
+        weight.data.mul_(1.0 + float(x.sum()) * 0.01)
+        loss.backward()
+        weight.data.copy_(kept)
+        training.optimizer_.step()
+
+
+@pytest.mark.parametrize("script", [sharpness_aware, moved_data, moved_before_the_backward_pass])
+def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert any(c.p_value == 0.0 and c.assumption == "gradient-parameters" for c in found.checks)
+
+
+def averaged(training: Training) -> None:
+    """The average of the parameters is put into the model for an evaluation, and taken out again."""
+    average = [p.detach().clone() for p in training.optimizer_.params]
+
+    def evaluate(training: Training) -> None:
+        parameters = training.optimizer_.params
+        with torch.no_grad():
+            for p, a in zip(parameters, average, strict=True):
+                a.lerp_(p, 0.1)
+            kept = [p.detach().clone() for p in parameters]
+            for p, a in zip(parameters, average, strict=True):
+                p.copy_(a)
+            training.model.eval()
+            training.model(torch.randn(5, 6))
+            training.model.train()
+            for p, q in zip(parameters, kept, strict=True):
+                p.copy_(q)
+
+    training.train(each=evaluate)
+
+
+def evaluated(training: Training) -> None:
+    """An evaluation that does not turn gradients off."""
+
+    def evaluate(training: Training) -> None:
+        training.model.eval()
+        training.model(torch.randn(5, 6)).sum().item()
+        training.model.train()
+
+    training.train(each=evaluate)
+
+
+@pytest.mark.parametrize("script", [averaged, evaluated])
+def test_evaluations_between_steps_conform(script: Script, tmp_path: Path) -> None:
+    assert recorded(tmp_path / "run", script).conformance.status == "conforms-within"
+
+
+def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        training.train()
+        torch.save(training.model._module, tmp_path / "model.pt")
+        copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
+
+    assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "conforms-within"
