@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from dpspec.recording.folder.option_record import OptionChange
 from dpspec.recording.side_state.digests import digest
 from dpspec.recording.side_state.schedulers import SchedulerWatch
 
-#: A value as it is written: JSON without containers.
-Value: TypeAlias = float | int | bool | str | None
+Value: TypeAlias = float | str | None
 
 #: Keys of a parameter group that are no options.
 _NO_OPTIONS = ("params", "param_names")
@@ -45,6 +45,7 @@ class OptionWatch:
         self._optimizer, self._private = optimizer, private
         self._last: dict[str, tuple[Value, ...]] | None = None
         self._changed: dict[str, str] = {}
+        self._places: dict[int, int] = {}
         self._schedulers = SchedulerWatch(self._before_scheduler, self._after_scheduler, guarded)
 
     def remove(self) -> None:
@@ -60,14 +61,11 @@ class OptionWatch:
             self._note(now, frozenset(), UNKNOWN)
         self._last = now
 
-    def written(self) -> dict[str, list[Any]]:
-        """What changed since the last call: by option what set it, and runs of equal values over the groups.
-
-        At the first step these are all options. ``[[0.1, 2]]`` means that two groups have the value 0.1.
-        """
+    def written(self) -> dict[str, OptionChange]:
+        """What changed since the last call; at the first step all options."""
         changed, self._changed = self._changed, {}
         last = self._last or {}
-        return {name: [by, _runs(last.get(name, ()))] for name, by in changed.items()}
+        return {name: OptionChange(by, last.get(name, ())) for name, by in changed.items()}
 
     def _before_scheduler(self) -> None:
         if self._last is not None:
@@ -93,7 +91,10 @@ class OptionWatch:
         read = [dict(_flat({k: v for k, v in group.items() if k not in _NO_OPTIONS})) for group in groups]
         names = dict.fromkeys(name for group in read for name in group)
         found = {name: tuple(group.get(name) for group in read) for name in names}
-        found["parameters"] = tuple(len(group["params"]) for group in groups)
+        places = self._places
+        found["parameters"] = tuple(
+            digest(sorted(places.setdefault(id(p), len(places)) for p in group["params"]))[:16] for group in groups
+        )
         for name, value in self._private().items():
             found[name] = tuple(one for _, one in _flat({name: value}))
         return found
@@ -110,8 +111,10 @@ def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 def _plain(value: Any) -> Value:
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         return float(value)
-    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 2**53):
+    if value is None or isinstance(value, bool | float):
         return value
+    if isinstance(value, int) and abs(value) < 2**53:
+        return float(value)
     if isinstance(value, str) and len(value) <= 60:
         return value
     return f"{type(value).__name__} {digest(value)[:16]}"
@@ -120,13 +123,3 @@ def _plain(value: Any) -> Value:
 def _bits(values: tuple[Value, ...]) -> tuple[str, ...]:
     """Equal for the same values, NaN and signs of zero included."""
     return tuple(map(repr, values))
-
-
-def _runs(values: tuple[Value, ...]) -> list[list[Any]]:
-    found: list[list[Any]] = []
-    for value in values:
-        if found and repr(found[-1][0]) == repr(value):
-            found[-1][1] += 1
-        else:
-            found.append([value, 1])
-    return found
