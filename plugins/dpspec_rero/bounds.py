@@ -81,9 +81,10 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
     """
     bounds = list(_membership(spec, leakage))
     yield from (finding for finding, _ in bounds)
-    yield from _pure(leakage.phases)
+    directions = _directions(spec)
+    yield from _pure(leakage.phases, directions)
     if shows_every_sum(spec.training.options, spec.steps):
-        bounds += _pure_interval(leakage.phases)
+        bounds += _pure_intervals(leakage.phases, directions)
         largest = max((claim.min_records for claim in spec.claims), default=0)
         for finding, interval in bounds:
             lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
@@ -93,8 +94,7 @@ def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Findin
 
 def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding, Interval]]:
     """The upper bounds, each with its interval."""
-    directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
-    for direction in directions:
+    for direction in _directions(spec):
         deltas = kit.claimed_deltas(spec)
         for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
             yield _certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon
@@ -105,24 +105,31 @@ def _membership(spec: dps.Spec, leakage: Leakage) -> Iterator[tuple[dps.Finding,
     yield _certified("advantage", advantage), advantage
 
 
-def _pure(phases: Sequence[Steps]) -> Iterator[dps.Finding]:
-    """Epsilon at delta 0 if all noise is Laplace: the sum over steps, and the formula of the paper."""
-    epsilon = pure_epsilon(phases)
-    if epsilon == math.inf:
+def _directions(spec: dps.Spec) -> list[str]:
+    """Every direction that the threat model or a claim names."""
+    return sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
+
+
+def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Finding]:
+    """Epsilon at delta 0 if all noise is Laplace noise: the sum over the steps, and the form that the paper prints."""
+    if pure_epsilon(phases) == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
-    yield _pure_upper(epsilon, "sum over steps", source)
+    for direction in directions:
+        yield _pure_upper(pure_epsilon(phases, direction), "sum over steps", source, direction)
     if len(phases) == 1:
         printed = dps.Printed(refuted=False, reason="a bound, but it treats N steps as if the record were drawn once")
-        yield _pure_upper(printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", printed)
+        yield _pure_upper(printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", printed=printed)
 
 
-def _pure_upper(epsilon: float, method: str, source: str, printed: dps.Printed | None = None) -> dps.Finding:
+def _pure_upper(
+    epsilon: float, method: str, source: str, direction: str = "both", printed: dps.Printed | None = None
+) -> dps.Finding:
     return kit.theorem_upper(
         "epsilon",
         epsilon,
         at={"delta": 0.0},
-        scope=scope_of(),
+        scope=scope_of(direction),
         method=method,
         source=source,
         assumptions=ASSUMPTIONS,
@@ -130,16 +137,14 @@ def _pure_upper(epsilon: float, method: str, source: str, printed: dps.Printed |
     )
 
 
-def _pure_interval(phases: Sequence[Steps]) -> list[tuple[dps.Finding, Interval]]:
-    """The sum over steps with its rounding error.
-
-    It is attained: no Laplace step has a larger loss, and all outputs beyond the record's answer have this loss.
-    """
-    epsilon = pure_epsilon(phases)
-    if epsilon == math.inf:
-        return []
-    interval = Interval(epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)).by("sum over steps")
-    return [(_certified("epsilon", interval, at={"delta": 0.0}), interval)]
+def _pure_intervals(phases: Sequence[Steps], directions: Sequence[str]) -> list[tuple[dps.Finding, Interval]]:
+    """The same sums with room for their rounding: outputs on the far side of one of the two centers have this loss."""
+    found = []
+    for direction in directions if pure_epsilon(phases) < math.inf else ():
+        epsilon = pure_epsilon(phases, direction)
+        interval = Interval(epsilon * (1.0 - _SUM_ROUNDING), epsilon * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+        found.append((_certified("epsilon", interval, at={"delta": 0.0}, direction=direction), interval))
+    return found
 
 
 def _certified(

@@ -157,18 +157,42 @@ def with_revealed(gamma: float, revealed: float) -> float:
     return gamma + revealed * (1.0 - gamma)
 
 
-def pure_epsilon(phases: Sequence[Steps]) -> float:
-    """Sum of ln(1 + p (e^s - 1)): epsilon at delta 0 of Poisson-sampled Laplace steps; infinite with other noise."""
+def pure_epsilon(phases: Sequence[Steps], direction: str = "both") -> float:
+    """Epsilon at delta 0 of Laplace steps, each with its own Poisson sample: the sum of the steps' largest losses.
+
+    With Q the output distribution without the record, P = (1 - q) Q + q Q(. - g) the one with it, and s = |g|_1 / b,
+    the ratio Q(x - g) / Q(x) lies between e^-s and e^s, and reaches both. So the largest loss of a step is
+
+        remove, ln(P / Q):   ln(1 + q (e^s - 1))          add, ln(Q / P):   -ln(1 - q (1 - e^-s)),
+
+    the first of which is never smaller. Losses of independent steps reach their maximum together.
+
+    Args:
+        phases: the steps.
+        direction: ``remove``, ``add`` or ``both``, the larger of the two.
+
+    Returns:
+        Epsilon, in float64; infinite unless all noise is Laplace noise.
+    """
     if revealed_probability(phases) > 0.0 or any(phase.noise != "laplace" and phase.effect > 0.0 for phase in phases):
         return math.inf
-    return math.fsum(phase.count * amplified_epsilon(phase.rate, phase.effect) for phase in noisy_steps(phases))
+    largest = absent_first_epsilon if direction == "add" else amplified_epsilon
+    return math.fsum(phase.count * largest(phase.rate, phase.effect) for phase in noisy_steps(phases))
 
 
 def amplified_epsilon(rate: float, epsilon: float) -> float:
-    """ln(1 + p (e^epsilon - 1)), for any epsilon >= 0: pure DP on a Poisson sample (Balle, Barthe, Gaboardi 2018)."""
+    """ln(1 + q (e^epsilon - 1)) for a rate q and epsilon >= 0 (Balle, Barthe and Gaboardi 2018, Theorem 9)."""
     if epsilon < 30.0:
         return math.log1p(rate * math.expm1(epsilon))
     return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
+
+
+def absent_first_epsilon(rate: float, epsilon: float) -> float:
+    """-ln(1 - q (1 - e^-epsilon)) for a rate q and epsilon >= 0: the largest loss of a sampled step, absent-first."""
+    if rate == 1.0:
+        return epsilon
+    missed = -rate * math.expm1(-epsilon)
+    return -math.log1p(-missed) if missed <= 0.5 else -math.log((1.0 - rate) + rate * math.exp(-epsilon))
 
 
 def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:

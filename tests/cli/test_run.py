@@ -232,22 +232,6 @@ def test_a_store_that_holds_everything_need_not_be_writable(dpspec, counting, mo
     assert dpspec("run", counting, "--store", "other", "--bounds-only", "--set", "claims.broken.expect=open").code == 0
 
 
-@pytest.mark.ci
-def test_plan_measures_when_asked(dpspec, tmp_path, monkeypatch):
-    from support import fragile
-
-    monkeypatch.setattr("dpspec.registry.loader.load_catalog", fragile.catalog)
-    monkeypatch.setenv(fragile.FOLDER, str(tmp_path))
-    (tmp_path / "coin.yaml").write_text(support.EXAMPLE, encoding="utf-8")
-    ended = dpspec("plan", "coin.yaml", "--measure", "--device", "cpu", "--workers", "2", "--price", "3600")
-    assert ended.code == 0, ended.err
-    lines = ended.out[ended.out.index("Measured here") :].splitlines()
-    assert lines[0].endswith(", 2 at once")
-    assert "for its first chunk of trials on cpu, from a whole trial" in " ".join(lines)
-    assert "all of it: 5 trials" in " ".join(lines)
-    assert "at 3600 an hour of a worker" in " ".join(lines)
-
-
 class TestAFolder:
     def test_it_stands_for_its_specs_and_tells_what_it_left_out(self, dpspec, counting, tmp_path):
         (tmp_path / "audits").mkdir()

@@ -69,7 +69,7 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
     result = audited(SPEC)
     (audit,) = result.audits
     (verdict,), (finding,) = audit.verdicts, uppers(audit)
-    assert finding.value == pytest.approx(composed(1e-6), rel=2e-3)
+    assert finding.value == pytest.approx(composed(1e-6), rel=1e-9)
     assert (finding.bound, finding.rigor, finding.scope) == ("upper", "certified", Scope())
     assert verdict.verdict == "proved"
     assert (verdict.lower, verdict.refutable) == (None, None)
@@ -78,6 +78,9 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
     assert result.exit_code is ExitCode.OK
     (table,) = audit.series
     assert (table.name, table.columns["declared"]) == (COSTS, ("yes", "no", "no"))
+    low, high = table.columns["lower"][0], table.columns["epsilon"][0]
+    assert high * (1.0 - 1e-4) <= low < high == finding.value
+    assert table.columns["lower"][1:] == (None, None)
     assert audit.notes[0].startswith("best: epsilon <= ")
     assert "Not run: " in audit.notes[0]
 

@@ -21,9 +21,9 @@ from dpspec.accounting.numerics.floats import EPS, Floats
 #: Components times points that are worked on at once: small enough for the cache.
 _BLOCK = 1 << 15
 
-#: From this many components on, a block leaves out those whose posterior mass in it is below ``_NEGLIGIBLE``.
+#: From this many components on, a block leaves out those whose posterior mass in it is below e^``_NEGLIGIBLE``.
 _MANY = 24
-_NEGLIGIBLE = 1e-20
+_NEGLIGIBLE = math.log(1e-20)
 
 #: Points of the table that starts Newton on a long array.
 _TABLE = 2049
@@ -92,9 +92,11 @@ class LogRatio:
 
     def _start(self, target: Floats) -> Floats:
         """A point right of the root: each component alone is a lower bound of the sum."""
-        best = np.full(target.shape, np.inf)
-        for shift, weight in zip(self.shifts, self.log_weights, strict=True):
-            np.minimum(best, (target - weight) / shift + 0.5 * shift, out=best)
+        best = np.empty_like(target)
+        rows = max(1, _BLOCK // len(self.shifts))
+        offsets = 0.5 * self.shifts - self.log_weights / self.shifts
+        for start in range(0, len(target), rows):
+            best[start : start + rows] = (target[start : start + rows, None] / self.shifts + offsets).min(axis=1)
         return best
 
     def _table(self, ends: Floats, target: Floats) -> Floats:
@@ -169,23 +171,29 @@ class LogRatio:
         return top + np.log(total), slopes, noise
 
     def relevant(self, low: Floats, high: Floats) -> LogRatio:
-        """The components that matter for every z from ``low[0]`` to ``high[-1]``; both ascending.
+        """The components that matter for every z, or interval, from ``low[0]`` to ``high[-1]``; both ascending.
 
-        The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at
-        the first point, its upper tail at the last. What is cut off is below 1e-19 of the whole in all of it.
+        The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at the first
+        point, its upper tail at the last. Of an interval without an end, a component on its inside has half of its
+        weight there, and any other at most all of it. What is left out is below 1e-19 of the whole everywhere.
         """
-        first, last = float(low[0]), float(high[-1])
-        if len(self.shifts) < _MANY:
+        count = len(self.shifts)
+        if count < _MANY:
             return self
-        begin, end = 0, len(self.shifts)
+        first, last = float(low[0]), float(high[-1])
+        room = _NEGLIGIBLE - math.log(count)
+        begin, end = 0, count
         if math.isfinite(first):
-            begin = int(np.searchsorted(np.cumsum(self._posterior(first)), _NEGLIGIBLE))
+            logs = (first - 0.5 * self.shifts) * self.shifts + self.log_weights
+            begin = int(np.argmax(logs > logs.max() + room))
+        elif math.isfinite(high[0]) and (inside := int(np.searchsorted(self.shifts, high[0], side="right"))):
+            floor = float(self.log_weights[:inside].max()) - 0.7
+            begin = int(np.argmax(self.log_weights > floor + room))
         if math.isfinite(last):
-            end -= int(np.searchsorted(np.cumsum(self._posterior(last)[::-1]), _NEGLIGIBLE))
-        begin = min(begin, len(self.shifts) - 1)
-        return LogRatio(self.shifts[begin : max(end, begin + 1)], self.log_weights[begin : max(end, begin + 1)])
-
-    def _posterior(self, z: float) -> Floats:
-        exponents = (z - 0.5 * self.shifts) * self.shifts + self.log_weights
-        weights = np.exp(exponents - exponents.max())
-        return np.asarray(weights / weights.sum(), dtype=np.float64)
+            if last != first:
+                logs = (last - 0.5 * self.shifts) * self.shifts + self.log_weights
+            end -= int(np.argmax(logs[::-1] > logs.max() + room))
+        elif math.isfinite(low[-1]) and (inside := int(np.searchsorted(self.shifts, low[-1]))) < count:
+            floor = float(self.log_weights[inside:].max()) - 0.7
+            end -= int(np.argmax(self.log_weights[::-1] > floor + room))
+        return LogRatio(self.shifts[begin:end], self.log_weights[begin:end])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -9,9 +10,9 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
+from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.numerics.search import bisect
 from dpspec.accounting.pair import Pair
 from dpspec.accounting.solver.question import Question, infinite_mass, largest_loss
 
@@ -141,6 +142,7 @@ def answer_one_step(pair: Pair, sides: Sequence[Direction], question: Question) 
     if pair.log_delta_bounds(0.0, sides[0]) is None:
         return None
 
+    @functools.cache
     def bounds(epsilon: float) -> tuple[float, float]:
         both = [pair.log_delta_bounds(epsilon, side) or (-math.inf, 0.0) for side in sides]
         return max(low for low, _ in both), max(high for _, high in both)
@@ -167,7 +169,7 @@ def _cross(bounds: _Bounds, log_delta: float, end: int) -> float:
         low, high = high, 2.0 * high
         if high == math.inf:  # outcomes that the second distribution never produces
             return math.inf
-    ends = bisect(
-        lambda epsilon: bounds(epsilon)[end] > log_delta, low, high, enough=lambda a, b: b - a <= 2.0 * EPS * b
-    )
-    return ends[end]
+    within = 2.0 * EPS * high
+    if end == 0:
+        return crossing(lambda epsilon: bounds(epsilon)[0] - log_delta, low, high, within=within)[0]
+    return crossing(lambda epsilon: log_delta - bounds(epsilon)[1], high, low, within=within)[0]

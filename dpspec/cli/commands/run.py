@@ -93,7 +93,6 @@ def run(
     from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
-    from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.engine.storage.seals import read_key
     from dpspec.engine.storage.trial_store import Store
     from dpspec.registry.loader import load_catalog, notify
@@ -123,7 +122,6 @@ def run(
         device=device,
         deadline=deadline,
         max_trials=max_trials,
-        kept=kept_bounds(),
     )
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
         require_apart(report_files, loaded, store_key)

@@ -220,7 +220,7 @@ def _findings(way: Way, claim: Claim) -> Iterator[Finding]:
 
 
 def _row(claim: Claim, way: Way, declared: str) -> tuple[Json, ...]:
-    return claim.id, way.label, way.trainings, way.epsilon, float(claim["delta"]), declared
+    return claim.id, way.label, way.trainings, way.epsilon, way.lower, float(claim["delta"]), declared
 
 
 def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
@@ -229,10 +229,11 @@ def _series(rows: Sequence[tuple[Json, ...]], privacy: Privacy) -> Series:
     return kit.series(
         COSTS,
         "What publishing the best cell costs, by each way to find it",
-        kit.columns_of(("claim", "way", "trainings", "epsilon", "delta", "declared"), rows),
+        kit.columns_of(("claim", "way", "trainings", "epsilon", "lower", "delta", "declared"), rows),
         units={"trainings": "on average"},
         rigor="theorem",
         source="composition of all cells; Papernot & Steinke 2022",
         privacy=privacy,
         upper=["epsilon"],
+        lower=["lower"],
     )

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 #: The spec's words for people, and the accountant's.
 _DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
 
-#: The relative width of a composition's epsilon.
-_WIDTH = 1e-3
-
 #: n shares of delta add up to no more than delta, rounding included.
 _SHARE = 1.0 - 1e-12
 
@@ -67,11 +64,13 @@ class Cell(Protocol):
 class Way:
     """One bound on the choice: epsilon, how the best cell was found, and all that a finding says of it.
 
-    trainings: how many it takes, on average where their number is ``drawn``.
+    lower: the lower end of the composition's interval, which is no lower bound on the choice; None without one.
+    trainings: the number of trainings, on average if it is ``drawn``.
     """
 
     label: str
     epsilon: float
+    lower: float | None = None
     trainings: float
     rigor: Rigor
     source: str
@@ -99,14 +98,15 @@ def dominated(cells: Sequence[Cell], claims: Sequence[Claim]) -> list[Dominating
 
 
 def all_composed(every: Sequence[Dominating], claim: Claim) -> Way:
-    """The exact composition of what dominates the cells."""
+    """The composition of the cells' dominating pairs: epsilon to a relative 1e-4, with its lower end."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
     phases: Any = tuple(phase for one in every for phase in one.phases)
-    loss = PrivacyLoss(phases, _DIRECTIONS[claim.direction])
+    epsilon = PrivacyLoss(phases, _DIRECTIONS[claim.direction]).epsilon(float(claim["delta"]))
     return Way(
         label=f"all {len(every)} cells composed",
-        epsilon=loss.epsilon(float(claim["delta"]), width=_WIDTH).upper,
+        epsilon=epsilon.upper,
+        lower=epsilon.lower,
         trainings=float(len(every)),
         rigor="certified",
         source=_joined(one.source for one in every),

@@ -103,7 +103,6 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
             f"What ran is not what was declared in {_some(deviating)}: proofs there are of the declared mechanism, not "
             "of that training."
         )
-    verdicts = [verdict for audit in audits for verdict in audit.verdicts]
     claims = [
         words.verdict_label(audit, one) for audit in audits for one in audit.verdicts if not words.is_control(one)
     ]

@@ -144,6 +144,30 @@ def test_laplace_without_sampling_is_pure(tmp_path: Path) -> None:
     assert columns["gamma"][0] > 0.99
 
 
+def test_pure_claims_are_judged_in_their_own_direction(tmp_path: Path) -> None:
+    """Sampled Laplace noise: epsilon is 0.823 for a record that is removed and 0.190 for one that is added."""
+    path = tmp_path / "pure.yaml"
+    path.write_text(
+        """\
+dpspec: 1
+name: pure
+mechanism:
+  {kind: rero, noise: laplace, scale: 1.0, sensitivity: {l1: 2.0}, sampling: {scheme: poisson, rate: 0.2}, steps: 1}
+data: {kind: declared, records: 100}
+threat_model: {prior: {kappa: 0.1}}
+claims:
+  - {id: added, kind: pure-dp, epsilon: 0.19, direction: add}
+  - {id: too-low, kind: pure-dp, epsilon: 0.189, direction: add, expect: refuted}
+  - {id: removed, kind: pure-dp, epsilon: 0.824, direction: remove}
+  - {id: too-low-removed, kind: pure-dp, epsilon: 0.822, direction: remove, expect: refuted}
+  - {id: both, kind: pure-dp, epsilon: 0.824}
+""",
+        encoding="utf-8",
+    )
+    result = audit_of(path, tmp_path / "store")
+    assert [v.verdict for v in result.verdicts] == ["proved", "refuted", "proved", "refuted", "proved"]
+
+
 def test_sampled_laplace_as_printed_and_afresh(tmp_path: Path) -> None:
     changes = ("mechanism.noise_factors=[0.5, 1.0]", "mechanism.scale=1.0", "mechanism.monte_carlo=null")
     audit = audit_of(PAPERS / "kaissis-figure-1b.yaml", tmp_path / "store", *changes)

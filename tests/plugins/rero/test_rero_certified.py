@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from mpmath import mpf
+from mpmath import mp, mpf
 from support import laplace_oracle
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, VALUES, Value
 
@@ -228,3 +228,19 @@ def test_a_pure_epsilon_bounds_gamma() -> None:
     epsilon = pure_epsilon(phases)
     for kappa, found in zip((1e-6, 0.01, 0.3), Leakage(phases).gammas([1e-6, 0.01, 0.3]), strict=True):
         assert found.upper <= gamma_from_epsilon_delta(kappa, epsilon, 0.0, both=True) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.2, 0.5, 1.0 - 1e-12, 1.0])
+@pytest.mark.parametrize("effect", [1e-5, 0.7, 5.0, 60.0])
+def test_a_pure_epsilon_of_one_direction_is_the_largest_loss_in_it(rate: float, effect: float) -> None:
+    """The densities at 60 digits, over outputs on both sides of, at and between the two centers."""
+    q, s = mpf(rate), mpf(effect)
+    with mp.workdps(60):
+        losses = []
+        for output in [-s, mpf(0), *(s * i / 7 for i in range(1, 7)), s, 3 * s]:
+            without = mp.exp(-abs(output))
+            losses.append(mp.log((1 - q) + q * mp.exp(-abs(output - s)) / without))
+        largest = {"remove": max(losses), "add": -min(losses), "both": max(max(losses), -min(losses))}
+    for direction, loss in largest.items():
+        found = pure_epsilon(steps("laplace", effect, rate, 3), direction)
+        assert found == pytest.approx(float(3 * loss), rel=2e-13)
