@@ -221,10 +221,8 @@ class WatchedTraining:
         parts = self._parts
         if parts.clipping is not None:
             entering = None if self.gradients is None else self._enter_canaries
-            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, entering)
-            watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
             watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering)
-            watch.attach(self._before, self._after, self.guarded)
+            watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
             return watch, []
         if parts.optimizer is None:
             return None, []

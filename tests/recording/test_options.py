@@ -302,7 +302,7 @@ def test_schedulers_of_torch_are_accepted(name: str, tmp_path: Path) -> None:
             schedule = None if inside else make(training.optimizer_)
             with training.recorder(folder):
                 schedule = schedule or make(training.optimizer_)
-                training.train(each=lambda _: schedule.step())
+                training.train(each=lambda _, made=schedule: made.step())
         found = check_run(folder, Question(delta=DELTA, epsilon=1e3))
         assert (found.verdict, status(found, "update-rule")) == ("proved", "verified"), found.reason
         assert name in found.run.options.schedulers
