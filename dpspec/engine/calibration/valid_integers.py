@@ -25,7 +25,7 @@ _FACTORS = (2, 3, 5, 10, 100)
 
 @dataclass(frozen=True)
 class ValidIntegers:
-    """The valid values by their index: those that are listed, or else the multiples of ``step``.
+    """The valid values by their index: the listed ones, or else the multiples of ``step``.
 
     With ``step`` 1 an index is the value itself, which may be real.
     """
@@ -57,15 +57,15 @@ def valid_integers(
 
     Args:
         start: A valid value.
-        low: The least value that is tested.
-        high: The largest.
+        low: The smallest value that is tested.
+        high: The largest one.
         is_valid: Whether the spec is valid with a value.
         document: The part of the spec whose integers the value may have to divide.
 
     Returns:
         The valid divisors of an integer of the document, if ``start`` divides it, and if the nearest integers and the
-        first multiples of ``start`` that do not are invalid. Otherwise the multiples of the least divisor of ``start``
-        whose steps from ``start`` are valid.
+        first multiples of ``start`` that do not are invalid. Otherwise the multiples of the smallest divisor of
+        ``start`` whose steps from ``start`` are valid.
     """
 
     def fits(value: int) -> bool:
