@@ -122,7 +122,7 @@ BROKEN = {
     ),
     "bad schema": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows(schema={'type': 'object', 'properties': 3})\n",
-        "dataset 'x-rows': schema: must have type 'object' and a mapping 'properties'",
+        "dataset 'x-rows': schema must be a JSON Schema with type 'object' and a mapping 'properties'",
     ),
     "bad reference": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows(source='x.data.Rows')\n",

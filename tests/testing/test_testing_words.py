@@ -159,7 +159,7 @@ def test_a_descriptor_that_cannot_travel(told):
 def test_schemas_that_are_wrong(told):
     properties = {"scale": {"oneOf": [{"type": "number"}]}}
     schemas = Schemas(mechanism={"type": "object", "properties": properties, "additionalProperties": False})
-    assert "schemas.mechanism.properties.scale.oneOf: oneOf gives misleading messages" in told(schemas=schemas)
+    assert "schemas.mechanism.properties.scale: has no description" in told(schemas=schemas)
 
 
 def test_evidence_and_checks_that_are_wrong(told, base):
