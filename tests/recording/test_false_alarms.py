@@ -270,7 +270,7 @@ def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
         recorded(tmp_path / "run", broken)
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     above = " ".join(run_page(found, 80).partition("What ran")[0].split())
-    assert "epsilon of the 15 steps that were recorded is at most" in above
+    assert "an exception (KeyError) ended the block after 15 steps" in above
     assert "was ended by KeyError after 15 steps: what was still to come is not in the recording" in above
     log = tmp_path / "run" / "steps.log"
     log.write_bytes(log.read_bytes()[:-1])

@@ -200,3 +200,23 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
             training.train()
 
     assert recorded(tmp_path / "run", stages).verdict == "proved"
+
+
+def test_a_hook_that_changes_gradients_once_they_were_seen_is_no_proof(tmp_path: Path) -> None:
+    """Registered after the recorder, on the inner optimizer: it adds the plain sum of what was clipped."""
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(tmp_path / "run"):
+
+            def add(*_: object) -> None:
+                for p in training.optimizer_.params:
+                    p.grad += p.summed_grad.view_as(p)
+
+            training.optimizer_.original_optimizer.register_step_pre_hook(add)
+            training.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert (found.verdict, found.exit_code, found.conformance.status) == ("open", 1, "deviates")
+    (unseen,) = (one for one in found.assumptions if one.name == "nothing-unseen")
+    assert "gradients were others after 1 updates than before them: a hook changed them meanwhile" in unseen.text

@@ -151,7 +151,8 @@ def check_run(path: Path, question: Question) -> CheckedRun:
     told = told_of(run, question.delta, costs.get(1))
     canaries = canaries_of(looked, question.delta)
     require_known("assume", question.assume, ASSUMABLE)
-    known = assumptions(run, internal, question.adjacency, public=question.public_names)
+    size = question.group_sizes[0]
+    known = assumptions(run, internal, question.adjacency, public=question.public_names, group_size=size)
     rests = complete(checks, known, question.assume)
     verdict, reason = _judged(run, question, costs, conformance, checks, rests)
     if canaries is not None and question.epsilon is not None:

@@ -136,7 +136,8 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
     spoken_of = {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
     adjacency = ADD_REMOVE if ADD_REMOVE in spoken_of else ZERO_OUT
     vouched = _vouched(spec)
-    known = assumptions(run, looked.internal, adjacency, public=vouched.public_names)
+    size = min((claim.group_size for claim in spec.claims), default=1)
+    known = assumptions(run, looked.internal, adjacency, public=vouched.public_names, group_size=size)
     rests = complete(looked.checks, known, vouched.assume)
     cost = cost_of(run, looked.internal, Question(delta=_ANY_DELTA, adjacency=adjacency), 1)
     if cost.interval is None:  # what has no bound of its own has none by the phases of a spec
