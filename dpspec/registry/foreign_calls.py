@@ -12,6 +12,9 @@ from dpspec.registry.foreign_code import one_line, resolve
 
 _MARK = "dpspec_plugin"
 
+#: The fields of descriptors that name code.
+_CODE = ("audit", "source", "trainer", "factory", "render", "pool", "make", "score")
+
 
 def is_foreign(offered: Offered) -> bool:
     """Whether another distribution than dpspec offers it."""
@@ -46,16 +49,17 @@ def mark(error: BaseException) -> None:
 
 def raised_by(error: BaseException) -> str:
     """The distribution of the plugin whose code raised an error; empty for dpspec's own code."""
-    from dpspec.registry.loader import load_registry
+    from dpspec.registry.loader import load_catalog
 
     if marked := error.__dict__.get(_MARK):
         return str(marked)
     modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     packages = [str(name).partition(".")[0] for name in modules]
-    offering: dict[str, str] = {}
-    for name, plugin in load_registry().manager.list_name_plugin():
-        module = getattr(plugin, "__name__", type(plugin).__module__)
-        offering[module.partition(".")[0]] = name.partition(":")[0]
+    catalog, offering = load_catalog(), {"dpspec": "dpspec"}
+    for offered in (offered for family in FAMILIES for offered in getattr(catalog, family.field).values()):
+        for field in _CODE:
+            if reference := getattr(offered.provider, field, ""):
+                offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
     deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
     return "" if deepest == "dpspec" else deepest
 
