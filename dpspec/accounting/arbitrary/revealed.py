@@ -120,7 +120,7 @@ def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
         lowest=first.lowest,
         spacing=spacing,
         index=nodes,
-        masses=masses,
+        masses=np.asarray(masses, dtype=np.float64),
         infinity=min(1.0, math.fsum(weight * atoms.infinity for weight, atoms in measures)),
         shift=max(atoms.shift for _, atoms in measures)
         + misfit
