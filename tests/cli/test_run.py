@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -273,3 +274,36 @@ def test_a_confidence_that_was_raised_is_told_against_a_baseline_and_fails_nothi
     told = " ".join(ended.err.split())
     assert "audit.confidence 0.95 -> 0.99, at which attacks refute less" in told
     assert "Nothing got worse than in the baseline." in told
+
+
+@pytest.fixture
+def known(dpspec) -> tuple[str, ...]:
+    """A command that audits bounds alone, after a run of it that wrote ``known.json``."""
+    dpspec("new", "spec", "mine", "--mechanism", "group")
+    bounds = ("run", "mine.yaml", "--bounds-only")
+    assert dpspec(*bounds, "--report", "json=known.json").code == 0
+    return (*bounds, "--baseline", "known.json")
+
+
+def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5", "-q")
+    assert ended.code == 1
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("- mine / ")
+    assert "verdict proved -> refuted" in lines[0]
+    (cause,) = [line for line in lines if "mechanism.noise_multiplier" in line]
+    assert cause.endswith("mechanism.noise_multiplier 1.0 -> 0.5")
+    assert re.search(r"The certified lower bound [\d.]+ \(.*\) exceeds the claimed [\d.]+\.", ended.err)
+    assert any(line.startswith("- mine / ") and ": upper " in line for line in lines)
+    assert lines[-1] == "Worse than the baseline."
+
+
+def test_the_reason_of_a_regression_is_not_printed_twice(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5")
+    assert "exceeds the claimed" in " ".join(ended.out.split())
+    assert "exceeds the claimed" not in ended.err
+
+
+def test_changes_without_a_regression_are_not_printed(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=1.1", "-q")
+    assert (ended.code, ended.err) == (0, "Nothing got worse than in the baseline.\n")

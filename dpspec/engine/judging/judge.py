@@ -78,9 +78,9 @@ class PartView:
             self.relied_on = next((rejection for rejection in rejections if rejection is not None), None)
 
     @property
-    def provable(self) -> float | None:
-        """The best bound that a proof may rest on."""
-        return next((weighed.value for weighed in self._proving if weighed.strength == "proof"), None)
+    def proof(self) -> WeighedFinding | None:
+        """The best bound in scope that is a proof, within the claim or not."""
+        return next((weighed for weighed in self._proving if weighed.strength == "proof"), None)
 
     def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
         """The best upper and lower bounds: the one that decides on the proving side, the farthest on the other."""
@@ -134,7 +134,7 @@ class ClaimEvaluator:
             lower=_finite(lower),
             upper_finding=upper.index if upper is not None else None,
             lower_finding=lower.index if lower is not None else None,
-            provable=view.provable if view is not None else None,
+            provable=view.proof.value if view is not None and view.proof is not None else None,
             refutable=refutable,
             p_value=smallest[0] if smallest is not None else None,
         )
@@ -159,8 +159,8 @@ class ClaimEvaluator:
         beyond = _beyond(views) if tested.claim.refuted_by != "attack" else None
         if beyond is not None:
             view, bound = beyond
-            unseen = None if smallest is None else (_tester(smallest[1], said), smallest[0])
-            return "refuted", reasons.refuted_by_bound(view.part, bound, unseen), view
+            unrejected = None if smallest is None else (_tester(smallest[1], said), smallest[0])
+            return "refuted", reasons.refuted_by_bound(view.part, bound, unrejected), view
         if weakest is None or weakest.best is None:
             return "open", "", weakest
         if weakest.rank == 2:
@@ -206,14 +206,14 @@ class ClaimEvaluator:
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         reason = reasons.undecided(
             view.part,
-            view.provable,
+            view.proof,
             refutable,
             attacked=bool(tested.hypotheses),
             unbounded=view.unbounded,
-            beside=short,
+            shortfall=short,
         )
         beyond = _beyond(views)
-        return reason if beyond is None else reason + reasons.asks_for_an_attack(beyond[0].part, beyond[1])
+        return reason if beyond is None else reason + reasons.only_attack_may_refute(beyond[0].part, beyond[1])
 
 
 def _beyond(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:

@@ -112,7 +112,7 @@ def test_no_data_leaks_more_than_the_bound(group: int, sigma: float, rate: float
 def test_no_data_of_as_many_records_leaks_more_than_the_bound_of_full_batches(
     group: int, fewest: int, rate: float, cap: int
 ) -> None:
-    """All batches of ``fewest`` and four others: the bound is below the one without full batches, and above all data."""
+    """All batches of ``fewest`` and four others: the bound is below the one without the case, and above all data."""
     rng, sigma = np.random.default_rng(group + cap), 1.0
     step = TruncatedPoisson(group, rate, cap, 4, sigma, fewest)
     above, plain = step.above(), TruncatedPoisson(group, rate, cap, 4, sigma).above()
