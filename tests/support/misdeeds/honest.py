@@ -144,8 +144,8 @@ def render(result, *, internal=False):
 
 
 def pool(demand):
-    from dpspec.executors.inline import Inline
-    return Inline()
+    from dpspec.executors.inline import InlinePool
+    return InlinePool()
 
 
 def limit(facts, options):
