@@ -104,10 +104,10 @@ def assumptions(
             found.append(Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text))
     largest = internal is not None and bool(np.isfinite(internal.largest).any())
     if not largest:
-        text = "no contribution is longer than the clip norm; single contributions were not seen"
+        text = "no contribution is longer than the clip norm; single contributions were not observed"
         if header.clipping == "ghost":
-            text += ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped"
-        found.append(Assumption(name="clipping", status="unchecked", text=text))
+            text += ", because ghost clipping never forms them; a loss term outside its criterion is not clipped"
+        found.append(Assumption(name="per-record-clipping", status="unchecked", text=text))
     half = sums_type(run)
     if half:
         text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
