@@ -116,6 +116,22 @@ class Parts:
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
+    def private_options(self) -> dict[str, Any]:
+        """The options of Opacus' private sum and of its sampler, by name; none of a loop of its own."""
+        if self.clipping is None:
+            return {}
+        optimizer = self.optimizer
+        norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
+        norms.append(getattr(self.model, "max_grad_norm", None))
+        found = {
+            "noise_multiplier": optimizer.noise_multiplier,
+            "clip_norm": [] if self.clipping == "adaptive" else norms,
+            "divisor": optimizer.expected_batch_size,
+            "loss_reduction": optimizer.loss_reduction,
+        }
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        return found if rate is None else {**found, "rate": rate}
+
     def header(self, notes: Sequence[str]) -> Header:
         """What is known of the run when its recording begins."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler

@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
+from dpspec.recording.side_state.options import OptionWatch
 from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.gradient_parameters import GradientParameters
 from dpspec.recording.watching.gradients_got import GradientsGot
@@ -71,9 +73,12 @@ class WatchedTraining:
         self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded)
+        inner = None if parts.optimizer is None else _inner(parts.optimizer)
+        self._options = OptionWatch(inner, self._private_options, self.guarded)
 
     def detach(self) -> None:
         """Stop watching."""
+        self._options.remove()
         if self._opacus is not None:
             self._opacus.detach()
         for handle in self._handles:
@@ -171,6 +176,7 @@ class WatchedTraining:
             if self.declared[name] is not None:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
+        self._options.look()
         given, self._given = self._given, {}
         if "noise" in given:
             total = [given["the sum"]] if "the sum" in given else None
@@ -216,7 +222,7 @@ class WatchedTraining:
         if parts.clipping is not None:
             entering = None if self.gradients is None else self._enter_canaries
             watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering)
-            watch.attach(self._before, self._after, self.guarded)
+            watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
             return watch, []
         if parts.optimizer is None:
             return None, []
@@ -271,7 +277,12 @@ class WatchedTraining:
         if self._passes is not None:
             self._passes.stepped()
 
+    def _private_options(self) -> dict[str, Any]:
+        declared = {name: value for name, value in self.declared.items() if name != "records"}
+        return self._parts.private_options() if self._parts.clipping is not None else declared
+
     def _look_at_state(self) -> None:
+        self._options.look()
         if self._state is not None:
             self._state.look_before()
 
@@ -287,7 +298,8 @@ class WatchedTraining:
         self._watch.keep()
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
-        self.writer.write(*step.finish(number, now, len(self._sizes), drawn, rate, told, update))
+        public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)
+        self.writer.write(replace(public, options=self._options.written()), internal)
 
     def _changed(self) -> list[str]:
         """Names of what else the model holds that is not what it was, is new or is gone; a few where they are many."""

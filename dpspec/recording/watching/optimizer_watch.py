@@ -71,9 +71,12 @@ class OpacusWatch:
         """How many updates left other gradients than they began with."""
         return 0 if self._changed is None else int(self._changed)
 
-    def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training."""
-        optimizer, self._guarded = self._optimizer, guarded
+    def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
+        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
+
+        ``use`` is called when options of clipping or noise are about to be used.
+        """
+        optimizer, self._guarded, self._use = self._optimizer, guarded, use
         self._ids = [id(p) for p in optimizer.params]
         if self._clipping == "ghost":
             self._replace(optimizer, "accumulate", self._around_accumulate)
@@ -116,6 +119,7 @@ class OpacusWatch:
         self._undo.append(undo)
 
     def _around_clipping(self, original: Callable[[], Any]) -> Any:
+        self._guarded(self._use)
         assert self.recomputed is not None
         self._guarded(lambda: self.sums.compare(self.sums.flat()))
         self._guarded(self.recomputed.expect)
@@ -155,6 +159,7 @@ class OpacusWatch:
         return result
 
     def _around_coefficients(self, original: Callable[[], Any]) -> Any:
+        self._guarded(self._use)
         result = original()
 
         def look() -> None:
@@ -170,6 +175,7 @@ class OpacusWatch:
             self.sums.compare(flat)
             self.sums.forget()
 
+        self._guarded(self._use)
         self._guarded(compare)
         self._guarded(self._enter)
         result = original()
