@@ -10,6 +10,7 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
+from dpspec.engine.recorded.channels.assumptions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.results.decimals import upper
 from dpspec.errors import UsageError
@@ -55,10 +56,11 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     }
     comments = dict(_UNKNOWN)
     unchecked = [one.name for one in checked.assumptions if one.status == "unchecked"]
-    if unchecked and checked.conformance.status == "conforms-within":
+    if unchecked == [PER_RECORD_CLIPPING] and checked.conformance.status == "conforms-within":
         claim["expect"] = ["supported", "open"]
-        named = ", ".join(unchecked)
-        comments["training", "run"] = f"add assume: [{named}] if you know that it holds, and remove expect below"
+        comments["training", "run"] = (
+            f"no recording shows {PER_RECORD_CLIPPING}: add assume: [{PER_RECORD_CLIPPING}] if it holds, and remove expect"
+        )
     document: dict[str, Json] = {
         "dpspec": 1,
         "name": name,

@@ -17,6 +17,9 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums
 from dpspec.engine.recorded.told_noise import not_measured
 
+#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
+
 #: From so many steps on it is no chance that a constant rises or falls with the sizes of batches.
 _FEWEST = 12
 
@@ -107,7 +110,7 @@ def assumptions(
         text = "no contribution is longer than the clip norm; single contributions were not observed"
         if header.clipping == "ghost":
             text += ", because ghost clipping never forms them; a loss term outside its criterion is not clipped"
-        found.append(Assumption(name="per-record-clipping", status="unchecked", text=text))
+        found.append(Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text))
     half = sums_type(run)
     if half:
         text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
