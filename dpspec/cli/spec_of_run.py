@@ -10,7 +10,7 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
-from dpspec.engine.recorded.channels.assumptions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.channels.contributions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.results.decimals import upper
 from dpspec.errors import UsageError
@@ -59,7 +59,8 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     if unchecked == [PER_RECORD_CLIPPING] and checked.conformance.status == "conforms-within":
         claim["expect"] = ["supported", "open"]
         comments["training", "run"] = (
-            f"no recording shows {PER_RECORD_CLIPPING}: add assume: [{PER_RECORD_CLIPPING}] if it holds, and remove expect"
+            f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "
+            "then remove expect"
         )
     document: dict[str, Json] = {
         "dpspec": 1,

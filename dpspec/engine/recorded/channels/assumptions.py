@@ -9,16 +9,13 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.engine.recorded.channels.contributions import contribution_assumptions
+from dpspec.engine.recorded.channels.contributions import clipping_assumption, contribution_assumptions
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums
 from dpspec.engine.recorded.told_noise import not_measured
-
-#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
-PER_RECORD_CLIPPING = "per-record-clipping"
 
 #: From so many steps on it is no chance that a constant rises or falls with the sizes of batches.
 _FEWEST = 12
@@ -106,11 +103,7 @@ def assumptions(
                 text += ", but batches were passed over at so many steps that it looks like a choice"
             found.append(Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text))
     largest = internal is not None and bool(np.isfinite(internal.largest).any())
-    if not largest:
-        text = "no contribution is longer than the clip norm; single contributions were not observed"
-        if header.clipping == "ghost":
-            text += ", because ghost clipping never forms them; a loss term outside its criterion is not clipped"
-        found.append(Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text))
+    found.extend(clipping_assumption(run, observed=largest))
     half = sums_type(run)
     if half:
         text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
