@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.channels.gradient_checks import counts, numbers
 from dpspec.engine.recorded.recorded_run import RecordedRun
 
 #: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
