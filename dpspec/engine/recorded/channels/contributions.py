@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.channels.gradient_checks import counts, numbers
 from dpspec.engine.recorded.recorded_run import RecordedRun
 
 #: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
