@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,11 @@ from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
-from dpspec.recording.watching.optimizer_watch import OpacusWatch
+from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.sampler_watch import SamplerWatch
+from dpspec.recording.watching.sensitivity_probe import SensitivityProbe
 
 
 class WatchedTraining:
@@ -70,6 +71,7 @@ class WatchedTraining:
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
         self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
         if self._passes is not None:
@@ -122,6 +124,8 @@ class WatchedTraining:
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
                 "recomputed": self._opacus.recomputed.found if self._opacus and self._opacus.recomputed else None,
                 "scaling": self._opacus.scaling.found if self._opacus is not None else None,
+                "probe": self._probe.found if self._probe is not None else None,
+                "probe_failure": self._probe.failure if self._probe is not None else "",
                 "replaced": self._opacus.replaced.found if self._opacus is not None else None,
                 "passes": self._passes.found if self._passes is not None else None,
                 "gradients": self._got.sums(),
@@ -222,13 +226,28 @@ class WatchedTraining:
         parts = self._parts
         if parts.clipping is not None:
             entering = None if self.gradients is None else self._enter_canaries
-            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering)
+            watch = OpacusWatch(
+                parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering, self._probing()
+            )
             watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
             return watch, []
         if parts.optimizer is None:
             return None, []
         before, after = (lambda: self.guarded(self._before_own)), (lambda: self.guarded(self._after_own))
         return None, [StepHooks(parts.optimizer, before, after)]
+
+    def _probing(self) -> Probing | None:
+        """Hands each call the records of its physical batch, as the sampler drew them."""
+        parts, samples = self._parts, self.samples
+        if parts.loss is None or samples is None:
+            return None
+        self._probe = SensitivityProbe(parts.model, parts.optimizer, str(parts.clipping), parts.loss, parts.loader)
+
+        def look(start: int, size: int, gradients: Sequence[Tensor] | None) -> None:
+            assert self._probe is not None
+            self._probe.look(samples.current()[start : start + size], gradients)
+
+        return look
 
     # What happens.
 

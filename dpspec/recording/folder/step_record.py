@@ -22,6 +22,9 @@ Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
 #: Stands for a count that nobody saw.
 UNSEEN = 2**32 - 1
 
+#: A sum that differs by at most this, in clip norms, differs by rounding alone.
+ROUNDING = 5e-3
+
 _COUNTS = ("step", "drawn", "batches", "rows", "virtual", "updates", "told_steps")
 _NUMBERS = (
     "time",

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.engine.recorded.channels.contributions import contribution_assumptions
+from dpspec.engine.recorded.channels.contributions import clipping_assumption, contribution_assumptions
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
@@ -103,11 +103,7 @@ def assumptions(
                 text += ", but batches were passed over at so many steps that it looks like a choice"
             found.append(Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text))
     largest = internal is not None and bool(np.isfinite(internal.largest).any())
-    if not largest:
-        text = "no contribution is longer than the clip norm; single contributions were not seen"
-        if header.clipping == "ghost":
-            text += ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped"
-        found.append(Assumption(name="clipping", status="unchecked", text=text))
+    found.extend(clipping_assumption(run, observed=largest))
     half = sums_type(run)
     if half:
         text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
