@@ -115,11 +115,8 @@ class ModelState:
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     """Whether an attribute is one of torch's or Opacus' own, which holds no record after a step."""
-    if (
-        key in _OF_EVERY_MODULE
-        or (key == "activations" and value == [])
-        or (key == "max_batch_len" and type(value) is int)
-    ):
+    of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
+    if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
     return key in _OF_OPACUS and type(module).__module__.partition(".")[0] == "opacus"
 
