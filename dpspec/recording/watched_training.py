@@ -22,8 +22,9 @@ from dpspec.recording.parts import Parts
 from dpspec.recording.side_state.model_state import ModelState
 from dpspec.recording.side_state.options import OptionWatch
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.gradient_parameters import GradientParameters
-from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.gradient_parameters import GradientParameters
+from dpspec.recording.watching.gradients.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
@@ -31,7 +32,6 @@ from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.sampler_watch import SamplerWatch
-from dpspec.recording.watching.sensitivity_probe import SensitivityProbe
 
 
 class WatchedTraining:
