@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Header
@@ -30,7 +29,14 @@ class Parts:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, loader: Any, engine: Any, planted: Any, given: Mapping[str, Any]
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        engine: Any,
+        planted: Any,
+        given: Mapping[str, Any],
+        loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for what is not known, by name."""
         recognised.refuse_processes()
@@ -43,6 +49,7 @@ class Parts:
             raise UsageError(f"{', '.join(said)}: Opacus' optimizer and loader say so themselves; leave it out")
         if self.clipping is None:
             recognised.refuse_engine(engine, optimizer)
+        self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognised.sampler_of(loader)
         self.accountant = None if engine is None else AccountantWatch(engine)
         self.planted = _planted(loader, planted)
@@ -97,13 +104,6 @@ class Parts:
         trained = [p for p in [*inside, *self.model.parameters()] if p.requires_grad]
         return list({id(p): p for p in trained}.values())
 
-    def untrained(self, trained: Sequence[Tensor]) -> dict[str, str]:
-        """A digest of whatever else the model holds: buffers of any type, such as running averages, and parameters that
-        are frozen, or that were put into the model meanwhile. ``trained``: what is watched step by step."""
-        watched = {id(p) for p in trained}
-        held = [*self.model.named_parameters(), *self.model.named_buffers()]
-        return {name: _digest(t) for name, t in held if id(t) not in watched}
-
     def layers(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the noisy parameters, in their order."""
         names = {id(p): name.replace("_module.", "") for name, p in self.model.named_parameters()}
@@ -115,6 +115,22 @@ class Parts:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
+
+    def private_options(self) -> dict[str, Any]:
+        """The options of Opacus' private sum and of its sampler, by name; none of a loop of its own."""
+        if self.clipping is None:
+            return {}
+        optimizer = self.optimizer
+        norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
+        norms.append(getattr(self.model, "max_grad_norm", None))
+        found = {
+            "noise_multiplier": optimizer.noise_multiplier,
+            "clip_norm": [] if self.clipping == "adaptive" else norms,
+            "divisor": optimizer.expected_batch_size,
+            "loss_reduction": optimizer.loss_reduction,
+        }
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        return found if rate is None else {**found, "rate": rate}
 
     def header(self, notes: Sequence[str]) -> Header:
         """What is known of the run when its recording begins."""
@@ -173,6 +189,19 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
+def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
+    """The loss of the sensitivity probe; ``UsageError`` if the probe cannot be made."""
+    if loss is None:
+        return None
+    if not callable(loss):
+        raise UsageError(f"loss must be a function of a model and a batch, got {type(loss).__name__}")
+    if clipping is None:
+        raise UsageError("loss is for Opacus' optimizer: the recorder does not see how another loop forms its sums")
+    if not hasattr(getattr(loader, "dataset", None), "__getitem__"):
+        raise UsageError("loss needs loader=, over a dataset that can be indexed: the probe fetches records from it")
+    return loss
+
+
 def _planted(loader: Any, given: Any) -> Planted | None:
     """The planted data set that the loader draws from, or that a loop of one's own was given."""
     if given is not None and not isinstance(given, Planted):
@@ -184,12 +213,6 @@ def _planted(loader: Any, given: Any) -> Planted | None:
             "before dpspec.plant, so that its places are the loader's"
         )
     return drawn_from if isinstance(drawn_from, Planted) else given
-
-
-def _digest(tensor: Tensor) -> str:
-    """Of type, shape and bytes."""
-    rows = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + rows.numpy().tobytes()).hexdigest()
 
 
 def _is_cryptographic(optimizer: Any, engine: Any) -> bool:
