@@ -187,7 +187,8 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
     buffers = run.said("buffers")
     if isinstance(buffers, list):
         test = CHANGED
-        moved = len(buffers)
+        names = [*run.names("buffers"), *run.names("state")]
+        moved = max(len(names), len(buffers))
         yield exact(
             "model-state",
             test,
@@ -195,7 +196,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
             moved == 0,
             0,
             moved,
-            "running averages, frozen and new parameters",
+            ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state",
             detectable=None,
         )
     meddled = run.said("meddled")
