@@ -54,7 +54,9 @@ class SensitivityProbe:
     def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
         """clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
 
-        loss: ``loss(model, batch)`` returns the loss of each record, (b,). loader: has ``dataset`` and ``collate_fn``."""
+        loss: ``loss(model, batch)`` returns the loss of each record, (b,). loader: has ``dataset`` and
+        ``collate_fn``.
+        """
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
         self._random = random.SystemRandom()
