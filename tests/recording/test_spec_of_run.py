@@ -43,6 +43,10 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
     assert "# not recorded; bounds do not depend on it" in text
+    if len(noises) > 1:  # no scheduler changed the noise
+        assert main(["run", "recorded.yaml"]) == 1
+        text = text.replace("run: run", "run: run\n  public: [noise_multiplier]")
+        (tmp_path / "recorded.yaml").write_text(text)
     assert main(["run", "recorded.yaml", "--report", "json=result.json"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     (verdict,) = result["audits"][0]["verdicts"]

@@ -281,7 +281,8 @@ def _judged(
     if why:
         return "open", f"{why}: that shows how large each batch was, whatever the noise, and no accountant counts it"
     constants = next(one for one in rests if one.name == CONSTANTS)
-    if question.adjacency == ADD_REMOVE and maybe and constants.status == "unchecked":
+    doubts = any(run.options.doubts(question.public_names, private=True))
+    if question.adjacency == ADD_REMOVE and maybe and constants.status == "unchecked" and not doubts:
         shows = "a number that is computed from the records shows how many there are, whatever the noise"
         return "open", f"{maybe}: {shows}. If it does not depend on them, declare so with --public-constants"
     doubted = next((one for one in rests if one.status in ("unchecked", "false")), None)

@@ -18,11 +18,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     """group_size: the number of records that the claim covers."""
-    text = (
-        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
-        "loss mixes the records of a batch, and no record occurs several times"
-    )
-    yield Assumption(name="one-record", status="declared", text=text)
+    yield _one_record(run)
     repeats = run.header.repeats
     if repeats > 1:
         known = group_size >= repeats
@@ -41,6 +37,41 @@ def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assu
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: what the script did then is not known"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
+
+
+def _one_record(run: RecordedRun) -> Assumption:
+    text = (
+        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
+        "loss mixes the records of a batch, and no record occurs several times"
+    )
+    failure, found = run.said("probe_failure"), numbers(run, "probe", 6)
+    if isinstance(failure, str) and failure:
+        text += f"; the sensitivity probe failed: {failure[:200]}"
+    elif found is not None and found[0] >= 1.0:
+        probed, removed, _, _, confirmed, _ = found
+        text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
+        if removed >= 1.0 and confirmed == probed:
+            return Assumption(name="one-record", status="reported", text=text)
+        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of them"
+    return Assumption(name="one-record", status="declared", text=text)
+
+
+def clipping_assumption(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
+    """Whether contributions are clipped; nothing if each of them was ``observed``, as checks say it then."""
+    if observed:
+        return
+    text = "no contribution is longer than the clip norm; single contributions were not seen"
+    found = numbers(run, "probe", 6)
+    if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
+        text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
+        yield Assumption(name="clipping", status="reported", text=text)
+        return
+    if run.header.clipping == "ghost":
+        text += (
+            ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped: give "
+            "dpspec.record loss=, for the sensitivity probe"
+        )
+    yield Assumption(name="clipping", status="unchecked", text=text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
