@@ -38,11 +38,11 @@ _MODULES = (
             "stats.attacks.guess_counts",
         ),
     ),
-    ("", "", ("stats.binomial", "stats.attacks.gaussian_fit", "stats.attacks.scores", "stats.utility")),
+    ("", "", ("stats.binomial", "stats.attacks.gaussian_fit", "stats.utility")),
     (
         "What an audit will be able to show",
         "For `Audit.plan`, before anything is trained.",
-        ("stats.attacks.attack_power", "stats.conformance.expectations"),
+        ("stats.conformance.expectations",),
     ),
     (
         "Whether what ran is what was declared",

@@ -14,8 +14,8 @@ from opacus.optimizers import DPOptimizer
 from support.opacus_training import Training
 from torch import nn
 
+from dpspec.engine.recorded.channels.gradient_checks import SUMS
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
-from dpspec.engine.recorded.gradient_checks import SUMS
 
 Script = Callable[[Training], None]
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpspec
+from dpspec.engine.recorded.channels.gradient_checks import CHANGE, INFLUENCE, SCALED
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
-from dpspec.engine.recorded.gradient_checks import CHANGE, INFLUENCE, SCALED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.gradient_checks import ADVICE, gradient_checks
+from dpspec.engine.recorded.channels.gradient_checks import ADVICE, gradient_checks
 from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.noise_channel import ADVICE as NOISE_ADVICE
 from dpspec.engine.recorded.noise_channel import noise_checks
@@ -141,7 +141,8 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
     buffers = run.said("buffers")
     if isinstance(buffers, list):
         test = CHANGED
-        moved = len(buffers)
+        names = [*run.names("buffers"), *run.names("state")]
+        moved = max(len(names), len(buffers))
         yield exact(
             "model-state",
             test,
@@ -149,7 +150,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
             moved == 0,
             0,
             moved,
-            "running averages, frozen and new parameters",
+            ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state",
             detectable=None,
         )
     meddled = run.said("meddled")

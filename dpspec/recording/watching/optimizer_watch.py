@@ -18,14 +18,14 @@ from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.contributions import Contributions
+from dpspec.recording.watching.gradients.contributions import Contributions
+from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
+from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
+from dpspec.recording.watching.gradients.size_scaling import SizeScaling
+from dpspec.recording.watching.gradients.summed_gradients import SummedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.pending_step import PendingStep
-from dpspec.recording.watching.recomputed_sums import RecomputedSums
-from dpspec.recording.watching.replaced_methods import ReplacedMethods
-from dpspec.recording.watching.size_scaling import SizeScaling
-from dpspec.recording.watching.summed_gradients import SummedGradients
 
 #: What is called when the inner optimizer is about to step, and when it has stepped.
 Moment = Callable[[], None]

@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.channels.gradient_checks import counts, numbers
 from dpspec.engine.recorded.recorded_run import RecordedRun
+
+#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
 
 #: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
 #: standard errors from 0.
@@ -57,21 +60,21 @@ def _one_record(run: RecordedRun) -> Assumption:
 
 
 def clipping_assumption(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
-    """Whether contributions are clipped; nothing if each of them was ``observed``, as checks say it then."""
+    """Yield the assumption that contributions are clipped, unless each of them was ``observed`` and so checked."""
     if observed:
         return
-    text = "no contribution is longer than the clip norm; single contributions were not seen"
+    text = "no contribution is longer than the clip norm; single contributions were not observed"
     found = numbers(run, "probe", 6)
     if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
         text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
-        yield Assumption(name="clipping", status="reported", text=text)
+        yield Assumption(name=PER_RECORD_CLIPPING, status="reported", text=text)
         return
     if run.header.clipping == "ghost":
         text += (
-            ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped: give "
+            ", because ghost clipping never forms them, and a loss term outside its criterion is not clipped: give "
             "dpspec.record loss=, for the sensitivity probe"
         )
-    yield Assumption(name="clipping", status="unchecked", text=text)
+    yield Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
