@@ -25,12 +25,8 @@ from dpspec.engine.preparing.trial_keys import known_code
 from dpspec.engine.storage.origins import environment, version_of
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
-<<<<<<< HEAD
 from dpspec.executors import TaskContext
-=======
-from dpspec.executors import Place
 from dpspec.registry.foreign_calls import mark, misbehaved
->>>>>>> main
 
 
 class WorkerCache:
