@@ -117,12 +117,10 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     if missed := [verdict for verdict in controls if not verdict.expected]:
         yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not see such a thing."
     if not audit.planned_trials and not recorded(audit):
-        yield "Nothing was trained: all of this speaks of the mechanism as declared, not of any code."
+        yield "Nothing was trained: results apply to the specification; no code was run."
     elif status == "conforms-within":
-        yield (
-            f"What ran was held against what was declared by {words.count(len(audit.checks), 'test')}, and none saw a "
-            "difference that it could see."
-        )
+        tests = words.count(len(audit.checks), "conformance test")
+        yield f"{tests} compared the run with its declaration. None found a deviation above its detection limit."
     elif status == "not-run":
         yield "Whether what ran is what was declared was not tested."
 
