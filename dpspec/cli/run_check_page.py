@@ -218,7 +218,7 @@ def _conformance(page: Page, checked: CheckedRun, every: bool) -> None:
     given = {""}
     for check in checked.checks if every else bad:
         page.item(_check(check, check in bad), indent=4)
-        if check in bad and (words := advice(check)) not in given:
+        if check in bad and (words := advice(check, bad)) not in given:
             page.line(words, indent=6)
             given.add(words)
 
@@ -234,6 +234,7 @@ def _check(check: Check, bad: bool) -> str:
 
 def run_json(checked: CheckedRun) -> Mapping[str, Any]:
     """The same as JSON; numbers that are infinite are null."""
+    bad = [check for check in checked.checks if rejected(check, len(checked.checks))]
     header, question = checked.run.header, checked.question
     return {
         "run": {
@@ -302,8 +303,8 @@ def run_json(checked: CheckedRun) -> Mapping[str, Any]:
                 "declared": _finite(check.declared),
                 "measured": _finite(check.measured),
                 "detectable": _finite(check.detectable),
-                "rejected": rejected(check, len(checked.checks)),
-                "advice": advice(check) if rejected(check, len(checked.checks)) else "",
+                "rejected": check in bad,
+                "advice": advice(check, bad) if check in bad else "",
             }
             for check in checked.checks
         ],

@@ -10,6 +10,7 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
+from dpspec.engine.recorded.channels.contributions import PER_RECORD_CLIPPING
 from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.results.decimals import upper
 from dpspec.errors import UsageError
@@ -47,6 +48,20 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     mechanism: dict[str, Json] = {"kind": "group", **_common(run, phases)}
     if cost.interval is None or cost.reason:
         raise UsageError(f"{run}: no spec can be written: {cost.reason}")
+    claim: dict[str, Json] = {
+        "id": "one-record",
+        "kind": "approx-dp",
+        "epsilon": float(upper(cost.interval.upper)),
+        "delta": delta,
+    }
+    comments = dict(_UNKNOWN)
+    unchecked = [one.name for one in checked.assumptions if one.status == "unchecked"]
+    if unchecked == [PER_RECORD_CLIPPING] and checked.conformance.status == "conforms-within":
+        claim["expect"] = ["supported", "open"]
+        comments["training", "run"] = (
+            f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "
+            "then remove expect"
+        )
     document: dict[str, Json] = {
         "dpspec": 1,
         "name": name,
@@ -55,11 +70,9 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
         "data": {"kind": "declared", "records": records, "features": 1, "classes": 2},
         "training": {"backend": "recorded", "run": Path(os.path.relpath(run, place)).as_posix()},
         "threat_model": {"adjacency": "zero-out"},
-        "claims": [
-            {"id": "one-record", "kind": "approx-dp", "epsilon": float(upper(cost.interval.upper)), "delta": delta}
-        ],
+        "claims": [claim],
     }
-    return f"{MODELINE}{schema.as_posix()}\n{to_yaml(document, lambda place: _UNKNOWN.get(place, ''))}"
+    return f"{MODELINE}{schema.as_posix()}\n{to_yaml(document, lambda place: comments.get(place, ''))}"
 
 
 def _common(run: Path, phases: tuple[Stretch, ...]) -> dict[str, Json]:

@@ -16,7 +16,7 @@ from dpspec.cli.run_check_page import run_page
 from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.told_noise import GradientSums
 from dpspec.errors import UsageError
-from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.pending_step import PendingStep
 

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.contributions import Contributions
+from dpspec.recording.watching.gradients.contributions import Contributions
+from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
+from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
+from dpspec.recording.watching.gradients.size_scaling import SizeScaling
+from dpspec.recording.watching.gradients.summed_gradients import SummedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.pending_step import PendingStep
-from dpspec.recording.watching.recomputed_sums import RecomputedSums
-from dpspec.recording.watching.replaced_methods import ReplacedMethods
-from dpspec.recording.watching.size_scaling import SizeScaling
-from dpspec.recording.watching.summed_gradients import SummedGradients
 
 #: What is called when the inner optimizer is about to step, and when it has stepped.
 Moment = Callable[[], None]
@@ -250,9 +250,11 @@ class OpacusWatch:
 
     def _fingerprint(self) -> Tensor:
         """Two sums over all gradients (2,), bitwise equal where nothing touched them."""
-        grads = [p.grad.detach() for p in self._optimizer.params if p.grad is not None]
-        sums = [torch.stack([g.sum(dtype=torch.float64), g.square().sum(dtype=torch.float64)]) for g in grads]
-        return torch.stack([s.to(sums[0].device) for s in sums]).sum(0) if sums else torch.zeros(2, dtype=torch.float64)
+        grads = [p.grad.detach().reshape(-1) for p in self._optimizer.params if p.grad is not None]
+        if not grads:
+            return torch.zeros(2, dtype=torch.float64)
+        flat = torch.cat([g.to(grads[0].device) for g in grads])
+        return torch.stack([flat.sum(dtype=torch.float64), flat.square().sum(dtype=torch.float64)])
 
     def _around_scaling(self, original: Callable[[], Any]) -> Any:
         norms: list[Tensor] = []

@@ -42,7 +42,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             "inside the process that trained."
         )
     elif not audit.planned_trials:
-        yield f"Nothing was trained for {audit.name}: its numbers speak of the mechanism as declared, not of any code."
+        yield f"Nothing was trained for {audit.name}: its results apply to the specification; no code was run."
     elif not audit.complete:
         missing = audit.needed_trials - len(audit.trials)
         yield f"{missing} of {audit.needed_trials} trials of {audit.name} are missing: a re-run resumes."
@@ -52,7 +52,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             "were decided: more might have shown more."
         )
     if audit.planned_trials:
-        yield "A lower bound is what these attacks found: a stronger attack may find more, never less."
+        yield "A lower bound by an attack is a minimum: a stronger attack may find more, never less."
         if audit.conformance.status == "conforms-within":
             yield (
                 "Conformance means that no test saw a deviation; deviations smaller than the tests can see, "

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.channels.gradient_checks import counts, numbers
 from dpspec.engine.recorded.recorded_run import RecordedRun
 
-#: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
+#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
+
+#: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
 #: standard errors from 0.
 _CLOSE, _ERRORS = 0.25, 5.0
 
@@ -35,13 +38,14 @@ def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assu
     error = run.said("error")
     if isinstance(error, str) and error:
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps: what the script did then is not known"
+        text = f"an exception{named} ended the block after {run.steps} steps"
+        text += ": the recording does not show how the script continued"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
 
 
 def _one_record(run: RecordedRun) -> Assumption:
     text = (
-        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
+        "each contribution is computed from a single record, and each record is one index of the data: no layer or "
         "loss mixes the records of a batch, and no record occurs several times"
     )
     failure, found = run.said("probe_failure"), numbers(run, "probe", 6)
@@ -52,26 +56,26 @@ def _one_record(run: RecordedRun) -> Assumption:
         text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
         if removed >= 1.0 and confirmed == probed:
             return Assumption(name="one-record", status="reported", text=text)
-        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of them"
+        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
     return Assumption(name="one-record", status="declared", text=text)
 
 
 def clipping_assumption(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
-    """Whether contributions are clipped; nothing if each of them was ``observed``, as checks say it then."""
+    """Yield the assumption that contributions are clipped, unless each of them was ``observed`` and so checked."""
     if observed:
         return
-    text = "no contribution is longer than the clip norm; single contributions were not seen"
+    text = "no contribution is longer than the clip norm; single contributions were not observed"
     found = numbers(run, "probe", 6)
     if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
         text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
-        yield Assumption(name="clipping", status="reported", text=text)
+        yield Assumption(name=PER_RECORD_CLIPPING, status="reported", text=text)
         return
     if run.header.clipping == "ghost":
         text += (
-            ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped: give "
+            ", because ghost clipping never forms them, and a loss term outside its criterion is not clipped: give "
             "dpspec.record loss=, for the sensitivity probe"
         )
-    yield Assumption(name="clipping", status="unchecked", text=text)
+    yield Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
