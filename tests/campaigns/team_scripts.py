@@ -27,14 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from support.attacks import spec_at
+from support.checked_runs import CheckedRun, Question, check_run, run_page
 from support.team_scripts import EXTRAS, FAULTS, RECORDED, SCRIPTS, load
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec.cli.run_check_page import run_page
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.running.runner import run as run_specs
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog

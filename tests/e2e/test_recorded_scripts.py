@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.checked_runs import Question, check_run, run_page
 from support.team_scripts import EXTRAS, FAULTS, RECORDED, load
-
-from dpspec.cli.run_check_page import run_page
-from dpspec.engine.recorded.checked_run import Question, check_run
 
 
 def script(name):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from support.planted_loop import RATE, SIGMA, STEPS, loss, train
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder, RunWriter
 from dpspec.stats.attacks import guess_counts, one_run

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checked_runs import Question, check_run
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import ExitCode, RecordingError
 from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK, RunFolder, RunWriter
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG

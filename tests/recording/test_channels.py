@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded.channels.table import CHANNELS, UNKNOWN, assumes, channel_of, channels, complete
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 
 

@@ -10,10 +10,10 @@ import pytest
 from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from scipy import optimize, stats
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.recorded.costs.told_epsilon import told_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
@@ -363,7 +363,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.recorded.checked_run import Question, check_run
+        from support.checked_runs import Question, check_run
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).run.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

@@ -12,7 +12,7 @@ import yaml
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import look_at
+from dpspec.engine.recorded.observed_run import observe
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 
 SPEC = """\
@@ -181,7 +181,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     """Adaptive clipping computes each clip norm from the records: to declare what came out makes it no constant."""
     shutil.rmtree(place / "run")
     Training(epochs=4, clipping="adaptive").run(place / "run")
-    run = look_at(place / "run").run
+    run = observe(place / "run").run
     steps = zip(noise_multipliers(run), poisson_rates(run), run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
     document["claims"][0]["epsilon"] = 50.0

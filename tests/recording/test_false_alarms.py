@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run, run_page
 from support.opacus_training import Training
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.cli.run_check_page import run_page
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.recording.parts import _is_cryptographic
 
 Script = Callable[[Training], None]

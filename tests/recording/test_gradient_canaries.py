@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder
 from dpspec.recording.planting.gradients import MOST_COORDINATES, GradientCanaries

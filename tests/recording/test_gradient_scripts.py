@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
-
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 Script = Callable[[Training], None]
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.folder.step_record import UNSEEN

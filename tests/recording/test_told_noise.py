@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.cli.run_check_page import run_page
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.told_noise import GradientSums
 from dpspec.errors import UsageError
 from dpspec.recording.watching.gradients_got import GradientsGot

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.nn import functional
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.errors import UsageError
 
 Script = Callable[[Training, Any], None]

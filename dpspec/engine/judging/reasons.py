@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dpspec.contract import Evidence, Finding
+from collections.abc import Sequence
+
+from dpspec.contract import Assumption, Evidence, Finding
 from dpspec.engine.judging.evidence_weight import WeighedFinding
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
@@ -52,13 +54,32 @@ def asks_for_an_attack(part: Part, weighed: WeighedFinding) -> str:
     return f" {said}, which asks for an attack that shows it (refuted_by: attack)."
 
 
-def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False) -> str:
-    """A proved bound is within the claim; ``deviates``: the executed run deviates from the declared mechanism."""
+def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assumes: Sequence[str] = ()) -> str:
+    """A proved bound is within the claim.
+
+    Args:
+        part: The part of the claim.
+        weighed: The bound.
+        deviates: Whether the executed run deviates from the declared mechanism.
+        assumes: Names of everything that a proof on a recording assumes.
+    """
     side, value = _proving(part, weighed.value)
     how = "certified" if weighed.finding.rigor == "certified" else "proved"
     text = f"The {how} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
-    return text + (warning if deviates else "")
+    given = f" It assumes {', '.join(assumes)}." if assumes else ""
+    return text + given + (warning if deviates else "")
+
+
+def deviating_recording(why: str) -> str:
+    """Nothing is proved of a recorded run that deviates. ``why``: the reason of its conformance."""
+    return f"Nothing is proved of a run that deviates. {why}"
+
+
+def open_assumption(doubted: Assumption) -> str:
+    """An assumption of the bound on a recorded run is open."""
+    name = doubted.name.removesuffix("-unknown")
+    return f"The bound on the recorded run assumes {name}, which is open: {doubted.text}."
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:

@@ -9,7 +9,7 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view import recording, sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.tally import tally
 from dpspec.text import markdown, plain
@@ -34,6 +34,8 @@ def render(result: Result, *, internal: bool = False) -> str:
         lines.extend(_not_as_expected(audit, several=several))
     lines.extend(_claims(result.audits, several=several))
     lines.extend(_conformance(result.audits, several=several))
+    for audit in result.audits:
+        lines.extend(_recording(audit, several=several))
     lines.extend(["## What this does not show", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
@@ -69,7 +71,7 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     yield ""
     for verdict in wrong:
         told = f"{verdict.claim}: {verdict.text}; interval {words.interval(audit, verdict)}"
-        label, outcome = words.verdict_label(audit, verdict), words.outcome(audit, verdict)
+        label, outcome = words.headline(audit, verdict), words.outcome(audit, verdict)
         yield f"- **{label}** {markdown(told)}, {markdown(outcome)}."
         yield f"  {markdown(verdict.reason)}"
     if deviating:
@@ -110,6 +112,29 @@ def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[st
     if len(audits) > _MANY and expected:
         yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
     yield ""
+
+
+def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
+    """What a recorded training executed, its channels, and its accountant's figure."""
+    found = audit.recording
+    if found is None:
+        return
+    of = f": {markdown(audit.name)}" if several else ""
+    yield f"## {recording.CHANNELS}{of}"
+    yield ""
+    yield f"| {' | '.join(recording.COLUMNS)} |"
+    yield "|---|---|---|"
+    for row in recording.channel_rows(found):
+        yield f"| {' | '.join(map(markdown, row))} |"
+    yield ""
+    yield f"## {recording.EXECUTED}{of}"
+    yield ""
+    yield from (f"- {markdown(line)}" for line in recording.executed(found))
+    yield ""
+    for line in (recording.declared(found), recording.accountant(found.accountant), *found.cautions, *found.advice):
+        if line:
+            yield markdown(line)
+            yield ""
 
 
 def _status(audit: AuditResult) -> str:
@@ -165,7 +190,7 @@ def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) 
     name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
     value = (words.claimed(verdict),) if claimed else ()
     cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
-    return (f"**{words.verdict_label(audit, verdict)}**", *(markdown(cell) for cell in cells))
+    return (f"**{markdown(words.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
 
 
 def _fenced(text: str) -> tuple[str, ...]:
