@@ -46,7 +46,6 @@ def pytest_xdist_auto_num_workers() -> int | None:
 def pytest_configure(config: pytest.Config) -> None:
     # What is started in the background ignores Ctrl-C, and so does all that it starts; tests press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ["DPSPEC_KEPT_BOUNDS"] = "off"  # a test that patches what computes bounds must see them computed
     if not config.getoption("--run-slow"):
         # A change fails for what it does, not for its luck: examples are new ones by hand, with --run-slow.
         hypothesis.settings.register_profile("every-change", derandomize=True, deadline=None)
@@ -109,7 +108,7 @@ def nothing_counted_yet() -> None:
         counting.HOOKS.clear()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def rounding(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run under :class:`support.other_rounding.OtherRounding` if ``--other-rounding`` is given."""
     if not request.config.getoption("--other-rounding"):

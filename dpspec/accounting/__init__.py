@@ -5,7 +5,7 @@ assumption that this rests on. Plugins and third parties need:
 
 * the steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, ``Densities``, ``Distributions``, or a ``Pair``
   of one's own; ``TruncatedPoisson`` (batches with a cap) has two, by ``Revealed`` from above and one that is attained;
-  ``RandomAllocation`` is an epoch of steps in one of which each record is;
+  ``RandomAllocation`` is an epoch of steps in one of which each record is, ``EqualMembers`` what a group attains;
   ``gaussian``, a module, has the closed forms of plain Gaussian noise;
 * their composition: ``PrivacyLoss`` and ``group_curve``, asked for epsilon, delta, powers of tests, reconstruction;
 * Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and what they say of epsilon (``best_epsilon``, ...);
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from dpspec.accounting import gaussian
-    from dpspec.accounting.arbitrary.allocation import RandomAllocation
+    from dpspec.accounting.arbitrary.allocation import EqualMembers, RandomAllocation
     from dpspec.accounting.arbitrary.densities import Densities
     from dpspec.accounting.arbitrary.discrete import Discrete
     from dpspec.accounting.arbitrary.distributions import Distributions
@@ -109,7 +109,7 @@ _NAMES = {
     "grid.cells": "Bins Cells TooLongError",
     "pair": "Pair TruncatedPair",
     "laplace": "Laplace",
-    "arbitrary.allocation": "RandomAllocation",
+    "arbitrary.allocation": "EqualMembers RandomAllocation",
     "mixture.mixture": "Mixture",
     "mixture.masses": "log_binomial",
     "arbitrary.discrete": "Discrete",
@@ -156,6 +156,7 @@ __all__ = [
     "Directions",
     "Discrete",
     "Distributions",
+    "EqualMembers",
     "Floats",
     "GaussianTradeOff",
     "GdpFit",

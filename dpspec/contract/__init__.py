@@ -1,9 +1,6 @@
 """What a plugin imports: values and interfaces, without logic and without numpy, scipy or torch."""
 
-from typing import Any
-
 from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
-from dpspec.contract.deprecated import replaced
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
 from dpspec.contract.findings import (
     PRIVACY_QUANTITIES,
@@ -112,8 +109,3 @@ __all__ = [
     "thaw",
     "untrainable",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Names that will go; see :mod:`dpspec.contract.deprecated`."""
-    return replaced(name)

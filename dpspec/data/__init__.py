@@ -1,5 +1,1 @@
 """What a spec's ``data`` block can name: :mod:`dpspec.data.providers` lists the kinds, each in its family's file."""
-
-from dpspec.contract.deprecated import find_moved_modules
-
-find_moved_modules()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dpspec.contract import Dataset
-from dpspec.data import arrays, bundled, images, synthetic, tokens
-from dpspec.data.fetched import huggingface, remote
-from dpspec.data.tables import table_files
+from dpspec.data import arrays, bundled, declared, images, synthetic, tokens
+from dpspec.data.tables import huggingface, table_files
 
 DATASETS: tuple[Dataset, ...] = (
     bundled.BREAST_CANCER,
     table_files.CSV,
-    remote.DECLARED,
+    declared.DECLARED,
     bundled.DIGITS,
     huggingface.DATASET,
     arrays.IDX,
     images.DATASET,
     arrays.NPZ,
-    remote.OPENML,
     table_files.PARQUET,
     synthetic.DATASET,
     tokens.SYNTHETIC,

@@ -39,7 +39,6 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.cores import cores
 from dpspec.executors.inline import Here, Inline
 
 _VARIABLE = "PYTHONSAFEPATH"
@@ -261,14 +260,27 @@ _WORTHWHILE = 20.0
 _SHARE, _PROCESS = 0.8, 400 * 2**20
 
 
+def cores() -> int:
+    """Count the CPU cores that this process may use, at least 1.
+
+    The affinity of the process, the quota of its container and ``OMP_NUM_THREADS`` limit the number.
+    """
+    from joblib import cpu_count
+
+    available = int(cpu_count())
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(available, int(threads))) if threads.isdecimal() else available
+
+
 def open_pool(demand: Demand) -> Pool:
     """One process per GPU where there are several, else as many as cores and free memory allow.
 
     A single worker is the caller's own process. Raises ``UsageError`` where the device does not exist here.
     """
-    wanted, available = demand.workers, cores()
+    wanted = demand.workers
     if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):
         return Inline()
+    available = cores()
     if demand.device == "cpu" and wanted is None and available == 1:  # told without importing torch
         return Inline()
     from dpspec.training.device import devices

@@ -1,19 +1,12 @@
-"""Weights in a safetensors file: held against a model by the file's header, then read, and never unpickled.
-
-The file begins with the length of its header (8 bytes, little-endian) and the header, JSON: by name the type, the shape
-and the place of each tensor. Nothing else of it is read before names, shapes and types are known to be the model's; the
-tensors themselves the ``safetensors`` package reads, which checks the places once more.
-"""
+"""Initial weights from a safetensors file: its header is compared with the model before any tensor is read."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from dpspec.contract import DataError, ModelFactory
@@ -23,9 +16,8 @@ from dpspec.text import closest, did_you_mean, quoted, shortened
 if TYPE_CHECKING:
     import torch
 
-#: No file may be larger, and no header: a tensor takes about 100 bytes of it.
+#: The maximum size of a file.
 MOST_BYTES = 2**30
-MOST_HEADER = 2**20
 
 #: Where a spec names the file.
 PLACE = "model.initial.path"
@@ -33,20 +25,19 @@ PLACE = "model.initial.path"
 #: Names that a message lists at most, of each sort, and of those that the model has.
 _SHOWN, _EXPECTED = 3, 12
 
-#: The types that models have: as safetensors calls them, and the bytes that one value takes.
+#: The types of tensors by their names in safetensors.
 _TYPES = {
-    "torch.float64": ("F64", 8),
-    "torch.float32": ("F32", 4),
-    "torch.float16": ("F16", 2),
-    "torch.bfloat16": ("BF16", 2),
-    "torch.int64": ("I64", 8),
-    "torch.int32": ("I32", 4),
-    "torch.int16": ("I16", 2),
-    "torch.int8": ("I8", 1),
-    "torch.uint8": ("U8", 1),
-    "torch.bool": ("BOOL", 1),
+    "torch.float64": "F64",
+    "torch.float32": "F32",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.int64": "I64",
+    "torch.int32": "I32",
+    "torch.int16": "I16",
+    "torch.int8": "I8",
+    "torch.uint8": "U8",
+    "torch.bool": "BOOL",
 }
-_SIZES = dict(_TYPES.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,80 +97,26 @@ class FromFile:
 
 
 def header_of(path: Path) -> dict[str, Entry]:
-    """Types and shapes by name, from the header alone; raises ``DataError``."""
+    """Return the types and shapes of a file's tensors by name, without reading a tensor; raises ``DataError``."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with open_regular(path, MOST_BYTES) as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= MOST_HEADER:
-                raise _unreadable(path, f"its header is said to have {length} bytes; at most {MOST_HEADER} are read")
-            header = file.read(length)
-            rest = file.seek(0, 2) - 8 - length
+        open_regular(path, MOST_BYTES).close()
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: Entry(type=s.get_dtype(), shape=tuple(s.get_shape())) for name, s in slices.items()}
     except NotRegularError as error:
         raise DataError(f"{path}: {error.strerror}", PLACE) from error
     except FileNotFoundError:
         raise DataError(f"{path}: no such file", PLACE) from None
+    except SafetensorError as error:
+        raise _unreadable(path, str(error)) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened: {error}", PLACE) from error
-    if rest < 0:
-        raise _unreadable(path, f"its header is said to have {length} bytes, the file has fewer")
-    try:
-        parsed = json.loads(header, object_pairs_hook=_unique)
-        entries = dict(_entries(parsed, rest))
-    except _BrokenError as error:
-        raise _unreadable(path, str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(path, f"its header is not JSON: {error}") from None
-    if not entries:
-        raise _unreadable(path, "it holds no tensors")
-    return entries
-
-
-class _BrokenError(Exception):
-    """A header that is none."""
 
 
 def _unreadable(path: Path, why: str) -> DataError:
     return DataError(f"{path}: not a readable safetensors file: {why}", PLACE)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _BrokenError(f"{quoted(twice)} stands twice in its header")
-    return found
-
-
-def _entries(parsed: object, rest: int) -> Iterator[tuple[str, Entry]]:
-    """The tensors of a header, every one within the ``rest`` bytes behind it, and the last one at their end."""
-    if not isinstance(parsed, dict):
-        raise _BrokenError("its header is no mapping")
-    end = 0
-    for name, about in parsed.items():
-        if name == "__metadata__":
-            continue
-        if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
-            raise _BrokenError(f"{quoted(name)} is not described by dtype, shape and data_offsets")
-        shape, places = about["shape"], about["data_offsets"]
-        if not isinstance(about["dtype"], str) or not (_counts(shape) and _counts(places) and len(places) == 2):
-            raise _BrokenError(f"{quoted(name)} has a type, a shape or a place that is none")
-        size = _SIZES.get(about["dtype"])
-        if size is None:
-            raise _BrokenError(f"{quoted(name)} is of type {quoted(about['dtype'])}, which no model here has")
-        if places[1] > rest or places[1] - places[0] != size * prod(shape):
-            raise _BrokenError(f"{quoted(name)} is not within the file, or not of its own size")
-        end = max(end, places[1])
-        yield name, Entry(type=about["dtype"], shape=tuple(shape))
-    if end < rest:
-        raise _BrokenError(f"{rest - end} bytes at its end belong to no tensor")
-
-
-def _counts(values: object) -> bool:
-    """Whether these are a few counts, none beyond what a file can hold."""
-    if not isinstance(values, list) or len(values) > 16:
-        return False
-    return all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_BYTES for n in values)
 
 
 def require_alike(path: Path, header: Mapping[str, Entry], module: torch.nn.Module) -> None:
@@ -253,8 +190,7 @@ def _tied(module: torch.nn.Module) -> list[list[str]]:
 
 
 def _entry(tensor: torch.Tensor) -> Entry:
-    name, _ = _TYPES.get(str(tensor.dtype), (str(tensor.dtype), 0))
-    return Entry(type=name, shape=tuple(tensor.shape))
+    return Entry(type=_TYPES.get(str(tensor.dtype), str(tensor.dtype)), shape=tuple(tensor.shape))
 
 
 def _some(told: list[str], most: int = _SHOWN) -> str:

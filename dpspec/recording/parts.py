@@ -18,6 +18,7 @@ from dpspec.recording.planting.planted import Planted
 from dpspec.recording.watching import recognised
 from dpspec.recording.watching.accountant_watch import AccountantWatch
 from dpspec.recording.watching.noise_sketch import width_of
+from dpspec.recording.watching.repeated_records import largest_multiplicity
 from dpspec.version import VERSION
 
 
@@ -136,6 +137,7 @@ class Parts:
             sampler="" if sampler is None else sampler.kind,
             clipping=self.clipping or "own",
             scheme="none" if sampler is None else sampler.scheme,
+            repeats=largest_multiplicity(getattr(self.planted or self.loader, "dataset", None)),
             rate=None if sampler is None else sampler.rate,
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,

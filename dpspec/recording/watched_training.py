@@ -22,11 +22,11 @@ from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.gradient_parameters import GradientParameters
 from dpspec.recording.watching.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
 from dpspec.recording.watching.optimizer_watch import OpacusWatch
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
-from dpspec.recording.watching.repeated_noise import RepeatedNoise
 from dpspec.recording.watching.sampler_watch import SamplerWatch
 
 
@@ -64,7 +64,8 @@ class WatchedTraining:
         self._untrained = parts.untrained(self._trained)
         self._resumed = parts.optimizer is not None and not untouched(_inner(parts.optimizer))
         self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
-        self._repeated = RepeatedNoise(self._sizes)
+        self._noise = NoiseWatch(parts.noisy_parameters())
+        self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
         self._opacus, self._handles = self._watch_optimizer()
         self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
@@ -113,10 +114,12 @@ class WatchedTraining:
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
+                "recomputed": self._opacus.recomputed.found if self._opacus and self._opacus.recomputed else None,
+                "scaling": self._opacus.scaling.found if self._opacus is not None else None,
                 "replaced": self._opacus.replaced.found if self._opacus is not None else None,
                 "passes": self._passes.found if self._passes is not None else None,
                 "gradients": self._got.sums(),
-                "repeated": self._repeated.found(),
+                "noise": self._noise.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
                 "restated": self._state.restated if self._state is not None else None,
                 "optimizer": self._state.kind if self._state is not None else "",
@@ -137,16 +140,14 @@ class WatchedTraining:
 
     def tell_noise(self, noise: Tensor | Iterable[Tensor]) -> None:
         """Noise that a loop of one's own added in this step."""
-        self.own.sketch, self.own.noised = self._sketched("noise", noise, self._repeated.look), True
+        self.own.sketch, self.own.noised = self._sketched("noise", noise), True
 
     def tell_sum(self, total: Tensor | Iterable[Tensor]) -> None:
         """The sum that such a loop added noise to."""
         self.own.summed = self._sketched("the sum", total)
 
-    def _sketched(
-        self, what: str, given: Tensor | Iterable[Tensor], look: Callable[[Tensor], None] | None = None
-    ) -> Tensor:
-        """A tensor of all coordinates, or one of each parameter, in a few numbers; ``look`` sees all of it."""
+    def _sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
+        """A tensor of all coordinates, or one of each parameter, in a few numbers."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
@@ -156,8 +157,7 @@ class WatchedTraining:
             raise UsageError(
                 f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
             )
-        if look is not None:
-            look(flat)
+        self._given[what] = flat
         self._sketch.clear()
         for part in torch.split(flat, self._sizes):
             self._sketch.add(part)
@@ -171,6 +171,10 @@ class WatchedTraining:
             if self.declared[name] is not None:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
+        given, self._given = self._given, {}
+        if "noise" in given:
+            total = [given["the sum"]] if "the sum" in given else None
+            self._noise.add([given["noise"]], total, step.deviation)
         self._got.compare(step)
         drawn: tuple[Indices, int] | None = None
         if step.members:
@@ -211,7 +215,7 @@ class WatchedTraining:
         parts = self._parts
         if parts.clipping is not None:
             entering = None if self.gradients is None else self._enter_canaries
-            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, entering)
+            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering)
             watch.attach(self._before, self._after, self.guarded)
             return watch, []
         if parts.optimizer is None:

@@ -73,37 +73,6 @@ def require_unchanged(distribution: str, plugin: str, reference: str) -> None:
         raise UnknownCodeError("its files were changed while this process ran: start it anew")
 
 
-def own_code(*, before: float) -> str | None:
-    """The SHA-256 of every file of dpspec and of the plugins that ship with it.
-
-    None where one of them cannot be read, or was changed since ``before`` (seconds since the epoch), so that nobody can
-    tell whether this process has imported what stands there.
-    """
-    places = [(root, place) for root in sorted(_shipped()) for place in _locate(root)[1]]
-    try:
-        files = sorted((root, name, file) for root, place in places for name, file in _files(place))
-        states = tuple((root, name, str(file), file.stat()) for root, name, file in files)
-    except (OSError, UnknownCodeError):
-        return None
-    if any(about.st_mtime >= before for *_, about in states):
-        return None
-    return _own_digest(
-        tuple((root, name, file, about.st_size, about.st_mtime_ns) for root, name, file, about in states)
-    )
-
-
-@cache
-def _own_digest(files: tuple[tuple[str, str, str, int, int], ...]) -> str | None:
-    whole = hashlib.sha256()
-    budget = _Budget()
-    try:
-        for root, name, file, *_ in files:
-            whole.update(f"{root}\0{name}\0{hashlib.sha256(budget.read(Path(file))).hexdigest()}\n".encode())
-    except UnknownCodeError:
-        return None
-    return whole.hexdigest()
-
-
 #: Where the code of a digest is, and the names, sizes and times of its files.
 _SEEN: dict[tuple[str, str, str], tuple[Sequence[Path], frozenset[tuple[str, int, int]]]] = {}
 

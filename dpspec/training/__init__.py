@@ -1,5 +1,1 @@
 """The training backend: DP-SGD on torch, and what an auditor needs beside it. The package itself imports no torch."""
-
-from dpspec.contract.deprecated import find_moved_modules
-
-find_moved_modules()

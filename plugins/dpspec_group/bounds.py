@@ -16,9 +16,8 @@ two and more the upper end is not known to be attained.
 length one, and let a step clip to C and add noise of deviation sigma C. The adversary gives
 
 * Poisson, full: each of the k members of the group the gradient C u, every other record 0;
-* random allocation: the same for one member in one batch an epoch. Of several batches the lower end is what all members
-  with C u attain of whom the sums of an epoch are added up; of more members in one batch, it is what that attains, or
-  all members with C u of whom the sums of an epoch are added up (:mod:`~dpspec_group.theory`);
+* random allocation: the same, each member in one batch an epoch. With several batches an epoch the lower end is that of
+  the sum over an epoch (:mod:`~dpspec_group.theory`);
 * truncated Poisson, with as many other records as are declared less the group: the same, and the lower end is what it
   attains: between it and the upper end nobody knows;
 * fixed, with exactly n other records: each member C u, every other record -C u.

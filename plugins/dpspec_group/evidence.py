@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -155,7 +155,25 @@ def one_run_outcomes(
             assumptions=(_GAUSSIAN,),
         )
     assumed = (*coins, _GUESSES)
-    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, assumed, luck, layers)
+    curve = _status_of_gaussian_curve(spec)
+    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, assumed, luck, layers, curve=curve)
+
+
+def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"] | None:
+    """Status of the assumption that each canary's privacy curve is Gaussian; None if it is known not to be.
+
+    A canary that is a gradient is a shift of the declared Gaussian noise. Sampling makes the curve of its presence
+    larger at small rates than the Gaussian one through the body, so that epsilon is understated, and the curve of its
+    absence smaller. Records move the model in ways that nothing declares. The author of imported scores declares it.
+    """
+    assert spec.audit is not None
+    attack = Attack.of(spec)
+    if attack.elsewhere:
+        return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
+    if spec.threat_model.direction == "add" and any(phase.sampling.scheme != "full" for phase in spec.phases):
+        return None
+    noisy = not any(phase.noiseless for phase in spec.phases)
+    return "declared" if attack.space == "gradient" and noisy else "unchecked"
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:

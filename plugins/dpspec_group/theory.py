@@ -20,21 +20,12 @@ With Poisson batches no smaller mu holds for all deltas: all members are in all 
 that the best test for that, of level Phi(-z), has the power p Phi(mu - z) at least, and ln p + ln Phi(mu - z) exceeds
 ln Phi(m - z) for every m < mu once z is large. So one mu knows nothing of the amplification by sampling.
 
-*Random allocation.* In an epoch of t steps each member is in one of them, uniformly and independently. Let g_js, of
-length at most 1, be what member j adds at step s; it may rest on all that was released before. Split the noise of each
-step into k independent parts of variance sigma^2 / k, and let V_js = [j is in step s] g_js + the j-th part. What is
-released is the sum of the V_js and of what others add, so that telling all V_js tells no less. And these can be made,
-step by step, from numbers W_js = [j is in step s] + N(0, sigma^2 / k): along g_js, V_js is |g_js| W_js and noise of
-variance (1 - |g_js|^2) sigma^2 / k, and across it noise alone. Without the group all are noise, of the same law as from
-W_js without the member. A member's W_js are one of t steps with noise sigma / sqrt(k), and members are independent of
-each other. So an epoch is dominated, whatever the others do and whatever choices rest on what was seen, by
-
-    k independent pairs  RandomAllocation(t, sigma / sqrt(k)).
-
-With k = 1 it is attained, by one gradient for all steps. Where sigma / sqrt(k) is too small to compute with, their
-steps are taken to be told: one Gaussian release of noise sigma and vectors no longer than k, which is never less. From
-below stand one member alone, and all members along one direction, the sums of an epoch added up: N(k, t sigma^2)
-against N(0, t sigma^2).
+*Random allocation.* ``docs/explanation/proofs/random-allocation.md``: with the noise of each step split among the k
+members (Theorem 1) an epoch is dominated by k independent pairs RandomAllocation(t, sigma / sqrt(k)), and for groups of
+at most four also by the pair that reveals which members share steps (Theorem 2); the smaller epsilon counts. With k = 1
+both are attained. From below are k members of one gradient (Theorem 3), and beyond its range one member alone and the
+sums of an epoch added up: N(k, t sigma^2) against N(0, t sigma^2). Where sigma / sqrt(k) is too small to compute with,
+steps count as revealed: one Gaussian release of noise sigma and vectors no longer than k, which is never less.
 
 *Several batches an epoch.* A member that is in r of the t steps, a uniformly random set of them, has W_s of that set
 instead. Cut the t steps, in a random order, into r blocks of floor(t / r) or ceil(t / r) steps, and draw one step of
@@ -57,6 +48,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dpspec.accounting import (
     Direction,
+    EqualMembers,
     Interval,
     Mixture,
     Pair,
@@ -98,7 +90,7 @@ SOURCES = {
     "full": "Ganesh 2024, Theorem 3.1 at rate 1",
     "shuffled": "one Gaussian release for each epoch, not amplified",
     "truncated-poisson": "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025",
-    "random-allocation": "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: with the noise split",
+    "random-allocation": "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2",
 }
 
 #: Of random allocation in which records are in several batches of an epoch.
@@ -205,30 +197,55 @@ def allocates(phases: Sequence[Phase]) -> bool:
     return any(phase.sampling.scheme == "random-allocation" for phase in phases)
 
 
+def _shared(phases: Sequence[Phase], group_size: int, records: int) -> tuple[tuple[Pair, int], ...]:
+    """Dominating pairs with the shared steps revealed (Theorem 2); none without random allocation or out of range."""
+    if group_size == 1 or group_size > RandomAllocation.most_members or not allocates(phases):
+        return ()
+    pairs: list[tuple[Pair, int]] = []
+    for phase in phases:
+        if phase.sampling.scheme != "random-allocation":
+            pairs.extend(composed(phase, group_size, records))
+            continue
+        if phase.noise_multiplier < LEAST_ALLOCATED * group_size or phase.sampling.batches_per_epoch > 1:
+            return ()
+        epochs, steps = _epochs(phase)
+        pairs.append((RandomAllocation(steps, phase.noise_multiplier, group_size), epochs))
+    return tuple(pairs)
+
+
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[tuple[tuple[Pair, int], ...]]:
-    """Pairs that all steps have for some data, other ones for other data; none where what dominates is attained."""
+    """Pairs that all steps have for some data, other ones for other data; none if the dominating pairs are attained."""
     allocated = [phase for phase in phases if phase.sampling.scheme == "random-allocation"]
-    tight = group_size == 1 and all(
-        phase.noise_multiplier >= LEAST_ALLOCATED and phase.sampling.batches_per_epoch == 1 for phase in allocated
+    alike = all(
+        phase.noise_multiplier >= LEAST_ALLOCATED * group_size and phase.sampling.batches_per_epoch == 1
+        for phase in allocated
     )
-    if not truncates(phases) and (tight or not allocated):
+    if not truncates(phases) and (not allocated or (alike and group_size == 1)):
         return []
-    found = []
-    for alone in (True, False) if allocated else (True,):
-        pairs: list[tuple[Pair, int]] = []
-        for phase in phases:
-            if phase.sampling.scheme != "random-allocation":
-                pairs.append((attained(phase, group_size, records), phase.steps))
-                continue
-            epochs, steps = _epochs(phase)
-            times = phase.sampling.batches_per_epoch
-            if alone and times == 1 and phase.noise_multiplier >= LEAST_ALLOCATED:
-                pairs.append((RandomAllocation(steps, phase.noise_multiplier), epochs))
-            else:
-                shift = group_size * times / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
-                pairs.append((Mixture([shift], [1.0], phase.noise_multiplier), epochs))
-        found.append(tuple(pairs))
-    return found
+    if alike and group_size <= EqualMembers.most_members:
+        return [_attained_pairs(phases, group_size, records, group_size)]
+    return [_attained_pairs(phases, group_size, records, members) for members in ((1, 0) if allocated else (0,))]
+
+
+def _attained_pairs(
+    phases: Sequence[Phase], group_size: int, records: int, members: int
+) -> tuple[tuple[Pair, int], ...]:
+    """Pairs that all steps have for some data. In an epoch of random allocation ``members`` count, all with one
+    gradient; 0, and where they are out of range: all members, by the sum of the epoch."""
+    pairs: list[tuple[Pair, int]] = []
+    for phase in phases:
+        if phase.sampling.scheme != "random-allocation":
+            pairs.append((attained(phase, group_size, records), phase.steps))
+            continue
+        epochs, steps = _epochs(phase)
+        times = phase.sampling.batches_per_epoch
+        if members and times == 1 and phase.noise_multiplier >= LEAST_ALLOCATED * members:
+            kind = RandomAllocation if members == 1 else EqualMembers
+            pairs.append((kind(steps, phase.noise_multiplier, members), epochs))
+        else:
+            shift = group_size * times / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
+            pairs.append((Mixture([shift], [1.0], phase.noise_multiplier), epochs))
+    return tuple(pairs)
 
 
 def shuffles(phases: Sequence[Phase]) -> bool:
@@ -261,6 +278,9 @@ def ask(
     """
     above = tuple(pair for phase in phases for pair in composed(phase, group_size, records))
     most = question(PrivacyLoss(above, DIRECTIONS[direction]))
+    if shared := _shared(phases, group_size, records):
+        others = question(PrivacyLoss(shared, DIRECTIONS[direction]))
+        most = [min(one, other, key=lambda high: high.upper) for one, other in zip(most, others, strict=True)]
     if shuffles(phases):
         return [Interval(0.0, high.upper, high.method, "nothing is known from below") for high in most]
     below = _from_below(phases, group_size, records)

@@ -1,4 +1,4 @@
-"""Audits ModelMix, DP-SGD that mixes its last two models at random (Xiao, Wan and Devadas)."""
+"""Audit of ModelMix: DP-SGD that mixes its last two models randomly (Xiao, Wan and Devadas)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,19 @@
-"""One trial: train by ModelMix with planted canaries and score them by the likelihood ratio of what each step shows.
+"""One trial: train with ModelMix and inserted canaries, and score each canary by a likelihood ratio.
 
-Each canary is in the data or not by a fair coin of its own. The adversary sees every model, knows the data, the
-canaries and the rules, but no coin, no batch, no weight and no noise. From the released models follow both ends that
-were mixed, so the middle m and the gap of every coordinate. With the expected update of the real records taken away,
+Each canary is included with probability 1/2, independently. The adversary sees every model and knows the data, the
+canaries and the mixing rules, but no inclusion bit, batch, weight or noise. The released models determine both mixed
+endpoints, and therefore the midpoint m and the gap of every coordinate. After subtracting the expected update of the
+real records,
 
-    o = ((m - w_k) B / eta - q sum of clipped gradients) / sigma     is N + U of width gap B / (eta sigma),
+    o = ((m - w_k) B / eta - q sum of clipped gradients) / sigma     is N + U of width gap B / (eta sigma).
 
-shifted by what the canary adds where it was drawn: v = clip_norm / (sqrt(width) sigma), or, where noise is Laplace of
-scale b, clip_norm / (width b). A step adds ln(1 - q + q prod_j p_v / p_0), which is exact. Under a shared weight the
-uniform lies along one line, which is projected out; what is left is Gaussian. Noise within a subspace is taken to be
-independent in a canary's coordinates, which it is not quite: the score is no exact ratio then, and no less valid.
+A drawn canary shifts it by v = clip_norm / (sqrt(width) sigma), or by clip_norm / (width b) for Laplace noise of scale
+b. A step adds ln(1 - q + q prod_j p_v / p_0) to the score, which is the exact log-likelihood ratio. With a shared
+weight the uniform is on one line; the score projects this line out, and the remainder is Gaussian. Noise in a subspace
+is treated as independent across a canary's coordinates, which is an approximation: the score stays valid but is not the
+exact ratio.
 
-A trial that is killed goes on where its run was last saved, the adversary with it.
+A killed trial resumes from the last saved state of its run, which includes the adversary's state.
 """
 
 from __future__ import annotations
@@ -41,27 +43,27 @@ from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
 from dpspec_modelmix.training import Array, Rules, make_job, rules_of_job, train, twin_accuracies
 
-#: Canary gradients are this many times the clip norm long, so that clipping is exercised and always bites.
+#: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0
 
-#: At most so many steps are shown of what was measured at each.
+#: Maximum number of steps in a table of per-step measurements.
 SHOWN_STEPS = 200
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """One trial for each index."""
+    """Run one trial per index."""
     for index in indices:
         yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
 
 
 class CanaryCoordinates:
-    """Every canary's coordinates and signs, both (m, width); no coordinate belongs to two.
+    """Disjoint coordinates and signs of every canary, shape (m, width) each.
 
-    One-hot: in as few coordinates as the theorem's worst case has. Spread: in as many as there are.
+    A one-hot canary has as few coordinates as the theorem's worst case, a spread canary as many as available.
     """
 
     def __init__(self, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str) -> None:
-        """``pool``: the coordinates (n,) that canaries may own. Raises ``ValueError`` where it is too small."""
+        """Assign coordinates of ``pool``, shape (n,). Raises ``ValueError`` if the pool is too small."""
         width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
         if width < 1 or attack.count * width > len(pool):
             raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
@@ -73,12 +75,12 @@ class CanaryCoordinates:
 
     @property
     def width(self) -> int:
-        """How many coordinates each canary owns."""
+        """Number of coordinates per canary."""
         return self.coordinates.shape[1]
 
 
 class PlantedCanaries:
-    """The canaries that are in the data: the gradient ``norm`` * signs / sqrt(width) on the coordinates of each."""
+    """The included canaries. Each has the gradient ``norm`` * signs / sqrt(width) on its coordinates."""
 
     def __init__(self, owned: CanaryCoordinates, present: Tensor, parameters: int, norm: float) -> None:
         """``present`` (m,): bool."""
@@ -88,23 +90,27 @@ class PlantedCanaries:
 
     @property
     def count(self) -> int:
-        """How many canaries are planted."""
+        """Number of included canaries."""
         return len(self._coordinates)
 
     def gradients(self, indices: Tensor) -> Tensor:
-        """The gradients (b, parameters) of planted canaries ``indices`` (b,), before clipping."""
+        """Gradients (b, parameters) of the included canaries ``indices`` (b,), before clipping."""
         coordinates, values = self.sparse(indices)
         rows = torch.zeros(len(indices), self._parameters, device=values.device)
         return rows.scatter_(1, coordinates, values)
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Where those gradients are not zero: coordinates and values, (b, width) each."""
+        """Coordinates and values of the non-zero entries of these gradients, (b, width) each."""
         members = send(indices, self._coordinates.device)
         return self._coordinates[members], self._values[members]
 
 
 class Reader(dps.Observer):
-    """scores: (m,) float64, the log-likelihood ratios of planted against not, summed over the steps seen so far."""
+    """Scores canaries during training.
+
+    Attributes:
+        scores: Log-likelihood ratios of inclusion, summed over the observed steps, float64, shape (m,).
+    """
 
     def __init__(
         self,
@@ -114,9 +120,14 @@ class Reader(dps.Observer):
         everyone: PlantedCanaries,
         clipping: RowClip | None = None,
     ) -> None:
-        """``job`` declares the run; its canaries play no part here, and the coins are not known.
+        """Create the reader.
 
-        everyone: all canaries as if planted; clipping: one for which gradients are written out.
+        Args:
+            job: The declared run. The reader does not use its canaries or inclusion bits.
+            rules: The mixing rules.
+            owned: Coordinates of the canaries.
+            everyone: All canaries as if included.
+            clipping: Clipping of materialized gradients, if the run uses one.
         """
         self._rules = rules
         self._owned, self._everyone, self._clipping = owned, everyone, clipping
@@ -130,7 +141,7 @@ class Reader(dps.Observer):
         self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Score the step that led to ``state`` (P,); raises ``ValueError`` where a step is missing."""
+        """Score the step that produced ``state`` (P,). Raises ``ValueError`` if a step is missing."""
         if step != (0 if self._current is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
         previous, self._current = self._current, state.double().clone()
@@ -154,14 +165,14 @@ class Reader(dps.Observer):
         self._add(seen[self._owned.coordinates], gap[self._owned.coordinates], phase)
 
     def _all_records(self, state: Tensor, phase: ScheduledPhase) -> Tensor:
-        """The sum (P,) of all real records' clipped gradients; the clipping stands at ``state`` from here on."""
+        """Sum (P,) of all real records' clipped gradients at ``state``. Also prepares the clipping at ``state``."""
         if self._clipping is None:
             return population(self._model, state, self._x, self._y, phase.clip).sum
         everyone = torch.arange(len(self._x))
         return WrittenOut(self._model, self._x, self._y, self._clipping).clipped(state, everyone, phase.clip).sum
 
     def _add(self, seen: Tensor, gap: Tensor, phase: ScheduledPhase) -> None:
-        """One step's outputs and widths of the uniform, (m, coordinates of each) both, on the scale of the sum."""
+        """Add one step to the scores: outputs and widths of the uniform, (m, width) each, on the scale of the sum."""
         unit = self._unit(phase)
         shift, signed = self._shift(phase) / unit, seen * self._owned.signs / unit
         law = log_laplace_density if phase.noise == "laplace" else log_density
@@ -172,7 +183,7 @@ class Reader(dps.Observer):
         self.scores += torch.nan_to_num(ratio, nan=0.0, posinf=1e6, neginf=-1e6)
 
     def _unit(self, phase: ScheduledPhase) -> Tensor:
-        """The scale of the noise in every canary's coordinates, (m, width) or one number."""
+        """Noise scale in the canaries' coordinates, (m, width) or one number."""
         if phase.noise == "laplace":
             return self.scores.new_full((), phase.deviation / math.sqrt(2.0))
         if isinstance(self._clipping, TwoParts):
@@ -181,7 +192,7 @@ class Reader(dps.Observer):
         return self.scores.new_full((), phase.deviation)
 
     def _shift(self, phase: ScheduledPhase) -> Tensor:
-        """What a drawn canary adds to each of its coordinates, signs left out, (m, width) or one number."""
+        """Absolute contribution of a drawn canary to each of its coordinates, (m, width) or one number."""
         clip_norm, width = phase.clip_norm, self._owned.width
         if isinstance(self._clipping, TwoParts):
             shifts = []
@@ -194,14 +205,14 @@ class Reader(dps.Observer):
         )
 
     def state(self) -> Memory:
-        """Scores, both models and the step: all that later steps need."""
+        """The resumable state: scores, both models and the step."""
         return {
             **tensors(current=self._current, kept=self._kept, scores=self.scores),
             "steps": np.array(self.steps),
         }
 
     def restore(self, state: Memory) -> None:
-        """Go on after the step that was seen last; an empty memory begins anew."""
+        """Resume from ``state``; an empty state starts over."""
         self.steps = int(state.get("steps", 0))
         self._phases = islice(iter(self._schedule), self.steps, None)
         current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
@@ -266,7 +277,7 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
 
 
 def _shown_gaps(gaps: Array) -> list[dps.Json]:
-    """[step, least / tau, share enforced, mean square / tau^2] at up to so many steps, spread evenly."""
+    """[step, minimum / tau, fraction enforced, mean square / tau^2] at evenly spaced steps, ``SHOWN_STEPS`` at most."""
     steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN_STEPS, len(gaps))).round().astype(int))
     shown = np.nan_to_num(gaps[steps], nan=0.0, posinf=1e300)
     return [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)]

@@ -1,4 +1,4 @@
-"""Findings and curves from theory: epsilon with mixing, by the repaired theorem, and without."""
+"""Theoretical findings and curves: epsilon with mixing, by the repaired theorem, and without mixing."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import PhaseOptions, Segment, declared_segments, embedding_of, unmet_conditions
-from dpspec_modelmix.printed.comparison import beside, claimed_finding, gaussian_findings, laplace_findings
+from dpspec_modelmix.printed.comparison import claimed_finding, compared, gaussian_findings, laplace_findings
 from dpspec_modelmix.printed.utility import utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 
-#: What every bound takes for granted of DP-SGD.
+#: Assumptions of every bound.
 BASE = kit.dp_sgd_assumptions(
-    noise_scale="noise of the declared law and scale in every step",
+    noise_scale="noise of the declared distribution and scale in every step",
     public_constants="rate, divisor, learning rate, threshold and the first two models do not depend on rows",
 )
 
-#: What the amplification takes for granted besides.
+#: Additional assumptions of the amplification.
 MIXED = (
     dps.Assumption(
         name="mixing-weights",
         status="declared",
-        text="every coordinate is mixed, by a fresh weight of its own, uniform on [0, 1]",
+        text="every coordinate is mixed with an independent weight, uniform on [0, 1]",
     ),
     dps.Assumption(
         name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
@@ -41,14 +41,14 @@ MIXED = (
     ),
 )
 
-#: What a gradient embedding takes for granted besides.
+#: Additional assumption of a gradient embedding.
 SUBSPACE = dps.Assumption(
     name="public-subspace",
     status="declared",
-    text="the subspace depends on public records and released models alone",
+    text="the subspace depends only on public records and released models",
 )
 
-#: What the threshold is multiplied by along the first curve, and linf_truncation along the second, where it fits.
+#: Factors on the threshold in the first curve and on linf_truncation in the second.
 _FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _SPARSITIES = (1, 2, 5, 10, 25, 50, 100, 250, 1000)
 
@@ -57,7 +57,7 @@ _EPSILONS = ("epsilon", "without mixing", "variance-matched")
 
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
-    """Everything at every delta that is claimed, and plain DP-SGD along a curve."""
+    """All findings at every claimed delta."""
     segments = declared_segments(spec, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
@@ -84,10 +84,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
 
 
 def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
-    """Epsilon against the threshold, against linf_truncation and over the steps, with what DP-SGD has.
-
-    None where nothing is amplified.
-    """
+    """Epsilon by threshold, by linf_truncation and by step, compared with DP-SGD. Empty without amplification."""
     segments = declared_segments(spec, facts)
     if segments is None or unmet_conditions(spec):
         return
@@ -111,13 +108,13 @@ def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
 
 
 def _without_mixing(segments: Sequence[Segment], deltas: tuple[float, ...]) -> dict[float, Interval]:
-    """Plain DP-SGD of the same noise: it holds for ModelMix too, and alone where mixing amplifies nothing."""
+    """Epsilon of DP-SGD with the same noise, which also bounds ModelMix."""
     return dict(zip(deltas, _plain(tuple(theory.without_mixing(segments)), deltas), strict=True))
 
 
 @lru_cache(maxsize=8)
 def _plain(segments: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
-    """Epsilon of DP-SGD at each delta; cells of a matrix share it."""
+    """Epsilon of DP-SGD at each delta, cached for the cells of a matrix."""
     return theory.plain_epsilons(segments, deltas)
 
 
@@ -129,12 +126,12 @@ def _gaussian(
     reasons: list[str],
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-    """The repaired theorem, with the order that was used and the factor that mixing gains."""
+    """Findings of the repaired theorem, with the best order and the amplification factor."""
     plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
     yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
     if reasons:
         claimed = theory.mixed_epsilon(segments, delta).epsilon
-        yield claimed_finding(delta, claimed, "Theorem 4.1 as if nothing failed", reasons)
+        yield claimed_finding(delta, claimed, "Theorem 4.1 as if all conditions held", reasons)
         return
     inflated, worst = theory.inflate_one_hot(segments, theory.mixed_epsilon(segments, delta).order)
     best = theory.mixed_epsilon(inflated, delta)
@@ -145,9 +142,9 @@ def _gaussian(
         yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, assumptions, scope)
         yield _theorem(delta, improved.epsilon, method, source, assumptions, scope)
     edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
-    yield beside("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
     method = "without mixing / with mixing, integer orders"
-    yield beside("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
+    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
     yield from gaussian_findings(segments, delta, set(spec.mechanism["baselines"]), (*base, *MIXED))
 
 
@@ -160,26 +157,26 @@ def _laplace(
     plain: float,
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-    """Freedman's total of the corrected lemma; ``plain`` is epsilon without mixing."""
+    """Findings of the corrected lemma with Freedman's inequality; ``plain`` is epsilon without mixing."""
     mixed = theory.freedman_epsilon(segments, delta)
     if reasons:
-        yield claimed_finding(delta, mixed, "Lemma D.2 as if nothing failed", reasons)
+        yield claimed_finding(delta, mixed, "Lemma D.2 as if all conditions held", reasons)
         return
     method, assumptions = "Freedman, corrected Lemma D.2, any cut", (*base, *MIXED)
     for scope in scopes:
         yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
-    yield beside("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
+    yield compared("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
     clip_norms = [phase.clip_norm for phase in spec.phases]
     yield from laplace_findings(segments, clip_norms, delta, set(spec.mechanism["baselines"]))
 
 
 def _one_hot(worst: float) -> dps.Assumption:
-    """That no other gradient is worse than the one-hot one, which the paper asserts and proves nowhere."""
+    """Assumption that the one-hot gradient is the worst case, which the paper asserts without proof."""
     return dps.Assumption(
         name="one-hot-worst",
         status="unchecked",
-        text="the paper asserts without proof that the one-hot gradient is the worst. Looked at on 16 smaller shifts, "
-        f"which is no proof: relative to it others reach {worst:.6f}",
+        text="the paper asserts without proof that the one-hot gradient is the worst. A numerical check of 16 smaller "
+        f"shifts is not a proof: their largest ratio to it is {worst:.6f}",
     )
 
 
@@ -198,9 +195,15 @@ def _theorem(
 
 
 def _plain_upper(delta: float, interval: Interval, why: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:
-    """The accountant's bound on epsilon of DP-SGD without mixing; ``why`` it is all that is left, or nothing.
+    """The accountant's bound on epsilon of DP-SGD without mixing.
 
-    No pair attains it: mixing adds its own noise to what DP-SGD shows, so that its lower end is no lower bound.
+    No pair attains it: mixing adds further noise to the output of DP-SGD, so its lower end is not a lower bound.
+
+    Args:
+        delta: delta of the bound.
+        interval: The certified interval.
+        why: Reason why the amplified bound does not apply, or "".
+        assumptions: Assumptions of the bound.
     """
     return certified_upper(
         "epsilon",
@@ -214,13 +217,15 @@ def _plain_upper(delta: float, interval: Interval, why: str, assumptions: tuple[
 
 
 def _mixed_scopes(gap_by_records: int) -> tuple[dps.Scope, ...]:
-    """What a bound that mixing amplifies holds for.
+    """Scopes of a bound with amplification.
 
-    gap_by_records: the declared number of records where the gap is measured against the mean over an expected batch, a
-    share of them; 0 where it is not, or the spec declares the expected batch size. The divisor is public, one for both
-    neighbours. Where it is that share of a data set of at least so many records, it is as large or larger, the gap as
-    wide or wider, and divergences no larger (as the noise has a log-concave density); smaller data sets may have a
-    smaller one, and nothing is said of them. For the declared data and its neighbours it is the declared one.
+    The divisor of an update is public and equal for both neighbors. If it is the expected batch size, datasets with at
+    least the declared number of records have an equal or larger divisor, an equal or wider gap, and equal or smaller
+    divergences (the noise has a log-concave density). The bound does not cover smaller datasets.
+
+    Args:
+        gap_by_records: The declared number of records if the gap is relative to the mean over an expected batch; 0 if
+            it is not, or if the spec declares the expected batch size.
     """
     if gap_by_records == 0:
         return (SCOPE,)
@@ -228,7 +233,7 @@ def _mixed_scopes(gap_by_records: int) -> tuple[dps.Scope, ...]:
 
 
 def _first_steps(segments: Sequence[Segment], steps: int) -> list[Segment]:
-    """The segments up to a step."""
+    """The segments up to step ``steps``."""
     first = []
     for segment in segments:
         if steps > 0:
@@ -238,7 +243,7 @@ def _first_steps(segments: Sequence[Segment], steps: int) -> list[Segment]:
 
 
 def _epsilons(segments: Sequence[Segment], delta: float) -> tuple[float, float, float]:
-    """Epsilon with mixing, without it, and of DP-SGD of the same variance."""
+    """Epsilon with mixing, without mixing, and of DP-SGD with the same variance."""
     matched = theory.gaussian_epsilon(theory.variance_matched(segments), delta).epsilon
     bare = theory.without_mixing(segments)
     if segments[0].noise == "laplace":
@@ -254,7 +259,7 @@ def _curve(
         f"epsilon-by-{name}",
         f"Epsilon at delta {delta:g} against {name}".replace("e-0", "e-"),
         kit.columns_of((name, *_EPSILONS), [(value, *_epsilons(changed(value), delta)) for value in values]),
-        # A series names no assumptions, and that the one-hot gradient is the worst is proved for Laplace noise only.
+        # A series carries no assumptions, and the worst case is proved only for Laplace noise.
         rigor="approximate" if gaussian else "theorem",
         source=SOURCE if gaussian else LAPLACE_SOURCE,
         units={name: unit},

@@ -1,7 +1,7 @@
-"""Clipping for which gradients are written out: to an l1 norm, and in two parts, within a subspace and beside it.
+"""Clipping of materialized gradients: to an l1 norm, or in two parts, inside and outside a subspace.
 
-Core's clippers scale by l2 norms and never need the gradients themselves. These do, as rows (b, P); the training loop
-and the adversary share them.
+The core clippers scale by l2 norms without materialized gradients. The clippers here need gradients as rows (b, P). The
+training loop and the adversary share them.
 """
 
 from __future__ import annotations
@@ -24,31 +24,28 @@ from dpspec.training.loop.native import tensors
 from dpspec.training.seeds import generator
 from dpspec_modelmix.options import Embedding, embedding_of
 
-#: So far below one that rounding sums of float32 products does not lead back above it.
+#: Factor below 1 that absorbs the rounding of float32 sums of products.
 _BELOW = 1.0 - 2.0**-18
 
-#: Canaries are written out so many at a time.
+#: Number of materialized canaries per chunk.
 CANARY_CHUNK = 256
 
 
 class RowClip(Protocol):
-    """How rows are clipped at a released model."""
+    """Clipping of gradient rows at a released model."""
 
     def prepare(self, state: Tensor) -> None:
-        """From here on rows are gradients at ``state`` (P,)."""
+        """Prepare clipping of gradients at ``state`` (P,)."""
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-        """The clipped rows (b, P), and how long they are in the norm that is bounded by the clip norm, (b,) float64.
-
-        Rows that are not finite count as zero.
-        """
+        """Return the clipped rows (b, P) and their norms (b,), float64. Rows that are not finite become 0."""
 
 
 class Absolute:
     """g * min(1, clip_norm / ||g||_1)."""
 
     def prepare(self, state: Tensor) -> None:
-        """The same everywhere."""
+        """Do nothing: the clipping does not depend on the model."""
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         """See :class:`RowClip`."""
@@ -67,16 +64,19 @@ class Anchors(NamedTuple):
 
 
 class TwoParts:
-    """The part e of a gradient within a subspace to a clip norm of its own, the residual r to the phase's.
+    """Clips the component e of a gradient in a subspace and the residual r to separate norms.
 
-    With the isotropic floor e + r are put together again, of a norm of at most sqrt(clip_norm_e^2 + clip_norm_r^2), and
-    coordinates are truncated then; else those of r are. ``basis`` (P, k): orthonormal columns.
+    With the isotropic floor, coordinates of e + r are truncated, whose norm is at most sqrt(clip_norm_e^2 +
+    clip_norm_r^2); otherwise coordinates of r.
+
+    Attributes:
+        basis: Orthonormal columns of the subspace, shape (P, k).
     """
 
     basis: Tensor
 
     def __init__(self, rule: Embedding, parameters: int, anchors: Anchors | None, seed: int, device: str) -> None:
-        """``anchors``: whose gradients span the subspace, or None for a random one."""
+        """``anchors``: public records whose gradients span the subspace; None for a random subspace."""
         self.rule = rule
         self._anchors = anchors
         if anchors is None:
@@ -84,15 +84,15 @@ class TwoParts:
             self.basis = torch.linalg.qr(drawn).Q.float().to(device)
 
     def prepare(self, state: Tensor) -> None:
-        """The subspace at ``state``: the leading right singular vectors of the anchors' gradients."""
+        """Set the subspace at ``state``: the leading right singular vectors of the anchors' gradients."""
         if self._anchors is not None:
             rows = self._anchors.model.rows(state, self._anchors.x, self._anchors.y).double()
-            # Where a run has blown up there are no directions to find; any will do.
+            # A diverged run has no finite gradients; any subspace is valid.
             decomposed = torch.linalg.svd(rows.nan_to_num(0.0, 0.0, 0.0), full_matrices=False)
             self.basis = decomposed.Vh[: self.rule.dimension].T.to(state)
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-        """See :class:`RowClip`; lengths are the larger of both parts, each relative to its bound, in clip norms."""
+        """See :class:`RowClip`. A row's norm is the larger of both parts' norms relative to their bounds."""
         residual_clip, rule = clipper(clip), self.rule
         within = rows @ self.basis
         residual = rows - within @ self.basis.T
@@ -111,17 +111,17 @@ class TwoParts:
 
 
 def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Rows to an l2 norm of at most ``bound``, and their norms (b,) float64."""
+    """Scale rows to an l2 norm of at most ``bound``; also return the norms (b,), float64."""
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     factors = clip_factors(norms, bound)
     return rows * (factors * _BELOW)[:, None], norms * factors
 
 
 class WrittenOut:
-    """The part ``contributions`` of the loop, its rows clipped by ``clipping``.
+    """The part ``contributions`` of the loop, with rows clipped by ``clipping``.
 
-    Noise of ``deviation`` within the subspace of :class:`TwoParts` joins here, from a generator of its own, so that the
-    loop's own noise is the one that fills all directions.
+    Adds noise of standard deviation ``deviation`` in the subspace of :class:`TwoParts` from a separate generator. The
+    loop's noise covers all directions.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class WrittenOut:
         seed: int = 0,
         deviation: float = 0.0,
     ) -> None:
-        """Records 0..n-1 are the rows of ``x``, those after them canaries."""
+        """Records 0..n-1 are the rows of ``x``; canaries follow."""
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
         self._seed, self._deviation = seed, deviation
@@ -143,11 +143,11 @@ class WrittenOut:
 
     @property
     def records(self) -> int:
-        """Real and planted records together."""
+        """Number of real records and included canaries."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-        """The clipped sum of ``indices`` (b,), ascending and on the CPU, and the noise within the subspace."""
+        """The clipped sum of ``indices`` (b,), ascending and on the CPU, plus the noise in the subspace."""
         clipped = self.clipped(state, indices, clip)
         if self._deviation > 0.0 and isinstance(self._clipping, TwoParts):
             drawn = torch.randn(self._clipping.basis.shape[1], generator=self._source, device=state.device)
@@ -155,7 +155,7 @@ class WrittenOut:
         return clipped
 
     def clipped(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
-        """The same without noise."""
+        """The clipped sum without noise."""
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
         with full_precision(state.device):
             self._clipping.prepare(state)
@@ -175,17 +175,17 @@ class WrittenOut:
                 yield self._canaries.gradients(chunk).to(state)
 
     def state(self) -> Memory:
-        """Where the generator stands."""
+        """The state of the generator."""
         return Random(self._source).state()
 
     def restore(self, state: Memory) -> None:
-        """Go on from there, or begin anew."""
+        """Restore the generator; an empty state starts over."""
         self._source = generator(self._seed, "embedded noise", self._x.device)
         Random(self._source).restore(state)
 
 
 def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> RowClip | None:
-    """Clipping that needs gradients written out, where the job declares such: a new one for each who uses it."""
+    """A new clipping of materialized gradients; None if the job needs none."""
     if dps.Phase.of(job.phases[0]).noise == "laplace":
         return Absolute()
     embedding = embedding_of(job.phases[0])

@@ -1,9 +1,9 @@
-"""The noise of one mixed coordinate: N(0, 1) convolved with a uniform of width t, in units of the Gaussian deviation.
+"""Noise of one mixed coordinate: N(0, 1) convolved with a uniform of width t, in units of the Gaussian std.
 
     p_0(o) = [Phi(o + t/2) - Phi(o - t/2)] / t,   p_v(o) = p_0(o - v),   A_k(v, t) = E_{p_0}[(p_v / p_0)^k].
 
-Everything is in excess of one, integrated over terms that are not negative: nothing cancels. Integrals are panels of
-Gauss and Legendre; against mpmath at 30 digits the relative error is below 1e-10.
+All moments are computed as their excess over 1, by integrals of non-negative terms, so no cancellation occurs. The
+quadrature is Gauss-Legendre on panels; its relative error is below 1e-10 (compared with mpmath at 30 digits).
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ from scipy.special import log_ndtr
 
 from dpspec.accounting import Floats, log_excess_power
 
-#: Below this width the uniform is lost in rounding: the noise counts as Gaussian, which only makes bounds larger.
+#: Width below which the uniform counts as 0, which only increases the bounds.
 NARROW = 1e-6
 
-#: A shift above this is as large as the Gaussian part alone would let it count: powers of its ratio reach too far for
-#: nodes, and mixing only makes moments smaller.
+#: Shift above which the Gaussian moment is used: mixing only decreases moments, and quadrature needs too many nodes.
 LONG = 100.0
 
-#: How far beyond its centres a density is followed, the width of a panel, and its nodes and weights on [-1, 1].
+#: Integration range beyond the centers, width of a panel, and its nodes and weights on [-1, 1].
 _REACH, _PANEL, _RULE = 12.0, 0.5, np.polynomial.legendre.leggauss(16)
 
-#: Above this distance of its ends the middle of the uniform is left out: there p_v / p_0 is 1 to the last bit.
+#: Width above which the middle of the uniform is skipped: p_v / p_0 equals 1 there in float64.
 _WIDE = 48.0
 
-#: From here on both ends of the uniform are as if alone.
+#: Width above which both ends of the uniform are independent.
 _FAR = 100.0
 
 
 def log_density(o: Floats, width: float) -> Floats:
-    """ln p_0 at each of ``o``; ``width`` t >= 0."""
+    """ln p_0 at ``o``, for ``width`` t >= 0."""
     if width < NARROW:
         return np.asarray(-0.5 * np.square(o) - 0.5 * math.log(2.0 * math.pi), dtype=np.float64)
     a, half = np.abs(o), 0.5 * width
@@ -49,7 +48,7 @@ def log_ratio(o: Floats, shift: float, width: float) -> Floats:
 
 
 def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
-    """Nodes and weights (n,) where powers up to ``largest`` of p_v / p_0 have mass under p_0."""
+    """Quadrature nodes and weights (n,) that cover the mass of (p_v / p_0)^a p_0 for a up to ``largest``."""
     half = 0.5 * width
     low, high = -half - _REACH, half + largest * shift + _REACH
     pieces = [(low, -half), (-half, -half + shift), (-half + shift, half), (half, half + shift), (half + shift, high)]
@@ -70,18 +69,18 @@ def nodes(shift: float, width: float, largest: float) -> tuple[Floats, Floats]:
 
 
 def log_excess_moments(orders: Floats, shift: float, width: float, rate: float = 1.0) -> Floats:
-    """ln(E_{p_0}[(1 - q + q p_v / p_0)^a] - 1) for each of the real ``orders`` a > 1, (n,); q = ``rate``.
+    """ln(E_{p_0}[(1 - q + q p_v / p_0)^a] - 1) for real ``orders`` a > 1, shape (n,), with q = ``rate``.
 
-    The integrand (1 + w)^a - 1 - a w with w = q (p_v / p_0 - 1), whose mean under p_0 is 0, is not negative.
+    The integrand (1 + w)^a - 1 - a w is non-negative; w = q (p_v / p_0 - 1) has mean 0 under p_0.
     """
     if shift == 0.0:
         return np.full(len(orders), -math.inf)
     far = _FAR + 4.0 * shift
     if width > far:
-        # Only the ends count, and their shape does not change: the excess is proportional to 1 / t.
+        # Only the ends contribute and their shape is fixed, so the excess is proportional to 1 / t.
         return np.asarray(log_excess_moments(orders, shift, far, rate) + math.log(far / width), dtype=np.float64)
     log_excess = np.empty(len(orders))
-    # Orders that are alike share their nodes: large ones reach far, and small ones need none of that.
+    # Similar orders share nodes; large orders need a wider range than small ones.
     ranks = np.ceil(np.log2(np.maximum(orders, 2.0)))
     for rank in np.unique(ranks):
         alike = ranks == rank
@@ -113,7 +112,7 @@ def _log_moments(largest: int, shift: float, width: float) -> tuple[float, ...]:
 
 
 def log_moments(largest: int, shift: float, width: float) -> Floats:
-    """ln A_k(v, t) for k = 0..largest, (largest + 1,); k (k - 1) v^2 / 2 where mixing is not counted."""
+    """ln A_k(v, t) for k = 0..largest, shape (largest + 1,); k (k - 1) v^2 / 2 for shifts above ``LONG``."""
     return np.array(_log_moments(largest, shift, width))
 
 
@@ -127,11 +126,11 @@ def log_moment(order: int, shift: float, width: float) -> float:
 
 
 def star_shape(orders: Sequence[int], shift: float, width: float, points: int = 16) -> float:
-    """The largest ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and ``points`` u in (0, v], h_k = ln A_k.
+    """Maximum ratio (h_k(u) / u^2) / (h_k(v) / v^2) over ``orders`` k and ``points`` u in (0, v], with h_k = ln A_k.
 
-    At most 1 where the one-hot gradient is the worst of those looked at. A look at some points, and no proof: the
-    paper asserts that h_k(sqrt(x)) is convex and proves it nowhere. Where it is above 1, v^2 max h_k(u) / u^2 stands in
-    for h_k(v).
+    At most 1 if the one-hot gradient is the worst of the checked gradients. This numerical check is not a proof: the
+    paper asserts without proof that h_k(sqrt(x)) is convex. If the ratio exceeds 1, the bounds replace h_k(v) by
+    v^2 max h_k(u) / u^2.
     """
     if width < NARROW:
         return 1.0

@@ -1,4 +1,4 @@
-"""From what trials recorded to lower bounds, measured gaps, accuracies, and checks of the pipeline that ran."""
+"""Lower bounds, measured gaps, accuracies and conformance checks from recorded trials."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dpspec.stats.conformance import run_checks
 from dpspec.stats.conformance.evidence.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
 from dpspec_modelmix.options import Attack, unmet_conditions
 
-#: The first guess count: from so many canaries on either side to all, each three times the one before.
+#: Smallest number of guesses per side. Each further number is three times the previous one.
 _LEAST = 4
 
-_COINS = kit.coins("each canary is planted by an independent fair coin")
+_COINS = kit.coins("each canary is included independently with probability 1/2")
 _GUESSES = dps.Assumption(
-    name="guess-count", status="declared", text="how many guesses count follows from the number of canaries alone"
+    name="guess-count", status="declared", text="the number of guesses depends only on the number of canaries"
 )
 
 
 @dataclass(frozen=True)
 class GapsAtStep(Row):
-    """The gaps at one step: the least in units of the threshold, the share that was enforced, the mean square."""
+    """Gaps at one step: minimum in units of the threshold, fraction enforced, mean square."""
 
     step: Positive
     least: Amount
@@ -34,28 +34,28 @@ class GapsAtStep(Row):
 
 @dataclass(frozen=True, kw_only=True)
 class GapsOfRun(Record):
-    """The gaps of a run: a few of its steps."""
+    """Gaps at a few steps of a run."""
 
     gaps: tuple[GapsAtStep, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeastGap(Record):
-    """The least gap of a run in units of the threshold, None where one is no number, and how many steps are below."""
+    """Minimum gap of a run in units of the threshold (None if a gap is NaN), and number of steps below 1."""
 
     below: Count
     least: Amount | None = None
 
     def problem(self) -> str | None:
-        """Steps are below the threshold where the least gap is, and only then."""
+        """Check that ``below`` is positive exactly if the minimum gap is below 1."""
         if self.least is not None and (self.least < 1.0) != (self.below > 0):
-            return f"below must be {'above 0' if self.least < 1.0 else '0'} where the least gap is {self.least}"
+            return f"below must be {'above 0' if self.least < 1.0 else '0'} if the minimum gap is {self.least}"
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Twins(Record):
-    """DP-SGD beside ModelMix: the noise of the twin of the same epsilon, that epsilon, and the twins' step size."""
+    """DP-SGD runs for comparison: noise factor and epsilon of the run with equal epsilon, and the learning rate."""
 
     noise_factor: AboveZero
     epsilon: Amount
@@ -63,19 +63,19 @@ class Twins(Record):
 
 
 def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
-    """How many of the lowest and of the highest scores are guessed, fixed before any coin is seen."""
+    """Numbers of guesses among the lowest and the highest scores, fixed independently of the inclusion bits."""
     most = (canaries - canaries // 2, canaries // 2)
     halves = [_LEAST * 3**k for k in range(20) if _LEAST * 3**k < most[1]]
     return (*((half, half) for half in halves), most)
 
 
 def attack_delta(spec: dps.Spec) -> float:
-    """The delta at which lower bounds are stated: the largest that a claim names."""
+    """delta of the lower bounds: the largest claimed delta."""
     return kit.claimed_deltas(spec)[-1]
 
 
 def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
-    """What the attack could show if every guess were right."""
+    """Lower bound that the attack would prove if every guess were correct."""
     assert spec.audit is not None
     attack = Attack.of(spec.audit.options)
     canaries, delta = attack.count * spec.audit.runs, attack_delta(spec)
@@ -86,20 +86,20 @@ def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
             at=dps.FrozenMap({"delta": delta}),
             epsilon=largest,
             method=f"one-run, all-iterates, {canaries} {attack.kind} canaries",
-            note="mixing hides each canary among the uniform noise: much less is expected",
+            note="the uniform noise of mixing hides canaries: expect much less",
         ),
     )
 
 
 def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
-    """The checks that a run will allow: what the loop tells of itself, for nothing is measured on mixed models."""
+    """Checks of the logs that a run will write. Mixed models themselves allow no measurement."""
     assert spec.audit is not None
     planted = Attack.of(spec.audit.options).count // 2
     return kit.expected_checks(spec, facts, trials=spec.audit.runs, undone=False, planted=planted)
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Everything that trials say."""
+    """All evidence, findings, tables and checks of the trials."""
     yield from lower_bounds(spec, trials)
     yield from _gaps(spec, trials)
     yield from _accuracies(spec, trials)
@@ -110,7 +110,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """The coins in the order of the scores as evidence, and the lower bound that follows."""
+    """The inclusion bits ordered by score as evidence, and the lower bound from it."""
     assert spec.audit is not None
     attack = Attack.of(spec.audit.options)
     outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]
@@ -151,14 +151,14 @@ def _gaps(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Series]:
 
 
 def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
-    """Whether every coordinate had its gap at every step. Float64 keeps it exactly."""
+    """Check that every coordinate had its gap at every step, exactly in float64."""
     gaps = _least_gaps(trials)
     below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
     if known or below:
         least = min(known, default=None)
         yield dps.Check(
             assumption="gap",
-            test="least gap over all coordinates and steps, in units of the threshold",
+            test="minimum gap over all coordinates and steps, in units of the threshold",
             p_value=1.0 if below == 0 else 0.0,
             observed="reported",
             declared=1.0,
@@ -170,7 +170,7 @@ def _gap_check(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Chec
 
 
 def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
-    """The least gaps of all runs; empty where they were left out. Raises ``ValueError`` where a run has none."""
+    """Minimum gaps of all runs; empty if they were redacted. Raises ``ValueError`` if only some runs have one."""
     told = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
     if all(gap is None for gap in told):
         return []
@@ -179,7 +179,7 @@ def _least_gaps(trials: Sequence[dps.Trial]) -> list[LeastGap]:
 
 
 def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
-    """Accuracy by split of ModelMix and of both twins, the mean over the trials."""
+    """Mean accuracy over the trials by split: ModelMix and both DP-SGD runs."""
     measured = [t.evidence.get("internal", {}).get("accuracy") for t in trials]
     measured = [m for m in measured if m is not None]
     if not measured:
@@ -201,6 +201,6 @@ def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Fin
 
 
 def _records(trial: dps.Trial) -> int:
-    """How many records there were without any canary; 0 where the backend told of no batches."""
+    """Number of real records; 0 if the backend logs no batches."""
     log = trial.evidence.get("sampling_log")
     return 0 if log is None else max(0, int(log["records"]) - str(trial.evidence["outcome"]).count("1"))

@@ -1,4 +1,4 @@
-"""What the plugin offers: its schema, an example, and the steps of the ModelMix audit."""
+"""The mechanism kind ``modelmix``: schema, example and audit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from dpspec.contract.fragments import CLIP_NORM, NOISE, NOISE_MULTIPLIER, SAMPLI
 from dpspec_modelmix.options import Attack
 from dpspec_modelmix.refusals import refusals
 
-#: What can stand beside the repaired bound.
+#: Methods that can be compared with the repaired bound.
 BASELINES = ("fractional", "printed", "variance-matched", "limit", "pair")
 
 _MIXING: dict[str, dps.Json] = kit.block(
-    "How the last two models are mixed before each update.",
+    "Mixing of the last two models before each update.",
     ["threshold"],
     threshold=kit.number(
-        "The gap tau that the two models are brought to in every coordinate before they are mixed; 0 mixes without "
-        "hiding anything.",
+        "Minimum gap tau between the two models in every coordinate before mixing; 0 gives no amplification.",
         least=0,
         most=1e30,
     ),
@@ -29,27 +28,27 @@ _MIXING: dict[str, dps.Json] = kit.block(
         default="learning-rate",
     ),
     enforcement=kit.choice(
-        "exact: a gap below tau becomes tau. literal: it grows by tau, as the paper prints it, which adds noise "
-        "and no privacy.",
+        "exact: a gap below tau becomes tau. literal: it grows by tau, as printed in the paper, which adds noise "
+        "without privacy.",
         "exact",
         "literal",
         default="exact",
     ),
     ties=kit.choice(
-        "What sign(0) is where both models agree. zero, as the paper prints it, leaves the gap at 0: the first "
-        "step, which starts from two equal models, then has no uniform noise.",
+        "Value of sign(0) for equal coordinates. zero, as printed in the paper, leaves the gap at 0: the first "
+        "step starts from two equal models and then has no uniform noise.",
         "positive",
         "zero",
         default="positive",
     ),
     weights=kit.choice(
-        "Whether every coordinate has a mixing weight of its own; shared ones amplify nothing.",
+        "Independent mixing weights per coordinate, or one shared weight, which gives no amplification.",
         "per-coordinate",
         "shared",
         default="per-coordinate",
     ),
     unmixed=kit.array(
-        "Parameters that are not mixed. A single one loses all of the amplification.",
+        "Parameters that are not mixed. A single one removes the amplification.",
         {"type": "string", "minLength": 1, "description": "A parameter's name, or the layer's before it."},
         unique=True,
         default=[],
@@ -57,24 +56,24 @@ _MIXING: dict[str, dps.Json] = kit.block(
 )
 
 _EMBEDDING: dict[str, dps.Json] = kit.block(
-    "Splits every gradient into its part within a subspace that is public and the residual, each with a clip norm and "
-    "noise of its own; noise_multiplier and clip_norm beside this block are the residual's.",
+    "Splits every gradient into a component in a public subspace and a residual, with separate clip norms and noise. "
+    "noise_multiplier and clip_norm of the phase apply to the residual.",
     ["form", "dimension", "clip_norm", "noise_multiplier"],
     form=kit.choice(
-        "isotropic-floor: both parts count against the residual's noise, which fills all directions and is mixed; the "
-        "noise within the subspace is left out of the account. residual-only: each part counts against its own noise, "
-        "and mixing amplifies the residual alone. To credit both parts with the mixing would be unsound.",
+        "isotropic-floor: both parts count against the residual's noise, which covers all directions and is mixed; the "
+        "account ignores the noise in the subspace. residual-only: each part counts against its own noise, and mixing "
+        "amplifies only the residual. Amplifying both parts would be unsound.",
         "isotropic-floor",
         "residual-only",
     ),
     dimension=kit.integer("The dimension of the subspace.", least=1, most=100000),
-    clip_norm={**CLIP_NORM, "description": "The l2 norm to which the part within the subspace is scaled down."},
+    clip_norm={**CLIP_NORM, "description": "Maximum l2 norm of the component in the subspace."},
     noise_multiplier=kit.number(
-        "Standard deviation of the noise within the subspace, divided by the clip norm there.", least=0, most=1e6
+        "Standard deviation of the noise in the subspace, divided by the clip norm there.", least=0, most=1e6
     ),
     anchors=kit.integer(
-        "How many records of the test split are public: their gradients at each released model span the subspace. "
-        "0: a random one that never changes.",
+        "Number of public records of the test split whose gradients at each released model span the subspace. "
+        "0: a fixed random subspace.",
         least=0,
         most=100000,
         default=0,
@@ -82,17 +81,15 @@ _EMBEDDING: dict[str, dps.Json] = kit.block(
 )
 
 _UTILITY: dict[str, dps.Json] = kit.block(
-    "What the paper's utility theorems need to know of the loss; they stand beside the bounds then.",
+    "Properties of the loss for the paper's utility theorems, which are then reported with the bounds.",
     ["smoothness"],
-    smoothness=kit.number("beta: gradients differ by at most so many times the distance of two models.", above=0),
-    distance=kit.number(
-        "The largest distance of any model on the way from the best one (Theorem 3.1, convex losses).", above=0
-    ),
+    smoothness=kit.number("beta: Lipschitz constant of the gradient.", above=0),
+    distance=kit.number("Maximum distance of an iterate from the optimum (Theorem 3.1, convex losses).", above=0),
     span=kit.number(
-        "By how much losses differ at most (Theorems B.1 and 3.2, losses that need not be convex).", above=0
+        "Maximum difference between losses (Theorems B.1 and 3.2, losses that need not be convex).", above=0
     ),
     tail=kit.number(
-        "kappa: a record's gradient is further than u from the mean one with probability at most e^(-u / kappa) "
+        "kappa: the distance of a record's gradient from the mean exceeds u with probability at most e^(-u / kappa) "
         "(Lemma B.1).",
         above=0,
     ),
@@ -105,11 +102,11 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
     noise=NOISE,
     clip_norm={
         **CLIP_NORM,
-        "description": "Each record's gradient is scaled down to at most this l2 norm; where noise is laplace, to this "
-        "l1 norm.",
+        "description": "Maximum norm of each record's gradient: the l2 norm, or the l1 norm if noise is laplace.",
     },
     linf_truncation=kit.integer(
-        "p: after clipping, every coordinate of a record's gradient is cut to +- clip_norm / sqrt(p). 1 cuts nothing.",
+        "p: after clipping, every coordinate of a record's gradient is truncated to +- clip_norm / sqrt(p). 1 changes "
+        "nothing.",
         least=1,
         most=1000000000,
         default=1,
@@ -117,22 +114,20 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
     mixing=_MIXING,
     embedding=_EMBEDDING,
     reduction=kit.choice(
-        "What an update divides the noisy sum by: mean, the expected batch size; sum, nothing. It decides how wide "
-        "the gap is beside the noise, and stands in place of training.reduction.",
+        "Divisor of the noisy sum in an update: mean, the expected batch size; sum, 1. It determines the gap relative "
+        "to the noise and replaces training.reduction.",
         "mean",
         "sum",
         default="mean",
     ),
     sampling=SAMPLING,
-    learning_rate=kit.number(
-        "The step size, which phases may change; by default that of the training block.", above=0, most=1000000
-    ),
+    learning_rate=kit.number("Learning rate of the phase; defaults to the training block.", above=0, most=1000000),
     baselines=kit.array(
-        "What is shown beside the bounds. It changes no bound and no trial.",
+        "Methods to compare with the bounds. They change no bound and no trial.",
         kit.choice(
             "fractional: orders below 2, which no theorem covers. printed: the paper's formulas as printed. "
-            "variance-matched: plain DP-SGD whose noise has the same variance. limit: what ever larger linf_truncation "
-            "comes to. pair: what the pair of the bound truly leaks, by FFT.",
+            "variance-matched: DP-SGD with noise of the same variance. limit: the limit of large linf_truncation. "
+            "pair: the exact privacy loss of the pair behind the bound, by FFT.",
             *BASELINES,
         ),
         unique=True,
@@ -144,11 +139,10 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
 _AUDIT: dict[str, dps.Json] = kit.block(
     None,
     twins=kit.block(
-        "Plain DP-SGD trained beside ModelMix, and how accurate each is: with the same noise, and with the noise that "
-        "gives it the same epsilon.",
-        delta=kit.number("The delta at which the second twin has the same epsilon.", above=0, below=1, default=1e-5),
+        "Also train DP-SGD and compare accuracies: once with the same noise, once with noise for the same epsilon.",
+        delta=kit.number("delta at which the second run has the same epsilon.", above=0, below=1, default=1e-5),
         learning_rate=kit.number(
-            "The twins' step size; by default two thirds of ModelMix's, which moves the model as far.",
+            "Learning rate of both runs; by default two thirds of ModelMix's, for updates of equal length.",
             above=0,
             most=1000000,
         ),
@@ -158,7 +152,7 @@ _AUDIT: dict[str, dps.Json] = kit.block(
 EXAMPLE = """\
 dpspec: 1
 name: modelmix-example
-description: ModelMix on synthetic points beside plain DP-SGD
+description: ModelMix on synthetic points, compared with plain DP-SGD
 
 mechanism:
   kind: modelmix
@@ -185,7 +179,7 @@ audit:
 
 MODELMIX = dps.Mechanism(
     kind="modelmix",
-    summary="DP-SGD that mixes its last two models at random: what that amplifies, and what it does not",
+    summary="ModelMix: DP-SGD that mixes its last two models randomly, and the privacy amplification of mixing",
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_modelmix.mechanism:ModelMixAudit",
@@ -195,14 +189,14 @@ MODELMIX = dps.Mechanism(
 
 
 class ModelMixAudit(dps.Audit):
-    """Upper bounds by the repaired theorem and by plain DP-SGD, lower ones from white-box canaries in one run."""
+    """Upper bounds by the repaired theorem and by plain DP-SGD, lower bounds from white-box canaries in one run."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """What the theory does not cover, what mixing does not amplify, and what cannot be attacked."""
+        """Reject specs that theory or attack does not cover; warn if mixing gives no amplification."""
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """Epsilon with mixing and without, what the paper prints, and three curves."""
+        """Epsilon with and without mixing, the paper's formulas, and three curves."""
         from dpspec_modelmix import bounds
 
         yield from bounds.findings(spec, context)
@@ -214,7 +208,7 @@ class ModelMixAudit(dps.Audit):
 
         assert spec.audit is not None
         runs, parameters = spec.audit.runs, facts.parameters or 0
-        # The twins, and the gradients of all records that the attack takes at every step.
+        # The DP-SGD runs, and the attack's gradients of all records at every step.
         trainings = 4.0 if Attack.of(spec.audit.options).twins is not None else 2.0
         steps = runs * spec.steps * trainings
         return dps.Plan(
@@ -226,20 +220,20 @@ class ModelMixAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: what only stands beside bounds, and parts of the threat model."""
+        """The default inputs without keys that no trial reads: comparisons and parts of the threat model."""
         inputs = super().trial_inputs(spec)
         return kit.select_inputs(
             inputs, mechanism_without=("baselines", "utility"), threat_model=("adjacency", "access")
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train with canaries, and without them by ModelMix and by plain DP-SGD."""
+        """Train with canaries; without canaries, train by ModelMix and by plain DP-SGD."""
         from dpspec_modelmix.attack import run_trials
 
         return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        """Lower bounds with their evidence, gaps, accuracies, and checks of what ran."""
+        """Lower bounds with their evidence, gaps, accuracies, and conformance checks."""
         from dpspec_modelmix.evidence import outcomes
 
         return outcomes(spec, trials)

@@ -1,4 +1,4 @@
-"""What a spec declares: mixing, embedding, attack, and the segments that theory computes with."""
+"""Typed options of a spec: mixing, embedding, attack, and the segments for the theory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dpspec.training.loop.learning_rates import optimizer_kind
 #: The kinds of canaries, the default first.
 KINDS = ("one-hot", "spread")
 
-#: With less noise than this, epsilon is beyond what a float can hold.
+#: Noise multiplier below which epsilon overflows.
 NO_NOISE = 1e-100
 
-#: The delta of the epsilon that twins share where the spec names none.
+#: Default delta of the epsilon that the compared runs share.
 DEFAULT_TWIN_DELTA = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """The ``mixing`` block: see the schema."""
+    """The ``mixing`` block; see the schema."""
 
     threshold: float
     relative: bool
@@ -35,10 +35,11 @@ class Mixing:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """The ``embedding`` block: a gradient's part within a public subspace is clipped and noised on its own.
+    """The ``embedding`` block: separate clipping and noise for a gradient's component in a public subspace.
 
-    floor: the isotropic floor: both parts count against the noise of the residual, which fills all directions. Without
-    it each part counts against its own noise, and mixing amplifies the residual alone.
+    Attributes:
+        floor: True for the isotropic floor: both parts count against the residual's noise, which covers all directions.
+            False: each part counts against its own noise, and mixing amplifies only the residual.
     """
 
     floor: bool
@@ -49,17 +50,20 @@ class Embedding:
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of the noise within the subspace, on the sum."""
+        """Standard deviation of the noise in the subspace, on the sum."""
         return self.noise_multiplier * self.clip_norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOptions(kit.Options):
-    """What a phase declares beside the options that all DP-SGD has.
+    """Options of a phase in addition to the options of DP-SGD.
 
-    embedding: None where gradients are taken as they are. sparsity: ``linf_truncation``, how many coordinates a
-    gradient has at least where it is as long as it may be. by_mean: whether updates take the mean of a batch.
-    learning_rate: the phase's own, None where it has that of the training block.
+    Attributes:
+        mixing: The mixing rule.
+        embedding: The gradient embedding; None without one.
+        sparsity: ``linf_truncation``, the minimum number of non-zero coordinates of a gradient of maximum norm.
+        by_mean: Whether updates use the mean over a batch.
+        learning_rate: Learning rate of the phase; None for that of the training block.
     """
 
     mixing: Mixing
@@ -83,7 +87,7 @@ class PhaseOptions(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Twins:
-    """Runs of plain DP-SGD beside ModelMix: ``delta`` of the epsilon that they share, and their learning rate."""
+    """DP-SGD runs for comparison: ``delta`` of the common epsilon, and their learning rate."""
 
     delta: float
     learning_rate: float | None
@@ -91,10 +95,10 @@ class Twins:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(kit.Options):
-    """How many canaries are planted, each by a fair coin of its own, and how they look; of the block ``audit``.
+    """Canaries in the block ``audit``: their number and kind. Each is included with probability 1/2.
 
-    one-hot: each gradient stands in linf_truncation coordinates of its own, the theorem's worst case. spread: in as
-    many as there are, which shows more where epsilon is small.
+    one-hot: each gradient has linf_truncation separate coordinates, the theorem's worst case. spread: as many separate
+    coordinates as available, which proves more for small epsilon.
     """
 
     kind: str
@@ -141,41 +145,41 @@ def _embedding(block: dps.FrozenMap | None) -> Embedding | None:
 
 
 def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-    """How a phase mixes models."""
+    """The mixing rule of a phase."""
     return PhaseOptions.of(phase).mixing
 
 
 def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-    """The subspace of a phase; None where gradients are taken as they are."""
+    """The gradient embedding of a phase; None without one."""
     return PhaseOptions.of(phase).embedding
 
 
 def mixed_norm(phase: dps.Phase) -> float:
-    """The norm of what counts against the mixed noise: of both parts with the isotropic floor, else ``clip_norm``."""
+    """Sensitivity relative to the mixed noise: of both parts with the isotropic floor, else ``clip_norm``."""
     embedding, clip_norm = embedding_of(phase), phase.clip_norm
     return math.hypot(clip_norm, embedding.clip_norm) if embedding is not None and embedding.floor else clip_norm
 
 
 def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
-    """eta of a phase: its own, or that of the training block."""
+    """eta of a phase, or of the training block."""
     own = PhaseOptions.of(phase).learning_rate
     return float(training["learning_rate"]) if own is None else own
 
 
 def gap_on_sum(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int) -> float:
-    """(tau / eta) B, the enforced gap of a phase on the scale of the noisy sum, B the divisor of the update."""
+    """(tau / eta) B: the enforced gap of a phase on the scale of the noisy sum, with B the divisor of the update."""
     mixing = mixing_of(phase)
     ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, training)
     return ratio * divisor_of(phase, phases, training, records)
 
 
 def divisor_of(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int) -> float:
-    """What an update divides the noisy sum by: the expected batch size, or 1 where ``reduction`` is sum."""
+    """Divisor of the noisy sum in an update: the expected batch size, or 1 if ``reduction`` is sum."""
     return dps.expected_batch_size(training, phases, records) if PhaseOptions.of(phase).by_mean else 1.0
 
 
 def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
-    """Why mixing amplifies nothing: for each condition that is not met, its path and the reason in words."""
+    """Conditions of the amplification that the spec violates: path and reason of each."""
     unmet: list[tuple[dps.Path, str]] = []
     for phase, key, reason in unmet_in(spec.phases, spec.training.options):
         unmet.append((("training", key) if phase is None else mixing_path(spec, phase, key), reason))
@@ -183,26 +187,26 @@ def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
 
 
 def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> list[tuple[int | None, str, str]]:
-    """The same as (phase, or None for the training block; key; reason)."""
+    """Violated conditions as (phase number, or None for the training block; key; reason)."""
     unmet: list[tuple[int | None, str, str]] = []
     kind = optimizer_kind(training)
     if kind != "sgd":
-        unmet.append((None, "optimizer", f"{kind} carries noisy gradients from step to step, which undoes the mixing"))
+        unmet.append((None, "optimizer", f"{kind} reuses noisy gradients of earlier steps, which undoes the mixing"))
     for i, phase in enumerate(phases):
         mixing = mixing_of(phase)
         if mixing.threshold == 0.0:
-            unmet.append((i, "threshold", "a threshold of 0 leaves gaps as small as they are"))
+            unmet.append((i, "threshold", "a threshold of 0 enforces no gap"))
         if mixing.shared:
             unmet.append((i, "weights", "a shared weight adds no noise across the line between both models"))
         if mixing.unmixed:
-            unmet.append((i, "unmixed", f"{', '.join(mixing.unmixed)} shows its Gaussian noise alone"))
+            unmet.append((i, "unmixed", f"{', '.join(mixing.unmixed)} has only Gaussian noise"))
         if mixing.zero_ties:
-            unmet.append((i, "ties", "the first step starts from two equal models and gets no gap"))
+            unmet.append((i, "ties", "the first step starts from two equal models and has no gap"))
     return unmet
 
 
 def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:
-    """Where a key of ``mixing`` was written: in the phase, or in the block that phases share."""
+    """Path of a key of ``mixing``: in the phase, or in the shared block."""
     phases = spec.mechanism.get("phases")
     own = phases is not None and "mixing" in phases[phase]
     return ("mechanism", "phases", phase, "mixing", key) if own else ("mechanism", "mixing", key)
@@ -210,12 +214,18 @@ def mixing_path(spec: dps.Spec, phase: int, key: str) -> dps.Path:
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps that are alike.
+    """Consecutive steps with equal parameters.
 
-    rate: q; effect: s = clip_norm / sigma = 1 / noise_multiplier; gap: t, the enforced gap in units of sigma on the
-    scale of the sum; sparsity: p, how many coordinates share the worst gradient; inflation: at least 1, by how much the
-    logarithms of moments are raised where a gradient other than the one-hot one was seen to be worse; embedded: what a
-    second part of the gradient has for s, which meets Gaussian noise of its own and no mixing; noise: the law of sigma.
+    Attributes:
+        steps: Number of steps.
+        rate: Sampling rate q.
+        effect: s = clip_norm / sigma = 1 / noise_multiplier.
+        gap: Enforced gap t in units of sigma, on the scale of the sum.
+        sparsity: Number p of non-zero coordinates of the worst gradient.
+        inflation: Factor on the logarithms of moments, at least 1; above 1 if a numerical check found a worse gradient
+            than the one-hot one.
+        embedded: Effect of the component in a subspace, which has separate Gaussian noise without mixing.
+        noise: Distribution of the noise.
     """
 
     steps: int
@@ -241,31 +251,38 @@ class Segment:
 
     @property
     def shift(self) -> float:
-        """v = s / sqrt(p), by how much the worst gradient moves one coordinate."""
+        """v = s / sqrt(p), the shift of one coordinate by the worst gradient."""
         return self.effect / math.sqrt(self.sparsity)
 
     @property
     def one_dimensional(self) -> bool:
-        """Whether the worst gradient moves a single coordinate."""
+        """True if the worst gradient has a single non-zero coordinate."""
         return self.sparsity == 1 and self.embedded == 0.0
 
     @property
     def laplace_loss(self) -> float:
-        """epsilon_0 of a step with Laplace noise that takes all records: sqrt(2) s, the scale being sigma / sqrt(2)."""
+        """epsilon_0 of a full-batch step with Laplace noise: sqrt(2) s, since its scale is sigma / sqrt(2)."""
         return math.sqrt(2.0) * self.effect
 
 
 def declared_segments(spec: dps.Spec, facts: dps.Facts) -> list[Segment] | None:
-    """The phases of a spec as segments; see :func:`segments_of`."""
+    """Segments of a spec's phases; see :func:`segments_of`."""
     return segments_of(spec.phases, spec.training.options, facts.records, facts.parameters)
 
 
 def segments_of(
     phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int, parameters: int | None
 ) -> list[Segment] | None:
-    """The phases as segments whose gaps hold as if every condition of the amplification were met.
+    """Convert phases to segments, assuming all conditions of the amplification.
 
-    None without noise. The sparsity is no larger than the number of ``parameters``.
+    Args:
+        phases: The phases.
+        training: The training block.
+        records: Number of records.
+        parameters: Number of parameters, an upper limit of the sparsity; None if unknown.
+
+    Returns:
+        The segments, or None if a phase has no noise.
     """
     if any(_lacks_noise(phase) for phase in phases):
         return None
@@ -287,7 +304,7 @@ def segments_of(
 
 
 def _lacks_noise(phase: dps.Phase) -> bool:
-    """Whether some part of a contribution meets no noise, or far less than it is long."""
+    """True if a component of the contributions has no noise or negligible noise."""
     embedding = embedding_of(phase)
     levels = [phase.noise_multiplier / (mixed_norm(phase) / phase.clip_norm)]
     if embedding is not None and not embedding.floor:

@@ -1,4 +1,4 @@
-"""What the theory or the attack does not cover, as located messages: no torch, no rows, no numerics."""
+"""Located messages for specs that the theory or the attack does not cover. No torch, data or numerics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dpspec_modelmix.options import (
     unmet_conditions,
 )
 
-#: Below this, in units of the noise, the gap hides nothing.
+#: Gap in units of the noise below which the amplification is negligible.
 _NEGLIGIBLE = 0.5
 
-#: Clip norms up to this one keep their products with the noise to full precision; the least is the schema's.
+#: Largest clip norm whose product with the noise keeps full precision. The schema has the smallest one.
 MOST_CLIP = 1e30
 
-#: Trials embed the order of their canaries; more than this does not fit their evidence.
+#: Largest number of canaries whose order fits a trial's evidence.
 MAX_CANARIES = 50_000
 
 _LEAST_CANARIES = 8
@@ -35,7 +35,7 @@ _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for everything that cannot be audited as declared, and warnings about what the bounds will show."""
+    """Errors for specs that cannot be audited as declared, and warnings about trivial bounds."""
     yield from _scope(spec)
     for i, phase in enumerate(spec.phases):
         yield from _phase(spec, facts, i, phase)
@@ -58,7 +58,7 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for path, size in sizes:
         if size > 1:
             message = f"the theorem covers single records, not groups of {size}"
-            yield kit.unsupported(message, path, "the mechanism group covers groups, without mixing")
+            yield kit.unsupported(message, path, "use mechanism kind group for groups, without mixing")
 
 
 def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
@@ -78,23 +78,22 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
     for keys, clip in clips:
         if clip > MOST_CLIP:
             yield kit.bad_value(
-                f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding changes the noise that is a "
-                "multiple of it",
+                f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding errors would change the noise",
                 dps.in_phase(spec, i, *keys),
-                "take another clip norm, and the learning rate and threshold that go with it",
+                "rescale clip_norm, learning_rate and threshold",
             )
     if phase.noiseless:
         yield dps.Diagnostic(
             code="no-noise",
-            message="without noise epsilon is infinite: mixing alone gives no privacy",
+            message="without noise epsilon is infinite: mixing without noise gives no privacy",
             path=dps.in_phase(spec, i, "noise_multiplier"),
             severity="warning",
         )
     if not options.mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
         yield kit.unsupported(
-            "an absolute threshold beside a schedule of learning rates gives every step a gap of its own",
+            "an absolute threshold with a learning-rate schedule gives every step a different gap",
             mixing_path(spec, i, "relative_to"),
-            "write relative_to: learning-rate, or phases with a learning_rate each",
+            "write relative_to: learning-rate, or give each phase a learning_rate",
         )
 
 
@@ -104,13 +103,13 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             code="conflicting-key",
             message="mechanism.learning_rate and training.schedule must not both be set",
             path=("training", "schedule"),
-            help="leave one of them out",
+            help="remove one of them",
         )
     rules = [replace(mixing_of(phase), threshold=0.0, relative=True) for phase in spec.phases]
     for i, rule in enumerate(rules):
         if rule != rules[0]:
             path = mixing_path(spec, i, "threshold")[:-1]
-            yield kit.unsupported("phases may differ in threshold only, not in how models are mixed", path)
+            yield kit.unsupported("phases may differ only in threshold, not in other keys of mixing", path)
     if len({PhaseOptions.of(phase).by_mean for phase in spec.phases}) > 1:
         yield kit.unsupported("all phases must have the same reduction", ("mechanism",))
     for key in ("noise", "embedding"):
@@ -124,7 +123,7 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
         yield kit.unsupported(
             "linf_truncation needs l2 clipping, and Laplace noise clips to an l1 norm",
             dps.in_phase(spec, i, "linf_truncation"),
-            "leave it out: clip_norm bounds the l1 norm where noise is laplace",
+            "remove it: clip_norm bounds the l1 norm if noise is laplace",
         )
     if embedding_of(phase) is not None:
         path = dps.in_phase(spec, i, "embedding")
@@ -139,14 +138,14 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
         yield kit.bad_value(
             f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}",
             path,
-            "a larger threshold, or threshold: 0 for plain Laplace noise",
+            "increase the threshold, or write threshold: 0 for plain Laplace noise",
         )
     elif width <= printed_least:
         warning = kit.bad_value(
-            f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed covers gaps above "
-            f"{printed_least:.3g} only, which depends on units",
+            f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed only covers gaps above "
+            f"{printed_least:.3g}, which depends on units",
             path,
-            "the bound cuts the uniform elsewhere and holds; it will gain little",
+            "the corrected bound holds for this gap, but its amplification is small",
         )
         yield replace(warning, severity="warning")
 
@@ -170,7 +169,7 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
         yield kit.bad_value(
             f"anchors must be at least dimension ({embedding.dimension}) to span the subspace, got {embedding.anchors}",
             path("anchors"),
-            "at least as many anchors as dimensions, or 0 for a random subspace",
+            "use at least as many anchors as dimensions, or 0 for a random subspace",
         )
     if embedding.anchors > facts.test_records:
         yield dps.Diagnostic(
@@ -178,12 +177,12 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
             message=f"anchors must be at most the {facts.test_records} records of the test split, got "
             f"{embedding.anchors}",
             path=path("anchors"),
-            help="public records are taken from the test split, never from the training records",
+            help="public records come from the test split, never from the training records",
         )
     if not embedding.floor and embedding.noise_multiplier == 0.0:
         yield dps.Diagnostic(
             code="no-noise",
-            message="without noise within the subspace epsilon is infinite: its part counts against its own noise",
+            message="without noise in the subspace epsilon is infinite: that component has no other noise",
             path=path("noise_multiplier"),
             severity="warning",
         )
@@ -198,24 +197,24 @@ def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
         yield dps.Diagnostic(
             code="missing-key",
-            message="mechanism.utility needs one of distance, span and tail beside smoothness",
+            message="mechanism.utility needs distance, span or tail in addition to smoothness",
             path=path,
             help="distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1",
         )
     schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
     if len(spec.phases) > 1 or schedule != "constant":
-        yield kit.unsupported("the utility theorems have one learning rate and one threshold", path)
+        yield kit.unsupported("the utility theorems assume one learning rate and one threshold", path)
     if phase.noise != "gaussian" or embedding_of(phase) is not None:
         yield kit.unsupported("the utility theorems clip whole gradients to an l2 norm", path)
     if any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
-        message = "the utility theorems cover Algorithm 1 with plain descent, every coordinate mixed"
+        message = "the utility theorems cover Algorithm 1 with plain SGD and every coordinate mixed"
         yield kit.unsupported(message, path)
 
 
 def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     unmet = unmet_conditions(spec)
     for path, reason in unmet:
-        message, help = f"mixing amplifies nothing: {reason}", "the bound is that of plain DP-SGD, which holds"
+        message, help = f"mixing gives no amplification: {reason}", "the bound of plain DP-SGD applies"
         yield replace(kit.unsupported(message, path, help), severity="warning")
     if unmet:
         return
@@ -224,20 +223,20 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
             continue
         gap = gap_on_sum(phase, spec.phases, spec.training.options, facts.records) / phase.deviation
         if gap < _NEGLIGIBLE:
-            # Of the divergence at order 2, to first order: 1 / I(t), and I(t) is about 1 / (1 + t^2 / 12) there.
+            # First-order ratio of divergences at order 2: 1 / I(t), with I(t) about 1 / (1 + t^2 / 12).
             factor = 1.0 + gap**2 / 12.0
             warning = kit.bad_value(
-                f"the gap is {gap:.2g} times the noise: it amplifies by a factor of about {factor:.4f}",
+                f"the gap is {gap:.2g} times the noise: its amplification factor is about {factor:.4f}",
                 mixing_path(spec, i, "threshold"),
-                "the noise is added to a sum: probably reduction: mean is meant"
+                "the noise is added to a sum; write reduction: mean if updates use the mean"
                 if not PhaseOptions.of(phase).by_mean
-                else "a threshold of several times noise_multiplier * clip_norm / expected batch size is needed",
+                else "use a threshold of several times noise_multiplier * clip_norm / expected batch size",
             )
             yield replace(warning, severity="warning")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Errors for what the attack of a spec with an audit cannot do."""
+    """Errors for specs that the attack does not support."""
     assert spec.audit is not None
     canary = spec.audit.options.get("canary")
     if canary is None or "count" not in canary:
@@ -251,17 +250,17 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if "parts" not in facts.capabilities:
         yield dps.Diagnostic(
             code="missing-capability",
-            message=f"backend {spec.training.kind!r} lacks 'parts': it trains by a rule of its own and mixes no models",
+            message=f"backend {spec.training.kind!r} lacks 'parts': its training loop cannot mix models",
             path=("training", "backend"),
             help="use backend: native",
         )
-    attack, bounded = Attack.of(spec.audit.options), "leave audit out for bounds only"
+    attack, bounded = Attack.of(spec.audit.options), "remove audit for bounds without an attack"
     if spec.audit.method != "one-run":
         yield kit.unsupported(f"audit.method must be one-run, got {spec.audit.method}", ("audit", "method"))
     if canary.get("space", "gradient") != "gradient":
         yield kit.unsupported("canary.space must be gradient", (*_CANARY, "space"))
     if attack.kind not in KINDS:
-        message = f"{attack.kind!r} is not a kind of canary of modelmix{kit.did_you_mean(attack.kind, KINDS)}"
+        message = f"{attack.kind!r} is not a canary kind of modelmix{kit.did_you_mean(attack.kind, KINDS)}"
         yield kit.unsupported(message, (*_CANARY, "kind"))
     if "spread" in canary:
         yield kit.unsupported("canary.spread does not apply: canaries are single records", (*_CANARY, "spread"))
@@ -278,5 +277,5 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             (*_CANARY, "count"),
         )
     if any(mixing_of(phase).unmixed for phase in spec.phases) and attack.kind == "spread":
-        message = "spread canaries cover all parameters: use kind: one-hot where some are unmixed"
+        message = "spread canaries cover all parameters: use kind: one-hot with unmixed parameters"
         yield kit.unsupported(message, (*_CANARY, "kind"))

@@ -1,24 +1,24 @@
 """Epsilon with mixing: the repaired theorem for Gaussian noise, Freedman's inequality for Laplace noise.
 
-*Gaussian* (Xiao, Wan and Devadas, Theorem 4.1 and Corollary 4.1, with what is missing put back: T steps, the
-denominator a - 1, the mean instead of the sum, gaps that may change along the way). One step of rate q with s = 1 / z,
-gap t and coordinates truncated at clip_norm / sqrt(p) has
+*Gaussian* (Xiao, Wan and Devadas, Theorem 4.1 and Corollary 4.1, repaired: T steps, the denominator a - 1, the mean
+instead of the sum, gaps that may change between steps). One step of rate q with s = 1 / z, gap t and coordinates
+truncated at clip_norm / sqrt(p) has
 
     D_a = ln( sum_k C(a, k) (1 - q)^(a - k) q^k A_k(s / sqrt(p), t)^p ) / (a - 1)   at integer orders a >= 2,
 
-divergences of steps add up, and epsilon = sum_j T_j D_a(t_j) + ln(1 / delta) / (a - 1) is minimised after summing.
+divergences of steps add up, and epsilon = sum_j T_j D_a(t_j) + ln(1 / delta) / (a - 1) is minimized after summing.
 
 *Laplace* (Lemma D.2, corrected). Noise of density (lambda / 2) e^(-lambda |o|), l1 sensitivity c, e0 = lambda c, a
-uniform of width tau (all in units of the gradient). The lemma cuts ln(tau) / lambda off either end of the uniform,
-which compares tau with 1 and so depends on units. Nothing in its proof does: any cut u > 0 with 2 u + c < tau will do,
-and with y = e^(-lambda u)
+uniform of width tau (all in units of the gradient). The lemma cuts ln(tau) / lambda off either end of the uniform. This
+compares tau with 1 and depends on units, which the proof does not require: any cut u > 0 with 2 u + c < tau is valid.
+With y = e^(-lambda u),
 
     mean    e0 (e^e0 - 1) R + e_I (e^e_I - 1) (1 - W),      W = (1 - e^(-lambda tau)) / (lambda tau),
     square  e0^2 R + e_I^2 (1 - W),                         R = W + (2 u + c) / tau,  e_I = y (e^e0 - 1) / (2 (1 - y)),
 
-which is the lemma's own where y = 1 / tau. Both bounds rise relative to c: of all gradients within the clip norm the
-one-hot one has the largest sum of them, and no convexity has to be taken on trust. A wider gap only helps, as with
-Gaussian noise, since Laplace noise is log-concave too. Sampling can only help: nothing is gained from it here.
+which equals the lemma's bound for y = 1 / tau. Both bounds grow faster than linearly in c, so the one-hot gradient has
+the largest sum among all gradients within the clip norm, without an unproved convexity. A wider gap only decreases
+them, as for Gaussian noise, since Laplace noise is also log-concave. Sampling is ignored, which is conservative.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from dpspec_modelmix.options import Segment
 SOURCE = "Xiao, Wan & Devadas, Theorem 4.1 and Corollary 4.1, repaired"
 LAPLACE_SOURCE = "Xiao, Wan & Devadas, Lemma D.2, corrected; Freedman 1975"
 
-#: For every data set. The plain bound asks nothing of their number, and the attacks' estimates speak of no other.
+#: Scope of bounds that hold for every dataset.
 SCOPE = dps.Scope(direction="both", access="all-iterates", adversary="gradient")
 
-#: The integer orders that are searched: up to each of these in turn, as long as the best one is the last.
+#: Highest integer orders of the search, tried in turn while the best order is the last.
 _HIGHEST_ORDERS = (32, 64, 128, 256)
 INTEGER_ORDERS = tuple(range(2, _HIGHEST_ORDERS[-1] + 1))
 
-#: Laplace noise: how many cuts are tried, and up to how many scales of the noise.
+#: Laplace noise: number of cuts, and largest cut in noise scales.
 _CUTS, _FARTHEST = 200, 40.0
 
-#: Where one step's epsilon_0 is above this, e^epsilon_0 is out of all range, and epsilon is taken to add up.
+#: epsilon_0 of one step above which e^epsilon_0 would overflow; basic composition applies then.
 LARGEST_LOSS = 300.0
 
 
 class OrderEpsilon(NamedTuple):
-    """The least epsilon, the order that gives it, the divergence of all steps there, and whether it is an end order."""
+    """Minimum epsilon, its order, the divergence of all steps there, and whether the order ends the range."""
 
     epsilon: float
     order: float
@@ -75,7 +75,7 @@ class OrderEpsilon(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Upper bounds on the mean of one step's loss, on its second moment, and on the loss itself."""
+    """Upper bounds on the mean, the second moment and the maximum of one step's loss."""
 
     mean: float
     second: float
@@ -83,26 +83,26 @@ class Moments(NamedTuple):
 
 
 def without_mixing(segments: Sequence[Segment]) -> list[Segment]:
-    """The same noise, no mixing: what is left where a condition of the amplification fails."""
+    """The segments with the same noise and no mixing."""
     return [plain_segment(s, s.effect) for s in segments]
 
 
 def variance_matched(segments: Sequence[Segment]) -> list[Segment]:
-    """DP-SGD whose Gaussian noise has the variance of both parts of ModelMix's: z_vm = sqrt(z^2 + gap^2 z^2 / 12).
+    """DP-SGD whose Gaussian noise has the total variance of ModelMix's noise: z_vm = sqrt(z^2 + gap^2 z^2 / 12).
 
-    I(t) >= 1 / (1 + t^2 / 12) makes its divergence the smaller one at every integer order, so its epsilon is too.
+    Since I(t) >= 1 / (1 + t^2 / 12), its divergence is smaller at every integer order, and so is its epsilon.
     """
     return [replace(plain_segment(s, s.effect / math.sqrt(1.0 + s.gap**2 / 12.0)), noise="gaussian") for s in segments]
 
 
 def plain_segment(segment: Segment, effect: float) -> Segment:
-    """Plain DP-SGD in which the mixed part has ``effect``; what is embedded stays as it is."""
+    """DP-SGD in which the mixed part has ``effect``; the embedded part does not change."""
     joint = math.hypot(effect, segment.embedded)
     return replace(segment, effect=joint, gap=0.0, sparsity=1, inflation=1.0, embedded=0.0)
 
 
 def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list[Interval]:
-    """Epsilon of DP-SGD at each delta from its exact privacy loss, sampling included; ``segments`` without mixing."""
+    """Epsilon of DP-SGD at each delta from its exact privacy loss with sampling; ``segments`` have no mixing."""
     if segments[0].noise == "gaussian":
         return PrivacyLoss(tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in segments)).epsilons(
             deltas
@@ -114,20 +114,20 @@ def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list
 
 
 def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
-    """The theorem's epsilon: integer orders from 2 to 256, the least after adding up all steps. Gaussian noise."""
+    """Epsilon of the theorem for Gaussian noise: minimum over integer orders 2 to 256 of the sum over all steps."""
     return _search_orders(lambda orders: total_rdp(step_rdp, orders, segments), delta, conversion)
 
 
 def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
-    """Epsilon of DP-SGD with the segments' noise and no mixing, at the same integer orders."""
+    """Epsilon of DP-SGD with the segments' noise and no mixing, over the same integer orders."""
     return _search_orders(lambda orders: total_rdp(_gaussian_step_rdp, orders, segments), delta, conversion)
 
 
 def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
-    """Epsilon with mixing for Laplace noise: the least over a range of cuts, and over adding up epsilon_0 as it is.
+    """Epsilon with mixing for Laplace noise: the minimum over a range of cuts and over basic composition.
 
-    A gap that is no wider than what one record moves leaves no cut, and an epsilon_0 above ``LARGEST_LOSS`` none worth
-    it.
+    There is no valid cut if the gap is at most the sensitivity, and no useful one if epsilon_0 exceeds
+    ``LARGEST_LOSS``.
     """
     scaled = [(s.steps, s.laplace_loss, math.sqrt(2.0) * s.gap) for s in segments]
     epsilons = [math.fsum(steps * loss for steps, loss, _ in scaled)]
@@ -139,10 +139,10 @@ def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
 
 
 def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified: bool) -> tuple[float, float]:
-    """By what to multiply the noise of DP-SGD for the epsilon of ModelMix, at least 1, and that epsilon.
+    """Factor on the noise of DP-SGD, at least 1, that gives the epsilon of ModelMix; and that epsilon.
 
-    Both are at integer orders; where the noise is Laplace, by Freedman's total and by the privacy loss. Where mixing is
-    not ``amplified``, that epsilon is DP-SGD's own.
+    Both use integer orders; for Laplace noise, Freedman's inequality and the privacy loss. If mixing is not
+    ``amplified``, the epsilon is that of DP-SGD.
     """
     bare = without_mixing(segments)
 
@@ -170,9 +170,10 @@ def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified:
 
 
 def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Segment], float]:
-    """The segments with ``inflation`` where a look at smaller shifts shows a worse gradient than the one-hot one.
+    """Set ``inflation`` of segments for which a numerical check finds a worse gradient than the one-hot one.
 
-    Also the largest ratio that was seen: at most 1 where all is as the paper asserts. No proof.
+    Returns:
+        The segments, and the largest ratio of the check: at most 1 if the paper's assertion holds. Not a proof.
     """
     top = max(2, int(order))
     orders = sorted({2, min(3, top), max(2, top // 2), top})
@@ -182,12 +183,12 @@ def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Seg
 
 
 def step_rdp(orders: Sequence[int], segment: Segment) -> Floats:
-    """D_a of one step at integer ``orders``, (n,): Corollary 4.1, Theorem 4.1 where p = 1."""
+    """D_a of one step at integer ``orders``, shape (n,): Corollary 4.1, or Theorem 4.1 for p = 1."""
     return np.array(_step_rdp(tuple(orders), replace(segment, steps=1)))
 
 
 def cut_moments(loss: float, width: float, cut: float) -> Moments:
-    """The corrected lemma with any ``cut``, in units of the noise's scale: ``loss`` epsilon_0, ``width`` lambda tau."""
+    """The corrected lemma with any ``cut``, in noise scales; ``loss`` is epsilon_0, ``width`` is lambda tau."""
     if not (cut > 0.0 and 2.0 * cut + loss < width):
         raise ValueError(f"2 cut + loss must be below the width {width}, got a cut of {cut}")
     outside = mass_outside(width)
@@ -198,14 +199,14 @@ def cut_moments(loss: float, width: float, cut: float) -> Moments:
 
 
 def mass_outside(width: float) -> float:
-    """W, what lies beyond either end of a uniform of ``width`` scales of the Laplace noise."""
+    """W, the mass beyond either end of a uniform of ``width`` scales of the Laplace noise."""
     return -math.expm1(-width) / width
 
 
 def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
     """sum T E + e0 L / 3 + sqrt((e0 L / 3)^2 + 2 L sum T V), L = ln(1 / delta), over (T, moments of one of T steps).
 
-    Freedman's inequality for martingales whose steps stay below the largest e0; in place of the printed total.
+    Freedman's inequality for martingales with steps of at most the largest e0. It replaces the printed total.
     """
     log = -math.log(inside("delta", delta))
     mean = math.fsum(whole("steps", steps, 1) * one.mean for steps, one in parts)
@@ -215,7 +216,7 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
 
 
 def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
-    """The divergences of all steps at ``orders``, (n,); ``curve`` gives those of one."""
+    """Divergences of all steps at ``orders``, shape (n,); ``curve`` returns those of one step."""
     total = np.zeros(len(orders))
     for segment in segments:
         total += segment.steps * curve(orders, segment)
@@ -223,14 +224,14 @@ def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: S
 
 
 def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, conversion: Conversion) -> OrderEpsilon:
-    """The least epsilon at ``delta`` over ``orders`` with ``divergences`` (n,)."""
+    """Minimum epsilon at ``delta`` over ``orders`` with ``divergences``, shape (n,)."""
     best = best_epsilon(orders, divergences, delta, conversion)
     index = list(orders).index(best.order)
     return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)
 
 
 def _search_orders(total: Callable[[Sequence[int]], Floats], delta: float, conversion: Conversion) -> OrderEpsilon:
-    """Small orders first: (a - 1) D is convex in a, so that a best order below the last searched is the best of all."""
+    """Search small orders first. (a - 1) D is convex in a, so an optimum below the last order is global."""
     for highest in _HIGHEST_ORDERS:
         orders = range(2, highest + 1)
         best = least_epsilon(orders, total(orders), delta, conversion)
@@ -242,7 +243,7 @@ def _search_orders(total: Callable[[Sequence[int]], Floats], delta: float, conve
 @lru_cache(maxsize=256)
 def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
     if segment.noise != "gaussian":
-        raise ValueError("moments are those of Gaussian noise")
+        raise ValueError("moments require Gaussian noise")
     if segment.effect == 0.0 and segment.embedded == 0.0:
         return (0.0,) * len(orders)
     growth = segment.inflation * segment.sparsity * density.log_moments(max(orders), segment.shift, segment.gap)

@@ -1,12 +1,13 @@
-"""Training by ModelMix: the last two models are brought apart, mixed, and then descended; and its twins without mixing.
+"""Training with ModelMix, and DP-SGD runs without mixing for comparison.
 
 Step k, from the released w_(k-1) and the kept v_(k-2), in float64 (Xiao, Wan and Devadas, Algorithm 1):
 
-    where |w - v| < tau:   exact: both to (w + v) / 2 +- tau / 2      literal: w + s tau / 2 and v - s tau / 2
-    w_k = alpha w + (1 - alpha) v - (eta / B) (noisy sum),   alpha uniform on [0, 1], afresh for every coordinate
+    if |w - v| < tau:   exact: both to (w + v) / 2 +- tau / 2      literal: w + s tau / 2 and v - s tau / 2
+    w_k = alpha w + (1 - alpha) v - (eta / B) (noisy sum),   alpha uniform on [0, 1], independent per coordinate
 
-with s = sign(w - v), 1 where both agree. The gradient is that at the released w_(k-1); the moved one is kept for the
-next step. Given what is released this is exactly DP-SGD with noise N + U: whoever knows both models knows the middle.
+with s = sign(w - v), and s = 1 for equal coordinates. The gradient is taken at the released w_(k-1); the moved model is
+kept for the next step. Given the released models this is DP-SGD with noise N + U, since both models determine the
+midpoint.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from dpspec_modelmix.theory import equal_epsilon_noise
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: So much wider than declared are gaps made that rounding in float64 never leads below.
+#: Relative margin of enforced gaps that absorbs float64 rounding.
 _ROOM = 1e-9
 
 
 class Ends(NamedTuple):
-    """What a coordinate is mixed between, both (P,) float64; ``enforced`` (P,) says where they were moved apart."""
+    """Endpoints of the mixing, (P,) float64 each; ``enforced`` (P,) marks coordinates whose gap was enforced."""
 
     first: Tensor
     second: Tensor
@@ -64,9 +65,12 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """How one run mixes. ``mixed`` (P,) says which coordinates are; None for all. Steps count from 1.
+    """Mixing rules of one run. Steps count from 1.
 
-    rate, threshold: eta and tau of a step.
+    Attributes:
+        mixed: Mask of the mixed coordinates, shape (P,); None for all.
+        rate: Learning rate eta of a step.
+        threshold: Threshold tau of a step.
     """
 
     rate: Callable[[int], float]
@@ -79,7 +83,7 @@ class Rules:
     mixed: Tensor | None
 
     def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
-        """From the released model and the one kept before it, (P,) float64."""
+        """Endpoints from the released model and the kept one, (P,) float64 each."""
         first, second, small = enforce(
             current, kept, self.threshold(step), literal=self.literal, zero_ties=self.zero_ties
         )
@@ -92,7 +96,7 @@ class Rules:
 def enforce(
     current: Tensor, kept: Tensor, threshold: float, *, literal: bool = False, zero_ties: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Both models with a gap of at least ``threshold`` in every coordinate, and where it had to be made; (P,) each."""
+    """Both models with a gap of at least ``threshold`` in every coordinate, and a mask of changed ones; (P,) each."""
     difference = current - kept
     sign = torch.sign(difference)
     if not zero_ties:
@@ -105,9 +109,10 @@ def enforce(
 
 
 class MixingUpdate:
-    """The part ``update`` of the loop. Its weights have a generator of their own and are never shown.
+    """The part ``update`` of the loop. A separate generator draws the weights, which are never released.
 
-    gaps: per step (least gap / tau, share of coordinates enforced, mean gap^2 / tau^2); nan where tau is 0.
+    Attributes:
+        gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
     gaps: Settled[list[tuple[float, float, float]]] = Settled()
@@ -119,7 +124,7 @@ class MixingUpdate:
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        # As places: to look something up by a mask a GPU has to be waited for.
+        # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
         self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
         self.later = Later()
         self.gaps = []
@@ -147,7 +152,7 @@ class MixingUpdate:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
     def state(self) -> Memory:
-        """The step, the kept model, where the generator stands, and the gaps so far."""
+        """The resumable state: step, kept model, generator state and gaps."""
         return {
             **tensors(kept=self._kept),
             "step": np.array(self._step),
@@ -156,7 +161,7 @@ class MixingUpdate:
         }
 
     def restore(self, state: Memory) -> None:
-        """Remember what :meth:`state` gave, or begin anew."""
+        """Restore a result of :meth:`state`; an empty state starts over."""
         self.later.forget()
         self._step = int(state.get("step", 0))
         kept = tensor(state, "kept")
@@ -168,7 +173,7 @@ class MixingUpdate:
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
-    """The declared run without canaries."""
+    """The job of the declared run without canaries."""
     phases = _phases(inputs)
     options = dps.FrozenMap(
         {**inputs["training"], "reduction": "mean" if PhaseOptions.of(phases[0]).by_mean else "sum"}
@@ -177,9 +182,10 @@ def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: s
 
 
 def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
-    """Train by ModelMix, or by plain DP-SGD where there are no ``rules``; ``job.model`` ends trained.
+    """Train ``job.model`` with ModelMix, or with plain DP-SGD if ``rules`` is None.
 
-    Returns the gaps (steps, 3): least / tau, share enforced, mean square / tau^2; (0, 3) without mixing.
+    Returns:
+        The gaps, shape (steps, 3): minimum / tau, fraction enforced, mean square / tau^2; (0, 3) without mixing.
     """
     parts = native.parts_of(job)
     if clipping is not None:
@@ -204,9 +210,10 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
 def twin_accuracies(
     inputs: dps.FrozenMap, context: dps.Context, index: int, twins: Twins
 ) -> tuple[dict[str, dps.Json], dict[str, dps.Json]]:
-    """Runs without canaries: ModelMix, and DP-SGD with the same noise and with the same epsilon.
+    """Train without canaries: ModelMix, DP-SGD with the same noise, and DP-SGD with the same epsilon.
 
-    Counts of right answers by run and split, and what the twins are.
+    Returns:
+        Counts of correct predictions by run and split, and the options of the DP-SGD runs.
     """
     job = make_job(inputs, context, index, "modelmix twin")
     phases = _phases(inputs)
@@ -227,14 +234,14 @@ def twin_accuracies(
 
 
 def rules_of_job(job: dps.TrainingJob) -> Rules:
-    """What the phases of a job declare."""
+    """The mixing rules of a job."""
     return rules_of(job.phases, job.options, job.expected_batch_size, Layout.of(job.model), job.device)
 
 
 def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
-    """What the phases of a spec declare; ``batch_size`` is the divisor of a mean."""
+    """The mixing rules of a spec's phases; ``batch_size`` is the divisor of a mean."""
     ends = np.cumsum([int(phase["steps"]) for phase in phases])
     total = int(ends[-1])
     schedule = rates_of(training, total)
@@ -264,7 +271,7 @@ def rules_of(
 
 
 def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
-    """Which coordinates are mixed; raises ``ValueError`` for a name that no parameter has."""
+    """Mask of the mixed coordinates, None for all. Raises ``ValueError`` for an unknown parameter name."""
     if not rule.unmixed:
         return None
     left = set(rule.unmixed)
@@ -274,12 +281,12 @@ def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
         left -= hits
         pieces.append(torch.full((size,), not hits))
     if left:
-        raise ValueError(f"no parameter is called {', '.join(sorted(left))}; there are {', '.join(layout.names)}")
+        raise ValueError(f"unknown parameter {', '.join(sorted(left))}; the model has {', '.join(layout.names)}")
     return torch.cat(pieces).to(device)
 
 
 def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:
-    """The phases as they are trained, with the clipping of Algorithm 2."""
+    """The trained phases, with the clipping of Algorithm 2."""
     return tuple(_with_truncation(phase) for phase in dps.Phase.all_of(inputs["mechanism"]))
 
 
@@ -291,7 +298,7 @@ def _with_truncation(phase: dps.Phase) -> dps.Phase:
 
 
 def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
-    """The phase with ``factor`` times the noise, within a subspace too."""
+    """The phase with ``factor`` times the noise, also in a subspace."""
     louder = phase.replace(noise_multiplier=factor * phase.noise_multiplier)
     embedding = embedding_of(phase)
     if embedding is None:
@@ -302,7 +309,7 @@ def _with_noise_times(phase: dps.Phase, factor: float) -> dps.Phase:
 def _equal_epsilon(
     phases: Sequence[dps.Phase], training: dps.FrozenMap, facts: dps.Facts, delta: float
 ) -> tuple[float, float]:
-    """By what to multiply the noise of DP-SGD for the epsilon of ModelMix, at least 1, and that epsilon."""
+    """Factor on the noise of DP-SGD, at least 1, that gives the epsilon of ModelMix; and that epsilon."""
     segments = segments_of(phases, training, facts.records, facts.parameters)
     if segments is None:
         return 1.0, float("inf")

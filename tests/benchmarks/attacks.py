@@ -8,8 +8,9 @@ where the curve is not Gaussian, or all canaries share luck. Level 95%, delta 1e
 
 The class says what a rule rests on. A: nothing. A': nothing, as a statement about mu, of which epsilon follows if the
 curve is Gaussian. B': independent canaries, as a statement about mu likewise. C: independent canaries and a Gaussian
-curve. X: not valid as it is commonly used. "B', C tested" is dpspec's ``epsilon-if-independent``: not printed where the
-shape of the ranked coins is rejected. Other programs' rules are those of ``peer_bounds.py`` and ``peer_thresholds.py``.
+curve. X: not valid as it is commonly used. "B', C" is dpspec's ``epsilon-if-independent`` for a declared
+Gaussian curve: not printed if the shape of the ranked coins rejects it. Other programs' rules are those of
+``peer_bounds.py`` and ``peer_thresholds.py``.
 """
 
 from __future__ import annotations
@@ -161,8 +162,8 @@ RULES: list[tuple[str, str, Rule, int]] = [
     ("A'", "dpspec: mu", CURVE, 400),
     ("A'", "Mahloujifar et al., half (PrivacyGuard)", FDP, 400),
     ("B'", "dpspec: mu if independent", INDEPENDENT, 400),
-    ("B', C tested", "dpspec: epsilon if conditionally independent", WITH_LUCK, 400),
-    ("B', C tested", "dpspec: epsilon if independent", PRINTED, 400),
+    ("B', C", "dpspec: epsilon if conditionally independent", WITH_LUCK, 400),
+    ("B', C", "dpspec: epsilon if independent", PRINTED, 400),
     ("C", "Xiang et al., half", XIANG, 400),
     ("C", "GDP, 15 thresholds (jax-privacy HEAD)", lambda x, b, c: peers.gdp(x, b, DELTA, corrected=True), 400),
     ("C", "two normals, noncentral t", lambda x, b, c: peers.two_normals(x, b, DELTA), 400),
@@ -241,7 +242,7 @@ def elsewhere(sizes: Sequence[int], seeds: int) -> None:
         print(
             f"| B' | dpspec: mu if independent, above the true mu | {seeds} | " + " | ".join(cells) + " |", flush=True
         )
-        print(f"| B', C tested | the same epsilon from five runs | {seeds // 5} | " + _five_runs(cases, made) + " |")
+        print(f"| B', C | the same epsilon from five runs | {seeds // 5} | " + _five_runs(cases, made) + " |")
 
 
 def _five_runs(cases: Sequence[Case], made: Sequence[list[tuple[Array, Array]]]) -> str:

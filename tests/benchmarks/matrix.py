@@ -79,8 +79,7 @@ def run(spec: Path, cores: int, result: Path) -> Spent:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-            | {"DPSPEC_KEPT_BOUNDS": "off"},
+            env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
             preexec_fn=lambda: os.sched_setaffinity(0, allowed),
             check=False,
         )

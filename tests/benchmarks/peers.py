@@ -291,7 +291,6 @@ def measured(checkout: Path, what: str, arguments: list[Any]) -> float | None:
         **os.environ,
         "PYTHONPATH": f"{checkout}{os.pathsep}{checkout / 'plugins'}",
         "OMP_NUM_THREADS": "1",
-        "DPSPEC_KEPT_BOUNDS": "off",
     }
     command = [sys.executable, __file__, "--one", json.dumps([what, arguments])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,8 @@ KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
 
 
 @pytest.fixture(scope="module", params=sorted(KNOWN))
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[campaign.Bench]:
-    kept = tmp_path_factory.mktemp("bounds")
-    kept.chmod(0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPSPEC_KEPT_BOUNDS", str(kept))  # no edit of a trial changes them
-        yield campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> campaign.Bench:
+    return campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
 
 
 def test_what_was_believed_is_made_again(bench: campaign.Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -232,22 +233,6 @@ def test_a_store_that_holds_everything_need_not_be_writable(dpspec, counting, mo
     assert dpspec("run", counting, "--store", "other", "--bounds-only", "--set", "claims.broken.expect=open").code == 0
 
 
-@pytest.mark.ci
-def test_plan_measures_when_asked(dpspec, tmp_path, monkeypatch):
-    from support import fragile
-
-    monkeypatch.setattr("dpspec.registry.loader.load_catalog", fragile.catalog)
-    monkeypatch.setenv(fragile.FOLDER, str(tmp_path))
-    (tmp_path / "coin.yaml").write_text(support.EXAMPLE, encoding="utf-8")
-    ended = dpspec("plan", "coin.yaml", "--measure", "--device", "cpu", "--workers", "2", "--price", "3600")
-    assert ended.code == 0, ended.err
-    lines = ended.out[ended.out.index("Measured here") :].splitlines()
-    assert lines[0].endswith(", 2 at once")
-    assert "for its first chunk of trials on cpu, from a whole trial" in " ".join(lines)
-    assert "all of it: 5 trials" in " ".join(lines)
-    assert "at 3600 an hour of a worker" in " ".join(lines)
-
-
 class TestAFolder:
     def test_it_stands_for_its_specs_and_tells_what_it_left_out(self, dpspec, counting, tmp_path):
         (tmp_path / "audits").mkdir()
@@ -289,3 +274,36 @@ def test_a_confidence_that_was_raised_is_told_against_a_baseline_and_fails_nothi
     told = " ".join(ended.err.split())
     assert "audit.confidence 0.95 -> 0.99, at which attacks refute less" in told
     assert "Nothing got worse than in the baseline." in told
+
+
+@pytest.fixture
+def known(dpspec) -> tuple[str, ...]:
+    """A command that audits bounds alone, after a run of it that wrote ``known.json``."""
+    dpspec("new", "spec", "mine", "--mechanism", "group")
+    bounds = ("run", "mine.yaml", "--bounds-only")
+    assert dpspec(*bounds, "--report", "json=known.json").code == 0
+    return (*bounds, "--baseline", "known.json")
+
+
+def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5", "-q")
+    assert ended.code == 1
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("- mine / ")
+    assert "verdict proved -> refuted" in lines[0]
+    (cause,) = [line for line in lines if "mechanism.noise_multiplier" in line]
+    assert cause.endswith("mechanism.noise_multiplier 1.0 -> 0.5")
+    assert re.search(r"The certified lower bound [\d.]+ \(.*\) exceeds the claimed [\d.]+\.", ended.err)
+    assert any(line.startswith("- mine / ") and ": upper " in line for line in lines)
+    assert lines[-1] == "Worse than the baseline."
+
+
+def test_the_reason_of_a_regression_is_not_printed_twice(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5")
+    assert "exceeds the claimed" in " ".join(ended.out.split())
+    assert "exceeds the claimed" not in ended.err
+
+
+def test_changes_without_a_regression_are_not_printed(dpspec, known):
+    ended = dpspec(*known, "--set", "mechanism.noise_multiplier=1.1", "-q")
+    assert (ended.code, ended.err) == (0, "Nothing got worse than in the baseline.\n")

@@ -6,7 +6,6 @@ Additions are fine and have to be recorded, deliberately: ``python tests/contrac
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import json
 from pathlib import Path
@@ -15,20 +14,16 @@ from typing import Any
 import pytest
 
 import dpspec.contract
-from dpspec.contract import attacks, deprecated
+from dpspec.contract import attacks
 from dpspec.contract.hookspecs import DpspecHooks
 
 RECORD = Path(__file__).parent / "hook_api_1.json"
 
 
 def surface() -> dict[str, Any]:
-    """Every public name of the contract: fields with their types and defaults, methods with their arguments.
-
-    A deprecated name counts as what it gives.
-    """
+    """Every public name of the contract: fields with their types and defaults, methods with their arguments."""
     meanings = {name: getattr(dpspec.contract, name) for name in dpspec.contract.__all__}
     meanings |= {name: getattr(attacks, name) for name in attacks.__all__}
-    meanings |= {name: about.meaning for name, about in deprecated.DEPRECATED.items()}
     names = {name: _described(meanings[name]) for name in sorted(meanings)}
     hooks = {n: str(inspect.signature(f)) for n, f in vars(DpspecHooks).items() if n.startswith("dpspec_")}
     return {"api": dpspec.contract.HOOK_API, "names": names, "hooks": hooks}
@@ -110,38 +105,13 @@ def test_what_counts_as_a_loss(change, says) -> None:
     assert lost(surface(), now) == says
 
 
-def test_a_name_that_will_go_warns_and_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = deprecated.Deprecated(since="1.2", instead="Finding")
-    monkeypatch.setattr(deprecated, "DEPRECATED", {"Number": entry})
-    with pytest.warns(
-        DeprecationWarning, match=r"dpspec.contract.Number is deprecated since dpspec 1.2; use Finding"
-    ) as seen:
-        assert dpspec.contract.Number is dpspec.contract.Finding
-    assert seen[0].filename == __file__
-
-
 def test_other_names_are_missing_as_ever() -> None:
     with pytest.raises(AttributeError, match=r"module 'dpspec\.contract' has no attribute 'Nmae'"):
         dpspec.contract.Nmae  # noqa: B018
 
 
-@pytest.mark.parametrize("name", deprecated.DEPRECATED)
-def test_deprecated_names_are_imported_as_ever(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated"):
-        given = getattr(dpspec.contract, name)
-    about = deprecated.DEPRECATED[name]
-    assert given is getattr(importlib.import_module(about.home), about.instead)
-
-
-def test_what_takes_the_place_of_names_is_public() -> None:
-    for about in deprecated.DEPRECATED.values():
-        module = importlib.import_module(about.home)
-        assert about.instead in module.__all__
-
-
 def test_the_contract_is_what_mechanisms_need() -> None:
     assert len(dpspec.contract.__all__) <= 60
-    assert not set(deprecated.DEPRECATED) & set(dpspec.contract.__all__)
 
 
 if __name__ == "__main__":

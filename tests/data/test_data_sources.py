@@ -36,7 +36,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 #: Named by what must be fetched: their facts are declared, and their rows are not asked for here.
 REMOTE: dict[str, tuple[str, dict[str, Any]]] = {
-    "openml": ("openml", {"id": 554, "records": 70, "features": [1, 28, 28], "label": "class", "classes": 10}),
     "huggingface": (
         "huggingface",
         {"name": "a/b", "revision": "0" * 40, "records": 70, "features": 4, "label": "class", "classes": 2},

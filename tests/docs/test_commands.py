@@ -69,14 +69,13 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trials and bounds of all pages, in all workers: what one page trained or computed, another need not.
+    """Trials of all pages, in all workers: what one page trained, another need not.
 
     As it is for whoever reads one page after another.
     """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept-by-pages"
-    for part in ("store", "bounds"):
-        (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / "store").mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -97,7 +96,6 @@ def test_every_command_that_a_page_shows_works(page: Path, tmp_path: Path, kept:
     if page.name != "README.md":
         path.insert(0, warm.programs(tmp_path / ".programs"))
     environment = {**os.environ, "PATH": os.pathsep.join(path), "COLUMNS": "80", "NO_COLOR": "1"}
-    environment["DPSPEC_KEPT_BOUNDS"] = str(kept / "bounds")
     for block in blocks(page):
         if "file" in block.notes:
             file = tmp_path / block.notes["file"]

@@ -72,4 +72,10 @@ def test_the_contents_name_every_page() -> None:
 
 def test_the_readme_leads_to_every_page_but_generated_ones() -> None:
     linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(ROOT / "README.md")}
-    assert {path for path in DOCS.rglob("*.md") if path.parent.name != "reference"} <= linked
+    assert {path for path in DOCS.rglob("*.md") if path.parent.name not in ("reference", "proofs")} <= linked
+
+
+def test_the_numerics_lead_to_every_proof() -> None:
+    page = DOCS / "explanation" / "numerics.md"
+    linked = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+    assert set((DOCS / "explanation" / "proofs").glob("*.md")) <= linked

@@ -13,7 +13,6 @@ import dpspec
 import dpspec.contract
 import dpspec.testing
 from dpspec.cli.app import app
-from dpspec.contract.deprecated import DEPRECATED
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
@@ -49,8 +48,7 @@ def test_every_public_name_is_described(pages: dict[str, str]) -> None:
 
 
 def test_every_name_that_plugins_import_is_described(pages: dict[str, str]) -> None:
-    beside = {name for about in DEPRECATED.values() for name in [about.instead]}
-    for name in {*dpspec.contract.__all__, *beside}:
+    for name in dpspec.contract.__all__:
         assert f"\n### `{name}`\n" in pages["plugins.md"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from dpspec.engine.results.result import Result
 from dpspec.engine.running import bounding
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
-from dpspec.engine.storage import kept_bounds
-from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError, UsageError
 from dpspec.executors import processes
@@ -200,12 +197,12 @@ def test_workers_that_are_not_to_be_had_stop_no_bounds(state: State, audited: Au
 
 
 def test_other_code_computes_no_bounds(state: State, audited: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounding, "_computing", lambda: {"code": "theirs" if state.at_work else "ours"})
+    monkeypatch.setattr(bounding, "_versions", lambda: {"dpspec": "theirs" if state.at_work else "ours"})
     told: list[Event] = []
     audited(told=told, train=False)
     assert state.here() == EPSILONS
     assert not state.by_workers()
-    assert all("a worker has other code" in notice for notice in notices(told))
+    assert all("a worker has other versions" in notice for notice in notices(told))
     assert notices(told)
 
 
@@ -219,27 +216,6 @@ def test_an_interrupt_ends_the_workers(state: State, audited: Audited) -> None:
     with pytest.raises(KeyboardInterrupt):
         audited()
     assert state.closed == 1
-
-
-def test_workers_keep_bounds_and_take_those_that_are_kept(
-    state: State, audited: Audited, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept_bounds, "_BEGAN", math.inf)  # files of a fresh checkout are minutes old at most
-    monkeypatch.chdir(tmp_path)
-
-    def again(store: str) -> Result:
-        options = dataclasses.replace(ELSEWHERE, kept=KeptBounds(Path("bounds")))
-        return audited(options, store=store, catalog=elsewhere.catalog("dpspec"))
-
-    first = again("a")
-    assert (state.here(), state.by_workers()) == (EPSILONS[:2], EPSILONS[2:])
-    assert len(list((tmp_path / "bounds").iterdir())) == 2 * len(EPSILONS)  # bounds and plans
-    elsewhere.reset()
-    second = again("b")
-    assert state.asked == []
-    assert len(state.tasks) == 7 + 9
-    assert ("kept_bounds" in first.environment, second.environment["kept_bounds"]) == (False, 9)
-    assert found(first) == found(second)
 
 
 def test_a_selection_is_bounded_where_its_cells_are_known(

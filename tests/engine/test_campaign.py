@@ -13,11 +13,11 @@ from dpspec.contract import Plan, Spec
 from dpspec.contract.events import Event, Noticed, Progressed, TrialFinished, TrialsPlanned
 from dpspec.engine.results.codec import encode
 from dpspec.engine.results.result import Result
-from dpspec.engine.running import run_options
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
+from dpspec.executors import processes
 from dpspec.language.load import load_specs
 
 Load = Callable[..., tuple[Spec, ...]]
@@ -169,7 +169,7 @@ def test_an_executor_that_nobody_offers(load: Load, tmp_path: Path) -> None:
 def test_threads_follow_from_the_plan_alone(
     monkeypatch: pytest.MonkeyPatch, chunks: int, seconds: float, threads: int
 ) -> None:
-    monkeypatch.setattr(run_options, "cores", lambda: 8)
+    monkeypatch.setattr(processes, "cores", lambda: 8)
     plan = Plan(chunks=tuple((i,) for i in range(chunks)), seconds=seconds, memory_bytes=0)
     assert RunOptions().threads_of(plan) == threads
     assert RunOptions(threads=3).threads_of(plan) == 3

@@ -45,7 +45,7 @@ def warnings(tmp_path: Path, control: str, spec: str = SPEC) -> list[Diagnostic]
 def test_a_control_below_the_certified_lower_end_is_located(tmp_path):
     (found,) = warnings(tmp_path, LOW)
     assert (found.code, found.severity) == ("control-without-attack", "warning")
-    assert found.message.startswith("claim 'low' is refuted without the attack: a certified lower bound of 9.99")
+    assert found.message.startswith("claim 'low' is refuted without the attack: the certified lower bound 9.997")
     assert found.span is not None
     assert found.span.line == 8
     assert "refuted_by: attack" in found.help

@@ -50,8 +50,8 @@ def test_an_incomplete_run_refutes_nothing_by_a_test_of_all_trials(load: Load, t
     held, broken = early.audits[0].verdicts
     assert (held.verdict, held.expected) == ("proved", True)
     assert (broken.verdict, broken.expected, broken.p_value) == ("open", False, None)
-    assert "3 of 5 are there" in broken.reason
-    assert "of which there is evidence" in broken.reason
+    assert "3 of 5 trials are available" in broken.reason
+    assert "for which there is evidence" in broken.reason
     assert early.exit_code is ExitCode.INCOMPLETE
     assert verify(early, counting.catalog()) == ()
     assert verify(redact(early), counting.catalog()) == ()

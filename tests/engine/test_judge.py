@@ -70,9 +70,9 @@ def test_proved_comes_before_supported() -> None:
         ({"rigor": "statistical", "confidence": 0.99}, "statistical, at confidence 0.99"),
         ({"rigor": "approximate"}, "the approximate value 2.5 (an accountant) is within the claim; it carries no"),
         ({"bound": "estimate"}, "approximate value"),
-        ({"assumptions": (Assumption(name="convex", status="unchecked"),)}, "given convex, which nobody checked"),
-        ({"scope": Scope(data="collection")}, "only for the declared collection of data sets"),
-        ({"scope": Scope(data="this")}, "only for this data set"),
+        ({"assumptions": (Assumption(name="convex", status="unchecked"),)}, "under unchecked assumptions (convex)"),
+        ({"scope": Scope(data="collection")}, "only for the declared collection of datasets"),
+        ({"scope": Scope(data="this")}, "only for this dataset"),
     ],
 )
 def test_supported_by_anything_weaker(changes: dict[str, object], words: str) -> None:
@@ -97,9 +97,13 @@ def test_open_says_what_could_have_been_shown() -> None:
     assert found.provable == 3.21234
     assert found.refutable is not None
     assert 5.5 < found.refutable < 6.0
-    assert found.reason.startswith("Undecided: the least value that could be proved is 3.213; the largest")
+    assert found.reason == (
+        "Not proved: the certified bound 3.213 exceeds the claimed 3. "
+        "Not refuted: with perfect results, the evidence could refute claims up to 5.808."
+    )
     alone = verdict(approx(3.0))
-    assert alone.reason == ("Undecided: no proved upper bound is in scope; no evidence in scope can refute it.")
+    no_bound = "Not proved: no proved upper bound is in scope. Not refuted: no evidence in scope can refute it."
+    assert alone.reason == no_bound
     assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
 
 
@@ -109,8 +113,8 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     found = verdict(approx(3.0), weak, near, bound(1.0, scope=Scope(access="final-model"), rigor="approximate"))
     assert found.verdict == "open"
     assert found.reason == (
-        "Undecided: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
-        "claim's 'all-iterates'); no evidence in scope can refute it."
+        "Not proved: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
+        "claim's 'all-iterates'). Not refuted: no evidence in scope can refute it."
     )
 
 
@@ -267,7 +271,7 @@ def test_verdicts_of_extreme_numbers_are_finite_json() -> None:
 def test_a_deviating_pipeline_is_named_beside_a_contradiction() -> None:
     found = verdict(approx(3.0), bound(2.9), OVERWHELMING, audits.check(0.0))
     assert found.verdict == "contradicted"
-    assert "What ran was not what was declared" in found.reason
+    assert "The executed run deviates from its declaration" in found.reason
 
 
 def test_a_deviating_pipeline_leaves_what_is_proved_of_the_declared_mechanism() -> None:

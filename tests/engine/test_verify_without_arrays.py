@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from support import counting
 
-from dpspec.contract import MissingArrayError
+from dpspec.contract import FrozenMap, MissingArrayError
+from dpspec.contract.catalog import Catalog
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.differences import Mismatch
 from dpspec.engine.verification.verify import verify
+from dpspec.errors import PluginError
 from dpspec.language.load import load_specs
 
 
@@ -80,3 +82,11 @@ def test_what_the_attacks_counted_still_decides(ran: tuple[Result, Store]) -> No
     statistics = type(evidence.statistics)({**evidence.statistics, "true_positives": 0})
     changed = edited(result, evidence=(dataclasses.replace(evidence, statistics=statistics),))
     assert "verdicts[1].verdict" in {m.what for m in told(changed) if m.differs}
+
+
+def test_a_plugin_that_is_gone_is_named_by_its_package(ran: tuple[Result, Store]) -> None:
+    result, _ = ran
+    plugins = {**result.environment["plugins"], "counting": "dpspec-counting 1.2"}
+    environment = FrozenMap({**result.environment, "plugins": plugins})
+    with pytest.raises(PluginError, match=r"audits kind 'counting'.*dpspec-counting 1\.2, not installed here"):
+        verify(dataclasses.replace(result, environment=environment), Catalog())

@@ -277,3 +277,10 @@ class TestOpening:
     def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 600 * 2**20)
         assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+
+
+@pytest.mark.parametrize(("threads", "found"), [("", 6), ("x", 6), ("2", 2), ("0", 1), ("64", 6)])
+def test_omp_num_threads_limits_the_cores(monkeypatch: pytest.MonkeyPatch, threads: str, found: int) -> None:
+    monkeypatch.setattr("joblib.cpu_count", lambda: 6)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert processes.cores() == found

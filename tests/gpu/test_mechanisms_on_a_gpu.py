@@ -14,11 +14,10 @@ import dpspec
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
-def test_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_same_numbers(tmp_path: Path, name: str) -> None:
     """To the last bit: the CPU computes both. What differs on a GPU is how it rounds, not what is computed."""
     if name == "opacus" and find_spec("opacus") is None:
         pytest.skip("opacus is not installed")
-    monkeypatch.setenv("DPSPEC_KEPT_BOUNDS", str(tmp_path / "bounds"))  # they have nothing to do with devices
     spec = write_case(name, tmp_path, steps=2)
     dpspec.run(spec, store=tmp_path / "cpu", device="cpu")
     with pretend_gpu() as machine:

@@ -293,6 +293,15 @@ class TestRequires:
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
 
+    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
+        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
+        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
+        assert unknown.help.endswith(
+            "a package that the spec requires may offer it: python -m pip install 'dpspec-no-such-thing>=2'"
+        )
+        (alone,) = load(text[: text.index("requires")]).diagnostics
+        assert "requires" not in alone.help
+
 
 class TestPhases:
     PHASES = "phases: [{steps: 10}, {steps: 20.0, noise_multiplier: 3, sampling: {scheme: fixed, batch_size: 8}}]"

@@ -17,7 +17,7 @@ from torch import nn
 
 from dpspec.contract import DataError
 from dpspec.models import weights_file
-from dpspec.models.weights_file import MOST_HEADER, Entry, FromFile, header_of
+from dpspec.models.weights_file import FromFile, header_of
 
 
 class Factory:
@@ -167,46 +167,42 @@ FITS = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 
 
 @pytest.mark.parametrize(
-    ("header", "body", "said"),
+    ("header", "body"),
     [
-        (b"", b"", "said to have 0 bytes"),
-        (b"{}", b"", "it holds no tensors"),
-        (b"\x80\x04pickle", b"", "its header is not JSON"),
-        (b"[" * 10**5, b"", "its header is not JSON"),
-        ([1], b"", "its header is no mapping"),
-        ({"w": 3}, b"", "'w' is not described by"),
-        ({"w": {**FITS, "more": 1}}, b"0000", "'w' is not described by"),
-        ({"w": {**FITS, "shape": [-1]}}, b"0000", "a place that is none"),
-        ({"w": {**FITS, "shape": [True]}}, b"0000", "a place that is none"),
-        ({"w": {**FITS, "shape": [10**30]}}, b"0000", "a place that is none"),
-        ({"w": {**FITS, "shape": [2**30] * 16}}, b"0000", "'w' is not within the file"),
-        ({"w": {**FITS, "data_offsets": [0, 8]}}, b"0000", "'w' is not within the file"),
-        ({"w": {**FITS, "data_offsets": [4, 0]}}, b"0000", "'w' is not within the file"),
-        ({"w": {**FITS, "shape": [2]}}, b"0000", "'w' is not within the file, or not of its own size"),
-        ({"w": {**FITS, "dtype": "F8_E4M3"}}, b"0000", "'w' is of type 'F8_E4M3', which no model here has"),
-        ({"w": FITS}, b"00000000", "4 bytes at its end belong to no tensor"),
-        (b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "shape": [2]}}', b"0000", "stands twice"),
+        (b"", b""),
+        (b"\x80\x04pickle", b""),
+        (b"[" * 10**5, b""),
+        ([1], b""),
+        ({"w": 3}, b""),
+        ({"w": {**FITS, "shape": [-1]}}, b"0000"),
+        ({"w": {**FITS, "shape": [10**30]}}, b"0000"),
+        ({"w": {**FITS, "shape": [2**30] * 16}}, b"0000"),
+        ({"w": {**FITS, "data_offsets": [0, 8]}}, b"0000"),
+        ({"w": {**FITS, "data_offsets": [4, 0]}}, b"0000"),
+        ({"w": {**FITS, "shape": [2]}}, b"0000"),
+        ({"w": FITS}, b"00000000"),
+        ({"a": FITS, "b": FITS}, b"0000"),
     ],
 )
-def test_hostile_headers(header: Any, body: bytes, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape(said)) as caught:
+def test_hostile_headers(header: Any, body: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a readable safetensors file") as caught:
         header_of(written(tmp_path / "w.safetensors", header, body))
     assert caught.value.key == weights_file.PLACE
 
 
-@pytest.mark.parametrize("length", [MOST_HEADER + 1, 2**63, 2**64 - 1, 1000])
-def test_a_header_that_is_said_to_be_longer(length: int, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="its header is said to have"):
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 1000])
+def test_a_header_that_claims_to_be_longer_than_the_file(length: int, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a readable safetensors file"):
         header_of(written(tmp_path / "w.safetensors", {"w": FITS}, b"0000", length))
 
 
-def test_what_only_the_package_sees_is_told_too(tmp_path: Path) -> None:
-    """Tensors that share bytes, and a type that is none of a model's."""
-    shared = {"a": FITS, "b": FITS}
-    path = written(tmp_path / "w.safetensors", shared, b"0000")
-    assert header_of(path) == {name: Entry(type="F32", shape=(1,)) for name in "ab"}
-    with pytest.raises(DataError, match="not a readable safetensors file"):
-        weights_file._read(path)
+def test_types_that_no_model_has_and_files_without_tensors_are_refused_by_name(tmp_path: Path) -> None:
+    for header, body, message in (
+        ({"0.bias": {**FITS, "dtype": "F8_E4M3", "shape": [4]}}, b"0000", "'0.bias' is F8_E4M3 [4] and has to be F32"),
+        ({}, b"", "it has no '0.weight'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            FromFile(Factory(dense), written(tmp_path / "w.safetensors", header, body))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
+from torch import nn
+
+from dpspec.engine.recorded.gradient_checks import SUMS
 
 Script = Callable[[Training], None]
 
@@ -121,6 +124,51 @@ def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: 
 def test_an_honest_sum_conforms(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", sound, **made)
     assert found.conformance.status == "conforms-within"
+    limits = [c.detectable for c in found.checks if c.test.startswith(SUMS)]
+    assert len(limits) == (made.get("clipping") != "ghost")
+    assert all(limit is not None and limit < 1e-3 for limit in limits)
+
+
+def patched_factor(factor: float) -> Any:
+    """Clipping that scales the sum, in the class, before the recorder begins."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        original = DPOptimizer.clip_and_accumulate
+
+        def clip(self: Any) -> None:
+            original(self)
+            for p in self.params:
+                p.summed_grad *= factor
+
+        monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
+
+    return patch
+
+
+@pytest.mark.parametrize("factor", [0.999, 1.001, 1.2])
+def test_a_factor_on_every_sum_differs_from_the_recomputed_sum(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched_factor(factor)(monkeypatch)
+    found = recorded(tmp_path / "run", sound)
+    assert any(c.p_value == 0.0 and c.test.startswith(SUMS) for c in found.checks)
+
+
+def test_factors_that_depend_on_other_records_differ_from_the_recomputed_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each contribution is below the clip norm, and the longest gradient of the batch decides by how much."""
+
+    def clip(self: Any) -> None:
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in self.grad_samples]).norm(dim=0)
+        factor = (self.max_grad_norm / (norms.max() + 1e-6)).clamp(max=1.0).expand(len(norms))
+        for p in self.params:
+            p.summed_grad = torch.einsum("i,i...", factor, p.grad_sample)
+            p.grad_sample._processed = True
+
+    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
+    found = recorded(tmp_path / "run", sound, clip=0.3)
+    assert any(c.p_value == 0.0 and c.test.startswith(SUMS) for c in found.checks)
 
 
 def replaced_class_method(name: str) -> Any:
@@ -266,3 +314,37 @@ def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path
         copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
     assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "conforms-within"
+
+
+def test_an_exception_leaves_the_claim_open(tmp_path: Path) -> None:
+    training = Training()
+
+    def stop(training: Training) -> None:
+        raise ZeroDivisionError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with pytest.raises(ZeroDivisionError), training.recorder(tmp_path / "run"):
+            training.train(each=stop)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e4))
+    assert found.verdict == "open"
+    assert "an exception (ZeroDivisionError) ended the block after 1 steps" in found.reason
+
+
+@pytest.mark.parametrize(("given", "right"), [("mean", "sum"), ("sum", "mean")])
+def test_a_loss_with_another_reduction_is_reported(given: str, right: str, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        training.criterion = nn.CrossEntropyLoss(reduction=given)
+        training.train()
+
+    found = recorded(tmp_path / "run", script, reduction=right, epochs=8)
+    assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
+    assert f"as if the loss were a {given} over the batch" in found.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_with_the_right_reduction_is_not_reported(seed: int, reduction: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", sound, reduction=reduction, epochs=8, seed=seed)
+    assert found.verdict == "proved"

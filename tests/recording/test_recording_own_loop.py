@@ -37,7 +37,7 @@ def test_batches_that_nobody_told_of_are_called_so(tmp_path, capsys):
         run.stepped()
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert "batches that nobody saw, drawn from 20 records" in page
+    assert "batches not observed, drawn from 20 records" in page
     assert "no optimizer was given" not in page
 
 

@@ -134,7 +134,7 @@ def test_with_its_criterion_it_conforms_and_stays_open(tmp_path: Path) -> None:
     """A loss beside the criterion would add contributions that nobody clips, and that nobody sees."""
     found = recorded(tmp_path / "run", sound, clipping="ghost")
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
-    assert found.reason.startswith("the channel sensitivity is open: clipping: ")
+    assert found.reason.startswith("The channel sensitivity is open: clipping: ")
 
 
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -188,7 +188,8 @@ def test_a_constant_that_follows_each_batch_is_proved_for_no_neighbours(what: st
 
     found = recorded(tmp_path / "run", real, adjacency="zero-out")
     assert found.verdict == "open"
-    assert found.reason.startswith(f"the {what.partition(' and')[0]} ")
+    assert found.reason.startswith("The channel constants is violated: public-constants: ")
+    assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
     assert next(a.status for a in found.assumptions if a.name == "public-constants") == "false"
 
@@ -200,3 +201,23 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
             training.train()
 
     assert recorded(tmp_path / "run", stages).verdict == "proved"
+
+
+def test_a_hook_that_changes_gradients_once_they_were_seen_is_no_proof(tmp_path: Path) -> None:
+    """Registered after the recorder, on the inner optimizer: it adds the plain sum of what was clipped."""
+    training = Training()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(tmp_path / "run"):
+
+            def add(*_: object) -> None:
+                for p in training.optimizer_.params:
+                    p.grad += p.summed_grad.view_as(p)
+
+            training.optimizer_.original_optimizer.register_step_pre_hook(add)
+            training.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert (found.verdict, found.exit_code, found.conformance.status) == ("open", 1, "deviates")
+    (unseen,) = (one for one in found.assumptions if one.name == "nothing-unseen")
+    assert "gradients were others after 1 updates than before them: a hook changed them meanwhile" in unseen.text

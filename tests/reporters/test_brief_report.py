@@ -76,13 +76,13 @@ def test_what_no_check_could_see_is_said():
 
 
 def test_what_is_not_as_expected_is_last_and_in_full():
-    wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Undecided: no attack.")
+    wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
     text = brief.render(several(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
     above, _, below = text.partition("Not as expected: app\n")
     assert "wrong" not in above
     assert "right" in above
     assert "NOT AS EXPECTED (expected proved)" in below
-    assert "Undecided: no attack." in below
+    assert "Not proved: no bound." in below
 
 
 def test_a_deviation_shows_the_checks_that_speak_against_it_worst_first():

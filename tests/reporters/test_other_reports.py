@@ -80,9 +80,25 @@ def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
     text = unfolded(markdown.render(dataclasses.replace(good, audits=(*good.audits, bad))))
     lines = [line for line in text.split("\n") if line]
     assert lines[2] == "## Not as expected: bad"
-    assert wrong.claim in lines[3]
-    assert "This is the reason." in lines[4]
+    assert lines[3] == f"- **{wrong.verdict}** {wrong.claim}: This is the reason."
     assert sum(line.startswith("| **") for line in lines) == 1
+
+
+def test_markdown_lists_a_bound_once(result):
+    """A bound for one direction is omitted if the same bound holds in both directions, and not otherwise."""
+    audit = result.audits[0]
+    both = dataclasses.replace(audit.findings[0], value=2.5, scope=Scope(direction="both"))
+    same, other = (dataclasses.replace(both, scope=Scope(direction=one)) for one in ("remove", "add"))
+    findings = (same, dataclasses.replace(other, value=1.5), both)
+    rows = [
+        line
+        for line in markdown.render(
+            dataclasses.replace(result, audits=(dataclasses.replace(audit, findings=findings),))
+        ).split("\n")
+        if line.startswith("| epsilon")
+    ]
+    assert [row.split(" | ")[0] for row in rows] == ["| epsilon <= 1.5", "| epsilon <= 2.5"]
+    assert "direction" not in rows[1]
 
 
 def test_markdown_has_no_entities_where_nothing_is_markup(result):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -36,8 +37,8 @@ def response(canaries: int, seed: int) -> str:
     return "".join(map(str, coins[np.argsort(told, kind="stable")]))
 
 
-def found_in(*outcomes: str) -> Sequence[Finding]:
-    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, ()))
+def found_in(*outcomes: str, curve: Literal["declared", "unchecked"] | None = "declared") -> Sequence[Finding]:
+    return list(independent.independent_bounds(outcomes, AT, Scope(), "an attack", 0.95, (), curve=curve))
 
 
 def status(finding: Finding, name: str) -> str:
@@ -60,12 +61,12 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
     assert status(mu, "independent-canaries") == "unchecked"
     assert (epsilon.quantity, epsilon.at) == ("epsilon-if-independent", AT)
     assert epsilon.value == gaussian_fit.epsilon(mu.value, 1e-5)
-    assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "not-rejected"
+    assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "declared"
     assert status(epsilon, "no-shared-luck") == "unchecked"
     assert (with_luck.quantity, with_luck.at) == ("epsilon-if-conditionally-independent", AT)
     assert with_luck.value == told_luck.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
     assert 1.0 < with_luck.value < epsilon.value
-    assert with_luck.method.endswith(": an attack, whatever luck they share for the run")
+    assert with_luck.method.endswith("whatever luck they share for the run, on a Gaussian curve (declared)")
 
 
 def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
@@ -80,7 +81,7 @@ def test_what_steps_show_of_shared_luck_is_the_status_of_the_assumption() -> Non
     """Statistics of 99 degrees: 99 is what is expected, 160 comes by chance once in ten thousand."""
     coins = ranked(1.0, 1000, 0)
     quiet, loud = Luck(500, 99, 99.0, 90.0), Luck(500, 99, 99.0, 160.0)
-    seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet]))
+    seen = list(independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [quiet], curve="declared"))
     assert [status(one, "independent-canaries") for one in seen] == ["not-rejected"] * 3
     assert "a correlation of 0.00" in seen[0].assumptions[0].text
     (alone,) = independent.independent_bounds([coins], AT, Scope(), "an attack", 0.95, (), [loud])
@@ -137,6 +138,64 @@ def test_no_epsilon_follows_where_the_curve_is_not_gaussian_or_few_canaries_show
     (few,) = found_in(ranked(1.0, 200, 0))
     assert few.method.endswith("no epsilon, as fewer than 500 canaries show no shape")
     assert found_in("011", "") == []
+
+
+def laplace_composed(canaries: int, seed: int) -> str:
+    """Eight Laplace releases of epsilon 0.5 each: epsilon is at most 4 at any delta."""
+    source = np.random.default_rng(seed)
+    coins = source.integers(0, 2, canaries)
+    seen = source.laplace(0.0, 2.0, (8, canaries)) + coins
+    return "".join(map(str, coins[np.argsort((np.abs(seen) - np.abs(seen - 1.0)).sum(0))]))
+
+
+def clipped(canaries: int, seed: int) -> str:
+    """N(coin, 1) with the output clipped to [-2, 3]: epsilon is at most 2.83, ln(P/Q) of the end points."""
+    source = np.random.default_rng(seed)
+    coins = source.integers(0, 2, canaries)
+    seen = np.clip(source.normal(coins, 1.0), -2.0, 3.0) + 1e-9 * source.random(canaries)
+    return "".join(map(str, coins[np.argsort(seen)]))
+
+
+@pytest.mark.parametrize(("draw", "truth"), [(laplace_composed, 4.0), (clipped, 2.83)])
+def test_no_test_supports_a_gaussian_curve_at_rates_that_no_run_shows(
+    draw: Callable[[int, int], str], truth: float
+) -> None:
+    """Read as Gaussian, nearly every run says more than the truth. So only a declaration makes an epsilon."""
+    runs = [draw(1000, seed) for seed in range(10)]
+    for coins in runs:
+        (mu,) = found_in(coins, curve=None)
+        assert mu.quantity == "mu-if-independent"
+        assert mu.method.endswith("no epsilon, as nothing says that the curve is Gaussian")
+    read = [
+        found for coins in runs for found in found_in(coins, curve="unchecked") if found.quantity == independent.EPSILON
+    ]
+    assert len([found for found in read if found.value > truth]) >= 8
+    assert {status(found, "gaussian-curve") for found in read} == {"unchecked"}
+    assert all("cannot support that below" in found.assumptions[2].text for found in read)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ((), "declared"),
+        (("threat_model.direction=remove",), "declared"),
+        (("threat_model.direction=add",), None),
+        (("audit.canary.space=input", "audit.canary.kind=mislabelled"), "unchecked"),
+    ],
+)
+def test_the_spec_decides_whether_the_curve_is_gaussian(
+    changes: Sequence[str], expected: str | None, tmp_path: Path
+) -> None:
+    """Below the sampling rate the absence of a record shows less than a Gaussian curve says."""
+    from dpspec_group.evidence import one_run_outcomes
+
+    spec = attacked(tmp_path, "threat_model.group_size=[1]", "claims.four.group_size=1", *changes)
+    found = {
+        one.quantity: one for one in one_run_outcomes(spec, 100, 1, [ranked(1.0, 1000, 0)]) if isinstance(one, Finding)
+    }
+    assert (independent.EPSILON in found) == (expected is not None)
+    if expected:
+        assert status(found[independent.EPSILON], "gaussian-curve") == expected
 
 
 @pytest.mark.parametrize("kind", ["gdp", "approx-dp"])

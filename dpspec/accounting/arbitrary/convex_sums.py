@@ -15,8 +15,8 @@ distribution's mass of outcomes that Q never produces, as if it lay at infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,11 @@ class Law:
     upper: bool
     lost: float = 0.0
     off: float = 0.0
+
+    def scaled(self, weight: float) -> Law:
+        """All masses times ``weight``, which is right to 1e-12, rounded outwards."""
+        factor = weight * (1.0 + 1e-12 if self.upper else 1.0 - 1e-12)
+        return replace(self, masses=self.masses * factor, lost=self.lost * factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +108,17 @@ def add(one: Law, other: Law, count: int, log_little: float) -> Law:
 
     log_little: ln of the mass that may be cut off at either end, under either distribution.
     """
+    return _combine(one, other, np.add, count, log_little)
+
+
+def multiply(one: Law, other: Law, count: int, log_little: float) -> Law:
+    """The law of the product of two independent numbers, as ``add``; convex order is kept, as neither is negative."""
+    return _combine(one, other, np.multiply, count, log_little)
+
+
+def _combine(one: Law, other: Law, join: np.ufunc, count: int, log_little: float) -> Law:
     first, second = _rough(one), _rough(other)
-    sums = np.add.outer(first[0], second[0]).ravel()
+    sums = join.outer(first[0], second[0]).ravel()
     masses = np.multiply.outer(first[1], second[1]).ravel()
     positive = sums > 0.0
     sums, masses = sums[positive], masses[positive]
@@ -118,7 +132,7 @@ def add(one: Law, other: Law, count: int, log_little: float) -> Law:
     high = math.log(float(sums[min(end, len(sums) - 1)])) + 1e-3
     weights = masses * (1.0 + sums / mean)
     points = place(low, max(high, low + 1e-6), np.log(sums), weights, count)
-    return _gather(one, other, points)
+    return _gather(one, other, join, points)
 
 
 def _rough(law: Law) -> tuple[Floats, Floats]:
@@ -131,21 +145,22 @@ def _rough(law: Law) -> tuple[Floats, Floats]:
     return np.asarray(means, dtype=np.float64), np.asarray(masses, dtype=np.float64)
 
 
-def _gather(one: Law, other: Law, points: Points) -> Law:
+def _gather(one: Law, other: Law, join: np.ufunc, points: Points) -> Law:
     edges = points.values
     count = len(edges) + 1
     mass, excess, terms = np.zeros(count), np.zeros(count), np.zeros(count)
     bases = np.concatenate(([0.0], edges))
     for rows, others, weights in _blocks(one, other):
-        sums = np.add.outer(one.values[rows], other.values[others]).ravel()
+        sums = join.outer(one.values[rows], other.values[others]).ravel()
         masses = np.multiply.outer(one.masses[rows], weights).ravel()
         cell = points.cells(sums, edges)
         mass += np.bincount(cell, weights=masses, minlength=count)
         excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=count)
         terms += np.bincount(cell, minlength=count)
     if one.upper:
-        return _above(one, other, edges, mass, excess, terms)
-    return _below(one, other, bases, mass, excess, EPS * (8.0 + terms))
+        return _above(one, other, join, edges, mass, excess, terms)
+    law = _below(one, other, bases, mass, excess, EPS * (8.0 + terms))
+    return law if join is np.add else replace(law, off=law.off + min(one.off, other.off))
 
 
 def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
@@ -165,7 +180,7 @@ def _blocks(one: Law, other: Law) -> Iterator[tuple[slice, slice, Floats]]:
         yield block, slice(start, None), weights
 
 
-def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
+def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, excess: Floats, terms: Floats) -> Law:
     """Each cell's mass on its two ends, 0 being the lowest; what lies at the last and above it, on it."""
     rounding = EPS * (8.0 + terms)
     values = np.concatenate(([0.0], edges))
@@ -177,8 +192,12 @@ def _above(one: Law, other: Law, edges: Floats, mass: Floats, excess: Floats, te
     masses[1:] += share + doubt
     masses[-1] += mass[-1]
     masses *= 1.0 + 2.0 * float(rounding[-1]) + 8.0 * EPS
-    lost = (one.lost * _total(other) + other.lost * _total(one) + float(excess[-1])) * (1.0 + 1e-9)
-    lost += float(_UNDERFLOW * terms.sum()) * float(one.values[-1] + other.values[-1])
+    if join is np.add:
+        lost = one.lost * _total(other) + other.lost * _total(one)
+    else:
+        lost = one.lost * _mean(other) + other.lost * _mean(one) + one.lost * other.lost
+    lost = (lost + float(excess[-1])) * (1.0 + 1e-9)
+    lost += float(_UNDERFLOW * terms.sum()) * float(join(one.values[-1], other.values[-1]))
     used = masses > 0.0
     return Law(values[used], masses[used], True, lost)
 
@@ -195,6 +214,10 @@ def _total(law: Law) -> float:
     return float(law.masses.sum())
 
 
+def _mean(law: Law) -> float:
+    return float(law.masses @ law.values)
+
+
 def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
     """The law of the sum of so many independent numbers of one law: by doubling."""
     total: Law | None = None
@@ -207,3 +230,65 @@ def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
             assert total is not None
             return total
         power = add(power, power, count, log_little)
+
+
+def merged(laws: Sequence[Law]) -> Law:
+    """One law with the points of all ``laws``, whose masses are those of disjoint events."""
+    values, masses = np.concatenate([law.values for law in laws]), np.concatenate([law.masses for law in laws])
+    order = np.argsort(values)
+    lost = math.fsum(law.lost for law in laws) * (1.0 + 4.0 * EPS)
+    return Law(values[order], masses[order], laws[0].upper, lost, max(law.off for law in laws))
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """A random polynomial of degree k on finitely many outcomes: ``masses`` (n,) and conditional means (k + 1, n).
+
+    values: of the coefficients, the first of which is 1. off: a bound on the relative error of the coefficient of x,
+    and for that of x^j of a j-th of it.
+    """
+
+    masses: Floats
+    values: Floats
+    off: float
+
+
+def power_of(polynomial: Coefficients, times: int, count: int) -> Coefficients:
+    """The product of ``times`` independent copies up to degree k, on about ``count`` outcomes, by doubling.
+
+    Outcomes are merged, masses rounded down: each step is a post-processing, and some outcomes are left out.
+    """
+    total: Coefficients | None = None
+    while True:
+        odd, times = times & 1, times >> 1
+        if odd:
+            total = polynomial if total is None else _product(total, polynomial, count, last=not times)
+        if not times:
+            assert total is not None
+            return total
+        polynomial = _product(polynomial, polynomial, count, last=times == 1 and total is None)
+
+
+def _product(one: Coefficients, other: Coefficients, count: int, *, last: bool) -> Coefficients:
+    """Merge outcomes by c_1 + (k! c_k)^(1/k), which separates the usual sums and the large ones; ``last``: by c_k."""
+    degree = len(one.values) - 1
+    masses = np.multiply.outer(one.masses, other.masses).ravel()
+    kept = masses > _LIGHTEST
+    values = [masses[kept]]
+    for power in range(1, degree + 1):
+        terms = (np.multiply.outer(one.values[i], other.values[power - i]) for i in range(power + 1))
+        values.append(np.asarray(sum(terms), dtype=np.float64).ravel()[kept])
+    masses = values[0]
+    keys = (np.log(values[-1]) + math.lgamma(degree + 1.0)) / degree
+    if not last:
+        keys = np.logaddexp(np.log(values[1]), keys)
+    weights = masses * (1.0 + values[-1] / float(masses @ values[-1]))
+    points = place(float(keys.min()), float(keys.max()) + 1e-9, keys, weights, count)
+    cell = np.searchsorted(np.log(points.values), keys, side="right")
+    terms_in = np.bincount(cell)
+    mass = np.bincount(cell, weights=masses)
+    used = mass > _LIGHTEST
+    rounding = EPS * (8.0 + 2.0 * degree + terms_in[used])
+    means = [np.bincount(cell, weights=masses * value)[used] / mass[used] for value in values[1:]]
+    off = max(one.off, other.off) + 4.0 * float(rounding.max()) + 16.0 * EPS
+    return Coefficients(mass[used] * (1.0 - rounding), np.array([np.ones(int(used.sum())), *means]), off)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from dpspec.cli.arguments import Overrides, SpecFiles
 from dpspec.cli.terminal.output import emit, page_width
@@ -12,32 +10,17 @@ from dpspec.errors import ExitCode
 
 if TYPE_CHECKING:
     from dpspec.contract import Plan, Spec
-    from dpspec.engine.running.forecast import Forecast
     from dpspec.reporters.view.page_layout import Page
 
 
 def plan(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Make short trials of each spec here to predict time and memory.")
-    ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where to measure: auto, cpu, cuda or cuda:N.")
-    ] = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Predict for N tasks at once.", show_default=False)
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="X", help="What an hour of one worker costs, with --measure.", show_default=False),
-    ] = None,
 ) -> int:
-    """Say how many trials specs need, what they cost and what they could show; nothing is trained, or little."""
+    """Print the number of trials that specs need, their cost and the epsilon they could show; nothing is trained."""
     from dpspec.cli.arguments import loaded_specs, stop_at_errors
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.running.estimates import foreseen
-    from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.view.page_layout import Page
     from dpspec.reporters.view.words import count
@@ -48,39 +31,14 @@ def plan(
         prepared = [prepare(spec, catalog) for spec in loaded.specs]
         for audit in prepared:
             stop_at_errors(audit.diagnostics)
-        kept = kept_bounds()
-        plans = [audit.plan() if kept is None else kept.plan(audit) for audit in prepared]
+        plans = [audit.plan() for audit in prepared]
         for spec, its_plan in zip(loaded.specs, plans, strict=True):
             _describe(page, spec, its_plan)
     if len(plans) > 1:
         trials = count(sum(p.trials for p in plans), "trial")
         page.heading(f"Together: {trials}, {foreseen(sum(p.seconds for p in plans))}")
-    if measure and any(p.chunks for p in plans):
-        from dpspec.engine.running.forecast import forecast
-        from dpspec.engine.running.run_options import RunOptions
-
-        _predict(page, forecast(loaded.specs, plans, catalog, RunOptions(device=device, workers=workers)), price)
     emit(page.text())
     return ExitCode.OK
-
-
-def _predict(page: Page, forecast: Forecast, price: float | None) -> None:
-    from dpspec.engine.results.decimals import duration, nearest, size
-    from dpspec.reporters.view.words import count
-
-    page.heading(f"Measured here: about {duration(forecast.wall_seconds)}, {forecast.at_once} at once")
-    for name, measured in forecast.measured.items():
-        first, second = measured.steps
-        how = f"trials of {first} and {second} steps" if second > first else "a whole trial"
-        page.item(
-            f"{name}: {duration(measured.chunk_seconds)} for its first chunk of trials on {measured.device}, "
-            f"from {how}; {duration(measured.other_seconds)} for bounds and conclusions"
-        )
-    page.item(f"all of it: {count(forecast.trials, 'trial')}, {duration(forecast.seconds)} of one worker")
-    device = f", {size(forecast.device_bytes)} of its GPU" if forecast.device_bytes else ""
-    page.item(f"each worker takes {size(forecast.memory_bytes)} of memory{device}")
-    if price is not None:
-        page.item(f"at {nearest(price)} an hour of a worker: {nearest(forecast.seconds / 3600.0 * price)}")
 
 
 def _describe(page: Page, spec: Spec, its_plan: Plan) -> None:

@@ -16,6 +16,7 @@ from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Ov
 from dpspec.cli.terminal.output import emit, note, page_width
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
@@ -93,7 +94,6 @@ def run(
     from dpspec.cli.terminal.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
-    from dpspec.engine.storage.kept_bounds import kept_bounds
     from dpspec.engine.storage.seals import read_key
     from dpspec.engine.storage.trial_store import Store
     from dpspec.registry.loader import load_catalog, notify
@@ -123,7 +123,6 @@ def run(
         device=device,
         deadline=deadline,
         max_trials=max_trials,
-        kept=kept_bounds(),
     )
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
         require_apart(report_files, loaded, store_key)
@@ -146,22 +145,39 @@ def run(
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
     elif earlier is not None:
-        return _against(earlier, result, allow_changed_claims)
+        return _against(earlier, result, allow_changed_claims, reasons=quiet)
     return result.exit_code
 
 
-def _against(baseline: Result, result: Result, allow_changed_claims: bool) -> ExitCode:
-    """Tell what got worse than in ``baseline``, and which claims are not those that it held; only that fails.
+def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
+    """Print regressions against ``baseline`` and claims whose statement changed; either fails the run.
 
-    Told besides is a confidence that was raised: what attacks no longer refute got no better.
+    For an audit that got worse, print its other changes as well, because they may be the cause. A raised confidence is
+    reported without failing: a claim that is no longer refuted at a stricter level has not improved.
+
+    Args:
+        baseline: The earlier result.
+        result: The result of this run.
+        allow_changed_claims: Whether changed statements are accepted.
+        reasons: Whether to print why each failing claim fails, which the report of a run that is not quiet shows.
     """
     from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
     from dpspec.reporters.formats.changes import line
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
-    raised = [change for change in diff(baseline, result) if change.what == CONFIDENCE and not change.of_claim]
-    for change in (*worse, *raised):
+    audits = {change.audit for change in worse}
+    others = [
+        change
+        for change in diff(baseline, result)
+        if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
+    ]
+    for change in (*worse, *others):
         note(line(change))
+    claims = {(change.audit, change.claim) for change in worse}
+    judged = ((audit.name, verdict) for audit in result.audits for verdict in audit.verdicts)
+    for name, verdict in judged:
+        if reasons and (name, verdict.claim) in claims and not verdict.expected:
+            note(plain(f"{name} / {verdict.claim}: {verdict.reason}"))
     if any(change.of_claim for change in worse):
         note("Claims differ from those of the baseline; --allow-changed-claims accepts that.")
     if any(not change.of_claim for change in worse):

@@ -61,9 +61,8 @@ def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
     errors = any(d.severity == "error" for d in prepared.diagnostics)
     if suspect and spec.audit is not None and not errors:
         from dpspec.engine.running.controls import controls_decided_by_theory  # imports numeric libraries
-        from dpspec.engine.storage.kept_bounds import kept_bounds
 
-        yield from controls_decided_by_theory(prepared, catalog, kept_bounds())
+        yield from controls_decided_by_theory(prepared, catalog)
 
 
 def show(

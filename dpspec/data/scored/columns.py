@@ -175,7 +175,7 @@ def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) ->
         for column in wanted:
             if column.name not in names:
                 raise _has_no(path, column, names)
-        rows = require_room(file, path, _ROOM, io.BytesIO(content))
+        rows = require_room(file, path, _ROOM)
         if rows > most:
             raise _too_many(path, most)
         if rows == 0:

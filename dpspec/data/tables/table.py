@@ -1,6 +1,6 @@
 """What tables have in common, whatever they come from: features, one-hot categories, and named classes.
 
-:class:`Table` knows the keys of a data block. Tables that come column by column, from pyarrow or openml.org, become
+:class:`Table` knows the keys of a data block. Tables that come column by column, from pyarrow, become
 rows by :func:`rows`: a column is an array (n,) of dtype float, int, bool, or object; objects are texts, None where a
 value is missing.
 """

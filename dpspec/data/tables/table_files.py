@@ -17,7 +17,6 @@ from dpspec.contract.canonical import digest
 from dpspec.data.files import MAX_BYTES, check_count, locate, need, sha256
 from dpspec.data.options import path, schema
 from dpspec.data.tables import users
-from dpspec.data.tables.parquet import room
 from dpspec.data.tables.table import KEYS, Columns, arrow_column, is_text, no_category, rows, text_of
 from dpspec.data.tables.users import TableOfUsers
 from dpspec.text import shortened
@@ -270,6 +269,10 @@ class Parquet(TableOfUsers):
             return rows(lambda name: parquet_column(file, name, path), self, columns, path)
 
 
+#: Limits of pyarrow for the footer: the length of a text, and the number of row groups or columns.
+_LONGEST_TEXT, _MOST_ITEMS = 1 << 22, 1 << 16
+
+
 @contextmanager
 def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | None = None) -> Iterator[Any]:
     """Open a file; whatever goes wrong becomes a ``DataError``, as foreign bytes make pyarrow raise many kinds.
@@ -279,10 +282,11 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
     """
     parquet = need("pyarrow.parquet", "pyarrow", "parquet")
     try:
-        with _bytes(path, content) as stream:
-            most = room.require_footer(path, stream)
         with parquet.ParquetFile(
-            content or path, read_dictionary=list(texts), thrift_container_size_limit=most
+            content or path,
+            read_dictionary=list(texts),
+            thrift_string_size_limit=_LONGEST_TEXT,
+            thrift_container_size_limit=_MOST_ITEMS,
         ) as file:
             yield file
     except DataError:
@@ -291,25 +295,24 @@ def open_parquet(path: Path, texts: Sequence[str] = (), content: IO[bytes] | Non
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def require_room(file: Any, path: Path, most: int, content: IO[bytes] | None = None) -> int:
-    """The number of rows of an open file; ``DataError`` where all of it takes more than ``most`` bytes.
+def require_room(file: Any, path: Path, most: int) -> int:
+    """Return the number of rows of an open file.
 
-    content: as for :func:`open_parquet`.
+    Raises ``DataError`` if the footer states more than ``most`` bytes of decompressed data.
     """
-    with _bytes(path, content) as stream:
-        return room.require_room(file, path, stream, most)
+    metadata = file.metadata
+    size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if size > most:
+        raise DataError(f"{path}: {size} bytes once decompressed; at most {most} are read")
+    return int(metadata.num_rows)
 
 
 def parquet_column(file: Any, name: str, path: Path) -> np.ndarray[Any, Any]:
-    """A column of an open file, as :func:`~dpspec.data.tables.table.arrow_column` makes it."""
-    room.require_flat(file, name, path)
-    return arrow_column(file.read(columns=[name])[name], name, path)
+    """Read a column of an open file as :func:`~dpspec.data.tables.table.arrow_column` does.
 
-
-@contextmanager
-def _bytes(path: Path, content: IO[bytes] | None) -> Iterator[IO[bytes]]:
-    if content is not None:
-        yield content
-        return
-    with path.open("rb") as stream:
-        yield stream
+    Raises ``DataError`` if its length is not the number of rows that the footer states.
+    """
+    values = arrow_column(file.read(columns=[name])[name], name, path)
+    if len(values) != file.metadata.num_rows:
+        raise DataError(f"{path}: not a readable Parquet file: column {shortened(name)!r} has {len(values)} values")
+    return values

@@ -78,9 +78,9 @@ class PartView:
             self.relied_on = next((rejection for rejection in rejections if rejection is not None), None)
 
     @property
-    def provable(self) -> float | None:
-        """The best bound that a proof may rest on."""
-        return next((weighed.value for weighed in self._proving if weighed.strength == "proof"), None)
+    def proof(self) -> WeighedFinding | None:
+        """The best bound in scope that is a proof, within the claim or not."""
+        return next((weighed for weighed in self._proving if weighed.strength == "proof"), None)
 
     def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
         """The best upper and lower bounds: the one that decides on the proving side, the farthest on the other."""
@@ -134,7 +134,7 @@ class ClaimEvaluator:
             lower=_finite(lower),
             upper_finding=upper.index if upper is not None else None,
             lower_finding=lower.index if lower is not None else None,
-            provable=view.provable if view is not None else None,
+            provable=view.proof.value if view is not None and view.proof is not None else None,
             refutable=refutable,
             p_value=smallest[0] if smallest is not None else None,
         )
@@ -156,12 +156,12 @@ class ClaimEvaluator:
             clash = weakest is not None and weakest.rank == 2
             reason = reasons.refuted(_tester(smallest[1], said), smallest[0], self.tests.confidence, clash)
             return "refuted", reason, weakest
-        unproved = self._unproved(weakest) if tested.claim.kind != "metric" else ""
+        unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
         beyond = _beyond(views) if tested.claim.refuted_by != "attack" and not self._deviating_recording() else None
         if beyond is not None:
             view, bound = beyond
-            unseen = None if smallest is None else (_tester(smallest[1], said), smallest[0])
-            return "refuted", reasons.refuted_by_bound(view.part, bound, unseen), view
+            unrejected = None if smallest is None else (_tester(smallest[1], said), smallest[0])
+            return "refuted", reasons.refuted_by_bound(view.part, bound, unrejected), view
         if unproved:
             return "open", unproved, weakest
         if weakest is None or weakest.best is None:
@@ -177,17 +177,22 @@ class ClaimEvaluator:
     def _deviating_recording(self) -> bool:
         return self.audit.recording is not None and self.conformance.status != "conforms-within"
 
-    def _unproved(self, view: PartView | None) -> str:
+    def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
         """Why nothing is proved of a recorded run: it deviates, or an assumption is open; empty for all others."""
         if self.audit.recording is None:
             return ""
+        unbounded = view.unbounded_by if view is not None else ""
         if self._deviating_recording():
-            return reasons.deviating_recording(self.conformance.reason)
-        bound = view.ends()[0] if view is not None else None
-        if bound is None:
+            return reasons.deviating_recording(self.conformance.reason, unbounded)
+        if view is None or unbounded:
             return ""
-        doubted = next((one for one in bound.finding.assumptions if one.status in ("false", "unchecked")), None)
-        return "" if doubted is None else reasons.open_assumption(doubted)
+        for finding in self.findings:
+            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
+            if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
+                for one in finding.assumptions:
+                    if one.status in ("false", "unchecked"):
+                        return reasons.open_assumption(one, self.audit.recording.channels)
+        return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
         """The rejected bound that the claim runs into, if any.
@@ -225,14 +230,14 @@ class ClaimEvaluator:
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         reason = reasons.undecided(
             view.part,
-            view.provable,
+            view.proof,
             refutable,
             attacked=bool(tested.hypotheses),
             unbounded=view.unbounded,
-            beside=short,
+            shortfall=short,
         )
         beyond = _beyond(views)
-        return reason if beyond is None else reason + reasons.asks_for_an_attack(beyond[0].part, beyond[1])
+        return reason if beyond is None else reason + reasons.only_attack_may_refute(beyond[0].part, beyond[1])
 
 
 def _beyond(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:

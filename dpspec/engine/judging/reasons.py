@@ -1,10 +1,11 @@
-"""Why a claim got its verdict, in a sentence or two; numbers rounded against the claim."""
+"""Sentences that explain a verdict; numbers are rounded against the claim."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dpspec.contract import Assumption, Evidence, Finding
+from dpspec.contract.findings import Channel
 from dpspec.engine.judging.evidence_weight import WeighedFinding
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
@@ -12,14 +13,14 @@ from dpspec.text import several
 
 
 def contradicted(attack: str, epsilon: float, delta: float, points: int, p_value: float, deviates: bool) -> str:
-    """The attack rejects a proved upper bound itself, or a curve of so many points of which this is the worst one."""
+    """The attack rejects a proved upper bound, or a proved curve at its worst of ``points`` points."""
     what, more = ("bound", "") if points == 1 else ("curve", f", {points} points at once")
     bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
     return _contradicted(attack, bound, p_value, deviates)
 
 
 def contradicted_count(attack: str, finding: Finding, p_value: float, deviates: bool) -> str:
-    """The attack succeeds more often than a proved upper bound on its success allows."""
+    """The attack succeeds more often than a proved upper bound on its success rate allows."""
     at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
     bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
     return _contradicted(attack, bound, p_value, deviates)
@@ -30,28 +31,39 @@ def _contradicted(attack: str, bound: str, p_value: float, deviates: bool) -> st
         f"The attack ({attack}) rejects {bound}, p = {upper(p_value)} over the invocation: theory, implementation or "
         "attack is wrong."
     )
-    return text + (" What ran was not what was declared, which can explain it." if deviates else "")
+    return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
 
 
 def refuted(method: str, p_value: float, confidence: float, clash: bool) -> str:
-    """The attack, or the measurement, rejects what the claim says."""
+    """The attack or the measurement rejects the claim."""
     text = f"{method} rejects the claim: p = {upper(p_value)}, family-wise at confidence {exact(confidence)}."
-    return text + (" A proved bound is within the claim all the same: one of the two is wrong." if clash else "")
+    return text + (" A proved bound is within the claim: one of the two is wrong." if clash else "")
 
 
-def refuted_by_bound(part: Part, weighed: WeighedFinding, unseen: tuple[str, float] | None = None) -> str:
-    """A certified bound on the other side lies beyond the claim. ``unseen``: what tried to reject it and did not, and
-    its p-value."""
-    side, value = _opposing(part, weighed.value)
-    text = f"A certified {side} bound of {value} ({weighed.finding.method}) lies beyond the claim."
-    return text if unseen is None else f"{text} {unseen[0]} does not reject it: p = {upper(unseen[1])}."
+def refuted_by_bound(part: Part, weighed: WeighedFinding, unrejected: tuple[str, float] | None = None) -> str:
+    """A certified bound contradicts the claim.
+
+    Args:
+        part: The part of the claim.
+        weighed: The bound.
+        unrejected: The attack that does not reject the claim, and its p-value.
+    """
+    text = f"{_opposing_bound(part, weighed)}."
+    return text if unrejected is None else f"{text} {unrejected[0]} does not reject it: p = {upper(unrejected[1])}."
 
 
-def asks_for_an_attack(part: Part, weighed: WeighedFinding) -> str:
-    """A sentence that follows where a certified bound lies beyond a claim that only an attack may refute."""
-    side, value = _opposing(part, weighed.value)
-    said = f"A certified {side} bound of {value} ({weighed.finding.method}) lies beyond the claim"
-    return f" {said}, which asks for an attack that shows it (refuted_by: attack)."
+def only_attack_may_refute(part: Part, weighed: WeighedFinding) -> str:
+    """A certified bound contradicts a claim that only an attack may refute."""
+    return f" {_opposing_bound(part, weighed)}, but only an attack may refute this claim (refuted_by: attack)."
+
+
+def _opposing_bound(part: Part, weighed: WeighedFinding) -> str:
+    if part.side == "at-most":
+        value, beyond = lower(weighed.value, against=part.claimed), "exceeds"
+    else:
+        value, beyond = upper(weighed.value, against=part.claimed), "is below"
+    side = "lower" if part.side == "at-most" else "upper"
+    return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
 
 
 def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assumes: Sequence[str] = ()) -> str:
@@ -64,27 +76,40 @@ def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assum
         assumes: Names of everything that a proof on a recording assumes.
     """
     side, value = _proving(part, weighed.value)
-    how = "certified" if weighed.finding.rigor == "certified" else "proved"
-    text = f"The {how} {side} bound of {value} ({weighed.finding.method}) is within the claim."
+    text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
     given = f" It assumes {', '.join(assumes)}." if assumes else ""
     return text + given + (warning if deviates else "")
 
 
-def deviating_recording(why: str) -> str:
-    """Nothing is proved of a recorded run that deviates. ``why``: the reason of its conformance."""
-    return f"Nothing is proved of a run that deviates. {why}"
+def deviating_recording(why: str, unbounded: str) -> str:
+    """Nothing is proved of a recorded run that deviates.
+
+    Args:
+        why: The reason of its conformance.
+        unbounded: Why nothing bounds its schedule; empty if something does.
+    """
+    text = f"Nothing is proved of a run that deviates. {why}"
+    return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
 
 
-def open_assumption(doubted: Assumption) -> str:
-    """An assumption of the bound on a recorded run is open."""
+def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
+    """An assumption of the bound on a recorded run is open, or false."""
     name = doubted.name.removesuffix("-unknown")
-    return f"The bound on the recorded run assumes {name}, which is open: {doubted.text}."
+    of = next((one.name for one in channels if name in one.sources), "")
+    how = "violated" if doubted.status == "false" else "open"
+    what = f"The channel {of} is {how}" if of else f"An assumption is {how}"
+    return f"{what}: {name}: {doubted.text}."
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:
-    """Something weaker than a proof is within the claim: says what it lacks. ``enough``: the number of records from
-    which on a proof is within the claim, None where there is none."""
+    """Only a bound that is no proof is within the claim.
+
+    Args:
+        part: The part of the claim.
+        weighed: The bound.
+        enough: The smallest ``min_records`` for which a proof is within the claim.
+    """
     finding, (side, value) = weighed.finding, _proving(part, weighed.value)
     if weighed.strength == "approximate":
         return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."
@@ -92,56 +117,68 @@ def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) ->
         at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
         return f"The {side} bound of {value} ({finding.method}) within the claim is statistical, at {at}."
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
-    given = f"given {', '.join(unchecked)}, which nobody checked" if unchecked else _where(finding.scope.data)
+    given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else _where(finding.scope.data)
     text = f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
     if unchecked or enough is None:
         return text
-    return f"{text} It is proved of data sets of at least {enough} records: set min_records."
+    return f"{text} It is proved for datasets of at least {enough} records: set min_records."
 
 
 def undecided(
     part: Part | None,
-    provable: float | None,
+    proof: WeighedFinding | None,
     refutable: float | None,
     *,
     attacked: bool,
     unbounded: bool = False,
-    beside: str = "",
+    shortfall: str = "",
 ) -> str:
-    """An open claim: what could have been proved, and what refuted.
+    """An open claim: the bound that does not prove it, and what the evidence could have refuted.
 
-    unbounded: whether a proof is in scope that bounds nothing, since its value is infinite.
-    beside: in what a proof falls short of the scope, or why it is infinite.
+    Args:
+        part: The part of the claim that is not proved.
+        proof: The best proof in scope, which is not within the claim.
+        refutable: The largest (at-least claims: smallest) value that the evidence could have refuted.
+        attacked: Whether there is evidence against the claim.
+        unbounded: Whether a proof in scope gives an infinite value.
+        shortfall: Why a proof does not apply, or is infinite.
     """
     if part is None:
-        return "Undecided: this claim kind has no numeric bound to compare with."
-    least, largest = ("least", "largest") if part.side == "at-most" else ("largest", "least")
-    if provable is not None:
-        proof = f"the {least} value that could be proved is {_proving(part, provable)[1]}"
-    elif unbounded:
-        proof = f"no finite {_proving(part, 0.0)[0]} bound is proved"
+        return "Not proved: this claim kind has no numeric bound to compare with."
+    side = "upper" if part.side == "at-most" else "lower"
+    if proof is not None:
+        if part.side == "at-most":
+            value, beyond = upper(proof.value, against=part.claimed), "exceeds"
+        else:
+            value, beyond = lower(proof.value, against=part.claimed), "is below"
+        text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
     else:
-        proof = f"no proved {_proving(part, 0.0)[0]} bound is in scope"
-    if provable is None and beside:
-        proof += f" ({beside})"
-    if refutable is not None:
-        attack = f"the {largest} that could have been refuted is {_opposing(part, refutable)[1]}"
-    else:
-        attack = "the evidence in scope can refute no such claim" if attacked else "no evidence in scope can refute it"
-    return f"Undecided: {proof}; {attack}."
+        text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound is in scope"
+        text += f" ({shortfall})" if shortfall else ""
+    return f"Not proved: {text}. Not refuted: {_refutable(part, refutable, attacked)}."
 
 
-def missing(there: int, needed: int, waiting: bool) -> str:
-    """A sentence that follows where a run is not complete: what its trials say is judged once all are there.
+def _refutable(part: Part, value: float | None, attacked: bool) -> str:
+    if value is None:
+        return "the evidence in scope can refute no such claim" if attacked else "no evidence in scope can refute it"
+    limit = f"up to {lower(value)}" if part.side == "at-most" else f"down to {upper(value)}"
+    return f"with perfect results, the evidence could refute claims {limit}"
 
-    waiting: whether there is evidence against the claim already.
+
+def missing(available: int, needed: int, waiting: bool) -> str:
+    """A sentence for an incomplete run.
+
+    Args:
+        available: The number of trials that exist.
+        needed: The number of trials of the plan.
+        waiting: Whether evidence against the claim exists that is judged only once all trials exist.
     """
-    what = "tests of a fixed number of them, of which there is evidence, are" if waiting else "their tests are"
-    return f" Trials are missing: {there} of {needed} are there, and {what} judged once all are."
+    tests = "the tests of a fixed number of trials, for which there is evidence, are" if waiting else "their tests are"
+    return f" {available} of {needed} trials are available; {tests} judged once all are."
 
 
 def attack_name(evidence: Evidence) -> str:
-    """An attack as reasons name it."""
+    """The attack as reasons name it."""
     groups = evidence.at.get("group_size", 1)
     if evidence.scope.unit != "record":
         return f"{evidence.method}, {several(groups, evidence.scope.unit)}"
@@ -149,12 +186,12 @@ def attack_name(evidence: Evidence) -> str:
 
 
 def _where(data: str) -> str:
-    return "for the declared collection of data sets" if data == "collection" else "for this data set"
+    return "for the declared collection of datasets" if data == "collection" else "for this dataset"
 
 
 def _proving(part: Part, value: float) -> tuple[str, str]:
     return ("upper", upper(value)) if part.side == "at-most" else ("lower", lower(value))
 
 
-def _opposing(part: Part, value: float) -> tuple[str, str]:
-    return ("lower", lower(value)) if part.side == "at-most" else ("upper", upper(value))
+def _rigor(weighed: WeighedFinding) -> str:
+    return "certified" if weighed.finding.rigor == "certified" else "proved"

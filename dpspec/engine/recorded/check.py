@@ -103,15 +103,20 @@ def check_run(run: Path, question: Question, catalog: Catalog | None = None) -> 
 def exit_code_of(result: Result) -> ExitCode:
     """0 if the claim is proved and the run conforms; 5 if nothing is claimed and it conforms; otherwise 1.
 
-    Without a claim it is 1 too if no epsilon is finite: no claim can be proved.
+    Without a claim it is 1 too if an epsilon is infinite, or if canaries exceed the certified bound.
     """
     (audit,) = result.audits
     if result.exit_code is not ExitCode.OK:
         return result.exit_code
     if audit.verdicts:
         return ExitCode.OK
-    infinite = any(one.bound == "upper" and math.isinf(one.value) for one in audit.findings)
-    return ExitCode.UNEXPECTED if infinite else ExitCode.NOTHING_TO_RUN
+    delta = audit.document["mechanism"]["delta"]
+    at_delta = [one for one in audit.findings if one.at.get("delta") == delta]
+    single = [one for one in at_delta if one.at.get("group_size", 1) == 1]
+    upper = max(one.value for one in at_delta if one.bound == "upper")
+    lower = max((one.value for one in single if one.bound == "lower"), default=0.0)
+    least = min((one.value for one in single if one.bound == "upper"), default=math.inf)
+    return ExitCode.UNEXPECTED if math.isinf(upper) or lower > least else ExitCode.NOTHING_TO_RUN
 
 
 def _options(question: Question) -> list[str]:

@@ -40,8 +40,8 @@ from dpspec.engine.recorded.observed_run import ObservedRun, observe
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 from dpspec.engine.recorded.section import section
-from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.recording import Recording
+from dpspec.engine.results.decimals import lower, upper
+from dpspec.engine.results.recording import SOURCE, Recording
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import SpecError, UsageError
 from dpspec.kit.findings import lower_from
@@ -62,7 +62,7 @@ _SAME = 1e-9
 #: Optimizers of torch whose updates an adversary who sees every iterate can undo.
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
 
-_SOURCE = "Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
+_SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +170,7 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
         raise SpecError([locate(place, spec.origin)]) from None
     run, vouched = observed.run, _vouched(spec)
     deltas = claimed_deltas(spec, default=float(spec.mechanism.get("delta", DEFAULT_DELTA)))
+    first = min((claim.group_size for claim in spec.claims), default=1)
     sizes = sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)})
     adjacencies = sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
     strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
@@ -180,9 +181,10 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
     evidence: list[Evidence] = []
     costs: dict[int, Cost] = {}
     for adjacency in adjacencies:
-        rests = _assumptions(observed, adjacency, vouched, shown)
         for size in sizes:
-            for delta in deltas:
+            rests = _assumptions(observed, adjacency, size, vouched, shown)
+            further = shown.further if shown is not None and size == 1 else ()
+            for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
                 costs[size] = cost_of(run, observed.internal, adjacency, delta, size)
                 findings += _bounds(run, costs[size], delta, size, adjacency, tuple(map(_unvouched, rests)))
         counted = computed_from_records(run) or maybe_computed(run, vouched.public)
@@ -192,7 +194,11 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
     measured = measured_epsilon(run, observed.internal, checks, strictest, deltas[-1])
     if measured is not None:
         findings.append(_estimate(measured, deltas[-1], strictest))
-    rests = _assumptions(observed, strictest, vouched, shown)
+    rests = _assumptions(observed, strictest, first, vouched, shown)
+    unbounded = next((one for one in findings if one.bound == "upper" and math.isinf(one.value)), None)
+    if unbounded is not None:  # phases that a spec declares have a bound all the same
+        text = f"the executed schedule has a bound; but {unbounded.method}"
+        rests = (*rests, Assumption(name="bounded", status="false", text=text))
     return DeclaredRun(
         checks=checks,
         assumptions=tuple(map(_unvouched, rests)),
@@ -205,7 +211,7 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
             assumptions=rests,
             delta=deltas[-1],
             cost=cost_of(run, observed.internal, strictest, deltas[-1], 1),
-            infinite=any(one.interval is not None and math.isinf(one.interval.upper) for one in costs.values()),
+            infinite=unbounded is not None,
             shown=shown,
             assumed=vouched.assume,
             public=vouched.public,
@@ -214,16 +220,26 @@ def declared_run(spec: Spec, facts: Facts) -> DeclaredRun | None:
 
 
 def _assumptions(
-    observed: ObservedRun, adjacency: str, vouched: _Vouched, shown: CanaryBound | None
+    observed: ObservedRun, adjacency: str, size: int, vouched: _Vouched, shown: CanaryBound | None
 ) -> tuple[Assumption, ...]:
-    """Everything that a bound on the run assumes for neighbors by ``adjacency``."""
-    known = assumptions(observed.run, observed.internal, adjacency, public=vouched.public)
-    if shown is not None and not shown.final and (shown.contradicts or shown.above):
-        text = (
-            "the scored model is the recorded one; its parameters differ, and its canaries exceed the certified bound"
-        )
-        known = (*known, Assumption(name="scored-model", status="unchecked", text=text))
+    """Everything that a bound on the run assumes for groups of ``size`` and neighbors by ``adjacency``."""
+    known = assumptions(observed.run, observed.internal, adjacency, public=vouched.public, group_size=size)
+    if shown is not None and (shown.above or shown.contradicts) and (not shown.final or not shown.contradicts):
+        known = (*known, _doubt(shown))
     return complete(observed.checks, known, vouched.assume)
+
+
+def _doubt(shown: CanaryBound) -> Assumption:
+    """Canaries show more than the certified bound, of another model or with a p-value above that of a contradiction."""
+    found = f"{shown.canaries} canaries show epsilon >= {lower(shown.lower)} at {CONFIDENCE:.0%} confidence"
+    if not shown.final:
+        text = "the scored model is the recorded one as its last step left it; its parameters differ"
+        return Assumption(name="scored-model", status="unchecked", text=f"{text}, and {found}")
+    text = (
+        f"{found}, above the certified bound; one in twenty sound runs shows that: train again with other coins and "
+        "more canaries"
+    )
+    return Assumption(name="canaries", status="unchecked", text=text)
 
 
 def _bounds(
@@ -231,7 +247,7 @@ def _bounds(
 ) -> Iterator[Finding]:
     """The certified bounds on the executed schedule; an infinite one, whose method says why, if there is none."""
     at = {"delta": delta, "group_size": size}
-    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed")
+    scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
     if cost.interval is None or math.isinf(cost.interval.upper):
         nothing = Interval(0.0, math.inf)
         yield certified_upper("epsilon", nothing, at=at, scope=scope, source=_SOURCE, method=cost.reason or cost.how)
@@ -246,9 +262,9 @@ def _bounds(
     rates = run["learning_rate"]
     optimizer = run.header.inner or run.header.optimizer
     if optimizer in _INVERTIBLE and bool((rates > 0.0).all()):
-        lower = certified_lower(bound, cost.interval, source=f"{_SOURCE}; attained: section 3.3", min_records=0)
-        if lower is not None:
-            yield lower if lower.assumptions else replace(lower, assumptions=rests)
+        attained = certified_lower(bound, cost.interval, source=f"{_SOURCE}; attained: section 3.3")
+        if attained is not None:
+            yield attained
 
 
 def _estimate(value: float, delta: float, adjacency: str) -> Finding:
@@ -290,9 +306,9 @@ def _unvouched(one: Assumption) -> Assumption:
 
 
 def as_recorded(audit: AuditResult) -> DeclaredRun:
-    """The same from a result, if the folder is gone. Bounds of the recording have scope ``executed``."""
-    own = tuple(one for one in audit.findings if one.scope.pipeline == "executed")
-    bound = next((one for one in own if one.bound == "upper"), None)
+    """The same from a result, if the folder is gone."""
+    own = tuple(one for one in audit.findings if one.source.startswith(SOURCE) or one.scope.pipeline == "executed")
+    bound = next((one for one in audit.findings if one.bound == "upper" and one not in own), None)
     run = DeclaredRun(
         checks=audit.checks,
         assumptions=bound.assumptions if bound is not None else (),

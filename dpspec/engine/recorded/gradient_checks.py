@@ -10,6 +10,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats.conformance.measurement import exact
 
 EDITED = "changes of the summed gradient outside of clipping"
+SUMS = "clipped sums that differ from the recomputed sum"
 REPLACED = "methods of the optimizer that the script replaced"
 ELSEWHERE = "gradients computed at other parameters than the last step left"
 
@@ -17,6 +18,8 @@ ELSEWHERE = "gradients computed at other parameters than the last step left"
 ADVICE = {
     EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity, which no accountant "
     "counts.",
+    SUMS: "The sum must be that of the per-sample gradients, each scaled to the clip norm if it is longer. The factor "
+    "of a record must not depend on other records.",
     REPLACED: "Call the methods of Opacus as they are, or record the loop as one of your own (run.clipped, run.summed, "
     "run.noised, run.stepped).",
     ELSEWHERE: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
@@ -29,24 +32,37 @@ _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 def gradient_checks(run: RecordedRun) -> Iterator[Check]:
     """All of them, as far as the recording has what they need."""
-    sums = _counts(run, "sums", 2)
+    sums = counts(run, "sums", 2)
     if sums is not None and sums[0]:
         note = f"compared {sums[0]} times, by random projections"
         yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
+    again = numbers(run, "recomputed", 4)
+    if again is not None and again[1] >= 1.0:
+        calls, recomputed, different, limit = again
+        note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
+        limit = max(limit, 1e-9)
+        yield exact("clipping", SUMS, "measured", different == 0, 0, different, note, detectable=limit)
     names = run.said("replaced")
     if isinstance(names, list):
         known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
         note = ", ".join(known[:5]) if known else "every method is that of Opacus"
         yield exact("clipping", REPLACED, "reported", not names, 0, len(names), note, detectable=None)
-    passes = _counts(run, "passes", 4)
+    passes = counts(run, "passes", 4)
     if passes is not None and passes[0]:
         seen, other, steps, without = passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
         yield exact("gradient-parameters", ELSEWHERE, "measured", other == 0, 0, other, note)
 
 
-def _counts(run: RecordedRun, name: str, length: int) -> list[int] | None:
-    """Counts that the recorder writes at the end; None of anything else."""
+def counts(run: RecordedRun, name: str, length: int) -> list[int] | None:
+    """Counts that the recorder writes at the end; None for anything else."""
     found = run.said(name)
     fits = isinstance(found, list) and len(found) == length and all(type(one) is int and one >= 0 for one in found)
     return found if fits else None
+
+
+def numbers(run: RecordedRun, name: str, length: int) -> list[float] | None:
+    """Numbers up to 1e9 that the recorder writes at the end; None for anything else."""
+    found = run.said(name)
+    fits = isinstance(found, list) and len(found) == length and all(type(one) in (int, float) for one in found)
+    return [float(one) for one in found] if fits and all(abs(one) <= 1e9 for one in found) else None

@@ -10,10 +10,12 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.engine.recorded.gradient_checks import ADVICE, gradient_checks
 from dpspec.engine.recorded.half_precision import norm_excess, sums_type
+from dpspec.engine.recorded.noise_channel import ADVICE as NOISE_ADVICE
+from dpspec.engine.recorded.noise_channel import noise_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
 from dpspec.engine.recorded.schedule import poisson_rates
-from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, TWICE, repeated_noise, told_noise
+from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, told_noise
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import check, exact, worst
 from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
@@ -50,11 +52,11 @@ _ADVICE = {
     _WITHOUT: "Add noise at each update, also where a batch is empty: a step without noise shows its sum as it is.",
     "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
     "of the same deviation for every tensor that is trained, at each step.",
-    TWICE: "Draw new noise for every tensor and every step: what is used twice is taken away by a difference.",
     UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
     "an attack that was planted belongs to the answer, whatever it shows.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count a batch as it is.",
+    **NOISE_ADVICE,
     "steps that are made of several drawn batches": "Batches that are drawn and left out as they come make the sample "
     "another one; batches that are put together have another rate.",
 }
@@ -82,6 +84,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
     if run.steps == 0:
         return
     yield from _noise(run)
+    yield from noise_checks(run)
     yield from _moved(run, internal)
     yield from _contributions(run, internal)
     yield from gradient_checks(run)
@@ -154,7 +157,6 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
         test = MEDDLED
         yield exact("update", test, "measured", meddled == 0, 0, meddled, "between noise and update", detectable=None)
     yield from told_noise(run)
-    yield from repeated_noise(run)
     seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.update[seen] == 0.0).sum())

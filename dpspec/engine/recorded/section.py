@@ -49,12 +49,12 @@ def section(
     phases = stretches(run)
     found = channels(checks, assumptions)
     report = told_of(run, delta, cost)
-    above = [_ABOVE] if shown is not None and shown.above and not shown.contradicts else []
+    notes = [] if shown is None else [note for note in (shown.note, _ABOVE if shown.above else "") if note]
     return Recording(
         steps=run.steps,
         ended=run.end is not None,
         setup=tuple(_setup(run)),
-        cautions=(*above, *cautions(run, delta, infinite=infinite)),
+        cautions=(*notes, *cautions(run, delta, infinite=infinite)),
         unrecognized=tuple(_unrecognized(run)),
         phases=tuple(
             RecordedPhase(
@@ -80,10 +80,7 @@ def section(
     )
 
 
-_ABOVE = (
-    "The lower bound from canaries exceeds the certified bound. One in twenty sound runs shows that: train again with "
-    "other coins and more canaries."
-)
+_ABOVE = "The lower bound from canaries exceeds the certified bound: nothing is proved."
 
 
 def _setup(run: RecordedRun) -> Iterator[str]:

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import special
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
@@ -35,8 +34,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 NOT_GOT = "noise that was told of, in the gradients that the optimizer got"
 OTHERS = "gradients that are not the sum and the noise that were told of"
-
-TWICE = "noise that is used again within a step"
 
 #: So many divisors are tried, and so many shares of the noise.
 _TRIED, _SHARES = 4096, 100
@@ -155,31 +152,6 @@ def told_noise(run: RecordedRun) -> Iterator[Check]:
             detectable=sums.detectable(),
             note=f"at {sums.steps} steps, " + ("by the sum that was told" if sums.told else "whatever the divisor is"),
         )
-
-
-def repeated_noise(run: RecordedRun) -> Iterator[Check]:
-    """Whether noise is used again within a step; nothing where none was told of.
-
-    Of n neighbouring pairs of numbers, at most n^2 / 2 pairs of pairs are alike, each with a chance below 2^-46: the
-    p-value is the tail of a Poisson law at that mean, for the worst of so many looks.
-    """
-    said = run.said("repeated")
-    if not (isinstance(said, list) and len(said) == 3 and all(type(one) is int and one >= 0 for one in said)):
-        return
-    looks, repeated, pairs = said
-    if not (1 <= looks <= run.steps and repeated <= pairs <= 2**40):
-        return
-    single = float(special.gammainc(repeated, pairs**2 / 2.0**47)) if repeated else 1.0
-    yield Check(
-        assumption="fresh-noise",
-        test=TWICE,
-        p_value=min(1.0, looks * single),
-        observed="reported",
-        declared=0.0,
-        measured=float(repeated),
-        detectable=None,
-        note=f"pairs of coordinates that have the noise of others, at {looks} steps",
-    )
 
 
 def not_measured(run: RecordedRun) -> str:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from dpspec.contract.findings import Channel
 
+#: How the source of every bound on an executed schedule begins.
+SOURCE = "the executed schedule"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedPhase:

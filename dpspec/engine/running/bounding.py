@@ -5,7 +5,7 @@ Once the first ones have shown that the rest takes a while, what is left goes to
 trials: each audit is a task of its own.
 
 *Whatever a worker cannot do is done here, in the order of the audits*: where bounds raise, where they or their plan
-cannot be pickled, where a worker has other code, or dies. So what is wrong with a spec is told as if there were no
+cannot be pickled, where a worker has other versions, or dies. So what is wrong with a spec is told as if there were no
 workers, and it is told of the first spec that is wrong. Bounds of recorded runs and of selections are always computed
 here: they read the recording, or the bounds of all cells.
 """
@@ -13,8 +13,8 @@ here: they read the recording, or the bounds of all cells.
 from __future__ import annotations
 
 import dataclasses
-import math
 import pickle
+import platform
 import statistics
 import time
 from bisect import bisect_left
@@ -32,12 +32,11 @@ from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_ra
 from dpspec.engine.running.conclude import Bounded
 from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import AuditTask, WorkerCache
-from dpspec.engine.storage.kept_bounds import KeptBounds, computing
+from dpspec.engine.storage.origins import version_of
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.executors import Message, Needs, PartialResult, Pool, Task, TaskFailed, TaskProgress, WorkerLost
 from dpspec.executors.inline import Inline
 from dpspec.language.selections import SELECTION
-from dpspec.registry.sources import own_code
 from dpspec.text import clipped
 
 if TYPE_CHECKING:
@@ -52,36 +51,27 @@ _WORTHWHILE = 10.0
 #: What is left is reckoned by the last so many.
 _RECENT = 9
 
+_LIBRARIES = ("dpspec", "numpy", "scipy", "mpmath", "scikit-learn", "torch")
+
 #: After so many lost workers no more bounds are given to any.
 _LOSSES = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Computed:
-    """What theory says of an audit: its bounds, the plan of its trials, and the seconds that both took.
-
-    kept: whether the bounds are those of an earlier run.
-    """
+    """The bounds of an audit, the plan of its trials, and the seconds to compute both."""
 
     bounds: list[Finding | Series]
     plan: Plan
     seconds: float
-    kept: bool
 
 
-def compute(context: RunContext, kept: KeptBounds | None, *, plan: bool) -> Computed:
-    """The bounds of the context's audit, and where ``plan`` is true its plan; raises as the audit does.
-
-    kept: where both may have been kept by an earlier run.
-    """
+def compute(context: RunContext, *, plan: bool) -> Computed:
+    """Compute the bounds of the context's audit, and its plan if ``plan`` is true; raises as the audit does."""
     began, prepared = time.monotonic(), context.prepared
-    used = 0 if kept is None else kept.used
-    bounds = list(prepared.audit.bound(prepared.spec, context)) if kept is None else kept.bounds(prepared, context)
-    planned = NO_TRIALS
-    if plan:
-        planned = prepared.plan() if kept is None else kept.plan(prepared)
-    taken = kept is not None and kept.used > used
-    return Computed(bounds=bounds, plan=planned, seconds=time.monotonic() - began, kept=taken)
+    bounds = list(prepared.audit.bound(prepared.spec, context))
+    planned = prepared.plan() if plan else NO_TRIALS
+    return Computed(bounds=bounds, plan=planned, seconds=time.monotonic() - began)
 
 
 def bound(
@@ -91,11 +81,8 @@ def bound(
     cache: WorkerCache,
     plan: bool,
     emit: Callable[[Event], None],
-    kept: KeptBounds | None = None,
 ) -> Bounded:
-    """The bounds of an audit from theory, and where ``plan`` is true the plan of its trials.
-
-    kept: where both may have been kept by an earlier run.
+    """Compute the bounds of an audit, and the plan of its trials if ``plan`` is true.
 
     Raises ``SpecError`` where data or a recorded run cannot be read, or numbers are too large or too small to compute
     with, and ``RecordingError`` where the folder of a recorded run is none.
@@ -106,7 +93,7 @@ def bound(
     try:
         with limited(1):
             context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-            computed = compute(context, kept, plan=plan)
+            computed = compute(context, plan=plan)
         recording = _recording(prepared)
     except DataError as error:
         raise SpecError([data_unreadable(error, spec)]) from error
@@ -131,26 +118,27 @@ def _recording(prepared: Prepared) -> DeclaredRun | None:
 class ComputeBounds(AuditTask):
     """Bounds and plan of one audit, in another process.
 
-    plan, kept: as of :func:`compute`. sender: what the sender computes with, to the last file.
+    plan: as of :func:`compute`. sender: the versions that the sender computes with.
     """
 
     plan: bool
-    kept: KeptBounds | None
     sender: Mapping[str, Json]
 
     def run(self, context: RunContext) -> Iterator[Computed]:
-        """One :class:`Computed`. Raises ``UsageError`` where the last digit may be another one than the sender's."""
-        if _computing() != self.sender:
-            raise UsageError("a worker has other code, or other versions of Python or of numeric libraries")
-        computed = compute(context, self.kept, plan=self.plan)
+        """One :class:`Computed`. Raises ``UsageError`` if the worker has other versions than the sender."""
+        if _versions() != self.sender:
+            raise UsageError("a worker has other versions of dpspec, Python or numeric libraries")
+        computed = compute(context, plan=self.plan)
         pickle.loads(pickle.dumps(computed))  # noqa: S301 - our own; raises here rather than where it arrives
         yield computed
 
 
 @cache
-def _computing() -> dict[str, Json]:
-    """Of this process, which goes on with the code that it has imported."""
-    return computing(own_code(before=math.inf))
+def _versions() -> dict[str, Json]:
+    """The versions of dpspec, Python and the numeric libraries of this process, and the kind of its processor."""
+    libraries: dict[str, Json] = {library: version_of(library) for library in _LIBRARIES}
+    python = [platform.python_implementation(), platform.python_version(), platform.machine()]
+    return {**libraries, "python": python}
 
 
 class Bounding:
@@ -195,9 +183,7 @@ class Bounding:
     def _compute_here(self, number: int, *, first: bool) -> None:
         audit = self._audits[number]
         self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
-        bounded = bound(
-            audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit, kept=self._options.kept
-        )
+        bounded = bound(audit, self._catalog, cache=self._cache, plan=self._plan, emit=self._emit)
         if not first:  # which loads libraries, and says nothing of the others
             self._recent.append(bounded)
         if (reason := self._failed.get(number)) is not None:
@@ -249,8 +235,7 @@ class Bounding:
             catalog=self._catalog,
             facts=audit.facts,
             plan=self._plan,
-            kept=self._options.kept,
-            sender=_computing(),
+            sender=_versions(),
         )
         self._emit(StageStarted(audit=audit.spec.name, stage="bound"))
         self._running.add(number)
@@ -281,8 +266,6 @@ class Bounding:
                 self._running.discard(number)
 
     def _take(self, number: int, computed: Any) -> None:
-        if self._options.kept is not None and computed.kept:
-            self._options.kept.used += 1
         audit = self._audits[number]
         self._done(
             number, Bounded(prepared=audit, bounds=computed.bounds, plan=computed.plan, seconds=computed.seconds)

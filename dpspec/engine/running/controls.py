@@ -15,7 +15,6 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.result import Verdict
 from dpspec.engine.running.bounding import compute
 from dpspec.engine.running.conclude import Bounded, conclude
-from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.errors import PluginError
 from dpspec.language.reading.tree import locate
 from dpspec.language.selections import SELECTION
@@ -23,9 +22,7 @@ from dpspec.language.selections import SELECTION
 _OTHER_OUTCOMES = {"proved", "supported", "open"}
 
 
-def controls_decided_by_theory(
-    prepared: Prepared, catalog: Catalog, kept: KeptBounds | None = None
-) -> Iterator[Diagnostic]:
+def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator[Diagnostic]:
     """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own.
 
     A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
@@ -34,7 +31,6 @@ def controls_decided_by_theory(
     Args:
         prepared: The spec with its providers, without errors.
         catalog: The installed providers.
-        kept: Bounds of earlier commands.
     """
     spec = prepared.spec
     claims = spec.document["claims"]
@@ -49,7 +45,7 @@ def controls_decided_by_theory(
     recorded = spec.training.kind == "recorded"  # a recording drops the lower bounds of theory
     if not suspects or spec.audit is None or recorded or spec.mechanism.kind == SELECTION:
         return
-    for verdict in _theory_verdicts(prepared, catalog, kept):
+    for verdict in _theory_verdicts(prepared, catalog):
         if verdict.claim in suspects and verdict.verdict == "refuted":
             warning = Diagnostic(
                 code="control-without-attack",
@@ -61,10 +57,10 @@ def controls_decided_by_theory(
             yield locate(warning, spec.origin)
 
 
-def _theory_verdicts(prepared: Prepared, catalog: Catalog, kept: KeptBounds | None) -> tuple[Verdict, ...]:
+def _theory_verdicts(prepared: Prepared, catalog: Catalog) -> tuple[Verdict, ...]:
     context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
     try:
-        computed = compute(context, kept, plan=False)
+        computed = compute(context, plan=False)
         bounded = Bounded(prepared=prepared, bounds=computed.bounds, plan=NO_TRIALS, seconds=computed.seconds)
         (judged,) = judge([conclude(bounded, ())])
     except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):

@@ -3,8 +3,8 @@
 Plans count operations and steps, and know neither the machine nor what else runs on it. Held against the processor time
 of trials on one core (the quickstart, ``specs/attacks``, digits of ``rero`` and ``per-instance``: 650 to 20,410
 parameters, 10 to 200 steps), plans said between 0.15 and 2.7 times what trials took; of the shortest ones too little,
-as each has a second or two beside its steps. No factor of two can be promised. ``dpspec plan --measure`` makes short
-trials instead, and while a run is under way its own pace counts.
+as each has a second or two beside its steps. No factor of two can be promised. While a run is under way,
+its own pace counts.
 """
 
 from __future__ import annotations

@@ -9,10 +9,8 @@ from typing import cast
 
 from dpspec.contract import Plan
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.storage.kept_bounds import KeptBounds
 from dpspec.errors import PluginError
 from dpspec.executors import Demand, Pool, TaskProgress
-from dpspec.executors.cores import cores
 from dpspec.executors.inline import Inline
 from dpspec.registry.foreign_calls import made, misbehaved
 
@@ -28,7 +26,6 @@ class RunOptions:
     workers: how many tasks at once; threads: CPU threads of each trial; None leaves either to dpspec.
     address: where a cluster listens.
     deadline: a ``time.monotonic()`` after which no training goes on; max_trials: how many trials to make at most.
-    kept: where bounds of earlier runs are; None to compute all of them.
     """
 
     executor: str | None = None
@@ -38,7 +35,6 @@ class RunOptions:
     device: str = "auto"
     deadline: float | None = None
     max_trials: int | None = None
-    kept: KeptBounds | None = None
 
     def seconds_left(self) -> float | None:
         """The time until the deadline; None without one."""
@@ -52,7 +48,11 @@ class RunOptions:
         if self.threads is not None:
             return self.threads
         chunks = max(1, len(plan.chunks))
-        return 1 if plan.seconds / chunks < _SHORT else max(1, cores() // chunks)
+        if plan.seconds / chunks < _SHORT:
+            return 1
+        from dpspec.executors.processes import cores
+
+        return max(1, cores() // chunks)
 
 
 class Workers:

@@ -8,7 +8,6 @@ there before the first trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -82,8 +81,6 @@ def run(
         cache.close()
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
-    if options.kept is not None and options.kept.used:
-        result = replace(result, environment=FrozenMap({**result.environment, "kept_bounds": options.kept.used}))
     for audit in result.audits:
         for message in unmeasured(audit.verdicts, audit.findings):
             emit(Noticed(audit=audit.name, message=message))

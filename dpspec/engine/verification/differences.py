@@ -23,6 +23,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.results.result import Result
 from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.trial_store import Store
+from dpspec.text import clipped
 
 #: Numbers that differ by less than this, relatively, are equal: other machines round differently.
 TOLERANCE = 1e-9
@@ -111,6 +112,12 @@ def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
         if here.get(name, version) != version
     )
     return tuple(dict.fromkeys(f"{name} {version} (here {here[name]})" for name, version in named))
+
+
+def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
+    """The distributions of plugins that a result was made with and that offer nothing here, with their versions."""
+    here, recorded = _versions(environment(catalog)), _versions(result.environment)
+    return tuple(clipped(f"{name} {version}") for name, version in recorded.items() if name not in here)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:

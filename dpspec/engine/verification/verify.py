@@ -18,10 +18,10 @@ from dpspec.engine.results.joined import apart, join, split
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.differences import Mismatch, compare, explained
+from dpspec.engine.verification.differences import Mismatch, absent_packages, compare, explained
 from dpspec.engine.verification.recompute import Recomputed, recompute, same_names
 from dpspec.engine.verification.verify_redacted import comparable
-from dpspec.errors import SpecError
+from dpspec.errors import PluginError, SpecError
 
 #: The parts of an audit that follow from its spec and its trials.
 _RECOMPUTED = (
@@ -69,6 +69,10 @@ def verify(
     for audit, others in zip(result.audits, other_tests(tests, kinds, result.confidence), strict=True):
         try:
             again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+        except PluginError as error:
+            packages = ", ".join(absent_packages(result, catalog))
+            text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
+            raise PluginError(text, error.diagnostics) from None
         except (SpecError, OSError, ValueError, KeyError) as error:
             text = str(error) or type(error).__name__
             mismatches.append(Mismatch(audit=audit.name, what="audit", recorded="a result", recomputed=text))

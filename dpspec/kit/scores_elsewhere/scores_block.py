@@ -40,6 +40,12 @@ SCHEMA: dict[str, dps.Json] = specs.block(
         least=1,
         most=10**6,
     ),
+    gaussian_curve={
+        "type": "boolean",
+        "description": "true declares that the mechanism behind the scores has a Gaussian privacy curve, as the "
+        "Gaussian mechanism has. Then method one-run also reports epsilon-if-independent. No score can show that a "
+        "curve is Gaussian at rates near delta.",
+    },
 )
 
 _SCORES = ("audit", "scores")
@@ -111,6 +117,12 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for key, why in _OTHERS.items():
         if key in spec.audit.options:
             yield specs.unsupported(f"{key} does not go with scores: {why}", ("audit", key), f"leave {key} out")
+    if spec.audit.method != "one-run" and "gaussian_curve" in spec.audit.options["scores"]:
+        yield specs.unsupported(
+            "gaussian_curve applies to method one-run only: many runs report no epsilon that assumes a curve",
+            (*_SCORES, "gaussian_curve"),
+            "leave gaussian_curve out",
+        )
     if spec.audit.runs != 1:
         yield specs.unsupported(
             "runs does not go with scores: the table has a row for every run that was made",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path
@@ -162,6 +162,15 @@ def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             continue
         hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
         yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
+
+
+def name_packages(found: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Add to each unknown kind the packages that the spec requires and that are not installed: one may offer it."""
+    commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
+    if not commands:
+        return list(found)
+    hint = f"a package that the spec requires may offer it: {'; '.join(commands)}"
+    return [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
 
 
 def _within(wanted: Requirement, version: str) -> bool:

@@ -67,7 +67,8 @@ class _Checker:
             self.document["claims"] = claims
             self.found += wrong
         self.document = {**self.document, "dpspec": VERSION}
-        return Checked(self.document, list(dict.fromkeys(self.found)), self.canary, self.score)
+        found = installed.name_packages(list(dict.fromkeys(self.found)))
+        return Checked(self.document, found, self.canary, self.score)
 
     def _mechanism(self) -> Mechanism | None:
         provider = self._provider("mechanism")

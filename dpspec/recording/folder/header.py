@@ -27,8 +27,9 @@ class Header:
     versions: of dpspec, torch, opacus. source: who tells of the steps, ``opacus`` or ``own-loop``. optimizer, inner,
     model, loader, sampler: classes. clipping: ``flat``, ``per-layer``, ``adaptive``, ``ghost`` or ``own``. scheme: how
     the sampler draws: ``poisson``, ``shuffled``, ``sequential``, ``weighted``, ``unknown``, or ``none`` without a
-    loader. rate: of a Poisson sampler. records: how many the loader's data set holds. batch_size: of loaders that have
-    one. workers: processes that load data ahead. reduction: ``mean`` or ``sum``. expected_batch_size: what a mean
+    loader. repeats: the number of indices of the loader's data set that lead to its most frequent record. rate: of a
+    Poisson sampler. records: how many the loader's data set holds. batch_size: of loaders that have one. workers:
+    processes that load data ahead. reduction: ``mean`` or ``sum``. expected_batch_size: what a mean
     divides by. accountant: its mechanism (``rdp``, ``prv``, ``gdp``), or its class; told_before: how many steps it had
     counted before. layers: names and sizes of all parameters that the optimizer moves. width: how many directions the
     noise is looked at along. secure: whether noise comes from a cryptographic generator. canaries: how many places for
@@ -46,6 +47,7 @@ class Header:
     sampler: str = ""
     clipping: str = "own"
     scheme: str = "none"
+    repeats: int = 1
     rate: float | None = None
     records: int | None = None
     batch_size: int | None = None
@@ -115,6 +117,7 @@ _WORDS = {
 }
 _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}
 _COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
+_COUNTS["repeats"] = (1, MOST_RECORDS)
 _COUNTS["canary_seed"] = (0, 2**63 - 1)
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 

@@ -1,9 +1,9 @@
-"""What is really added up when Opacus clips: seen where it is summed, not read off an option.
+"""The contribution of each record to the clipped sum, observed where Opacus adds it up.
 
-``clip_and_accumulate`` sums each parameter's per-sample gradients g, weighted by factors f, by one
-``torch.einsum("i,i...", f, g)``. Both are looked at in that call. The norm of f_i g_i over all parameters is what
-record i contributes. The norms of g that the optimizer computed before, by torch, of the very same memory and unchanged
-since, are used again; all others are computed, and so are those in half precision, which are rounded to a percent.
+``clip_and_accumulate`` sums the per-sample gradients g of each parameter, weighted by factors f, with one call of
+``torch.einsum("i,i...", f, g)``. The recorder observes both arguments. The norm of f_i g_i over all parameters is the
+contribution of record i. Norms of g that the optimizer computed just before, from the same unchanged memory, are used
+again; the recorder computes all others, and those in half precision, which are rounded to a percent.
 """
 
 from __future__ import annotations
@@ -27,34 +27,48 @@ class Contributions(TorchFunctionMode):
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
         kept = [getattr(p, "grad_sample", None) for p in parameters]
-        # Memory that these tensors hold is not given to others meanwhile, so that an address names a gradient.
+        # The memory of these tensors is not reused during the call, so an address identifies a gradient.
         self._lasting = {_address(g) for g in kept if isinstance(g, Tensor)}
         self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        self._squares: Tensor | None = None
+        self._factors: list[Tensor] = []
+        self._lengths: list[Tensor] = []
         self._fault: Exception | None = None
-        self.summed = 0
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call what was called, and look at norms and sums."""
+        """Call the function, and observe norms and sums."""
         result = func(*args, **(kwargs or {}))
         try:
             if func in _NORMS and args and isinstance(args[0], Tensor) and isinstance(result, Tensor):
                 self._norms(args, kwargs or {}, result)
             elif func is torch.einsum and len(args) == 3 and args[0] == "i,i...":
                 self._sum(args[1], args[2])
-        except Exception as error:  # it must not reach the training that is looked at
+        except Exception as error:  # a fault of the recorder must not reach the training
             self._fault = error
         return result
 
-    def norms(self) -> Tensor | None:
-        """(b,) what each record contributed; None where nothing was seen to be summed. Raises what went wrong."""
+    @property
+    def summed(self) -> int:
+        """The number of sums."""
+        return len(self._lengths)
+
+    def norms(self) -> tuple[Tensor, Tensor] | None:
+        """(b,) the norm of each contribution, and of each gradient before clipping; None without a sum.
+
+        Raises the fault of the recorder, if there was one.
+        """
         if self._fault is not None:
             raise self._fault
-        return None if self._squares is None else self._squares.sqrt()
+        if not self._lengths:
+            return None
+        device = self._lengths[0].device
+        lengths = torch.stack([one.to(device) for one in self._lengths]).double()
+        shared = all(one is self._factors[0] for one in self._factors)
+        factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
+        return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
 
     def _norms(self, args: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
         of, order = args[0], args[1] if len(args) > 1 else options.get("p", "fro")
@@ -71,9 +85,8 @@ class Contributions(TorchFunctionMode):
             gradients = gradients if gradients.dim() > 1 else gradients[:, None]
             exact = torch.float32 if gradients.dtype in HALVES else None
             norms = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
-        squares = (factors.detach().to(norms.dtype) * norms.detach()).double() ** 2
-        self._squares = squares if self._squares is None else self._squares + squares.to(self._squares.device)
-        self.summed += 1
+        self._factors.append(factors)
+        self._lengths.append(norms.detach())
 
 
 def _address(tensor: Tensor) -> int:

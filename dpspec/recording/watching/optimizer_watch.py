@@ -20,8 +20,11 @@ from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.contributions import Contributions
 from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.recomputed_sums import RecomputedSums
 from dpspec.recording.watching.replaced_methods import ReplacedMethods
+from dpspec.recording.watching.size_scaling import SizeScaling
 from dpspec.recording.watching.summed_gradients import SummedGradients
 
 #: What is called when the inner optimizer is about to step, and when it has stepped.
@@ -35,9 +38,15 @@ class OpacusWatch:
     """Fills in the pending step of a recorder."""
 
     def __init__(
-        self, optimizer: Any, clipping: str, model: Any, sketch: NoiseSketch, entering: Entering | None = None
+        self,
+        optimizer: Any,
+        clipping: str,
+        model: Any,
+        sketch: NoiseSketch,
+        noise: NoiseWatch,
+        entering: Entering | None = None,
     ) -> None:
-        self._entering = entering
+        self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._undo: list[Callable[[], None]] = []
         self._scaled: Tensor | None = None
@@ -48,6 +57,8 @@ class OpacusWatch:
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
         self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer)
+        self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
+        self.scaling = SizeScaling()
         self._put: dict[str, Any] = {}
 
     @property
@@ -105,7 +116,9 @@ class OpacusWatch:
         self._undo.append(undo)
 
     def _around_clipping(self, original: Callable[[], Any]) -> Any:
+        assert self.recomputed is not None
         self._guarded(lambda: self.sums.compare(self.sums.flat()))
+        self._guarded(self.recomputed.expect)
         with contextlib.ExitStack() as stack:
             seen: list[Contributions] = []
             self._guarded(lambda: seen.append(stack.enter_context(Contributions(self._optimizer.params))))
@@ -116,16 +129,18 @@ class OpacusWatch:
             if seen:
                 self.norm_type = seen[0].norm_type or self.norm_type
                 self.sum_type = seen[0].sum_type or self.sum_type
-            norms = seen[0].norms() if seen else None
-            norms = norms if seen and seen[0].summed == len(parameters) else None
+            norms = seen[0].norms() if seen and seen[0].summed == len(parameters) else None
             if norms is not None:
-                self.step.add_rows(len(norms))
-                self.step.norms.append(norms)
+                contributed, lengths = norms
+                self.step.add_rows(len(contributed))
+                self.step.norms.append(contributed)
+                self.scaling.add(lengths)
             else:
                 self.step.add_rows(len(self._optimizer.grad_samples[0]))
             self.sums.keep()
 
         self._guarded(look)
+        self._guarded(self.recomputed.compare)
         return result
 
     def _around_accumulate(self, original: Callable[[], Any]) -> Any:
@@ -166,12 +181,13 @@ class OpacusWatch:
             step.noise_multiplier = float(optimizer.noise_multiplier)
             step.clip_norm = float(optimizer.max_grad_norm)
             step.deviation = expected_multiplier(optimizer, self._clipping) * step.clip_norm
-            norms: list[Tensor] = []
             self._sketch.clear()
-            for p in optimizer.params:
-                summed = p.summed_grad.detach().reshape(-1)
-                norms.append(torch.linalg.vector_norm(summed))
-                self._sketch.add(p.grad.detach().reshape(-1) - summed)
+            sums = [p.summed_grad.detach().reshape(-1) for p in optimizer.params]
+            norms = [torch.linalg.vector_norm(summed) for summed in sums]
+            noise = [p.grad.detach().reshape(-1) - s for p, s in zip(optimizer.params, sums, strict=True)]
+            for part in noise:
+                self._sketch.add(part)
+            self._noise.add(noise, sums, step.deviation)
             step.sketch, step.noised = self._sketch.results(), True
             step.sum_norm = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]).double())
 

@@ -10,7 +10,7 @@ from collections import Counter
 
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
+from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
@@ -85,6 +85,9 @@ def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
         _conformance(page, audit)
     else:
         _deviation(page, audit)
+    if audit.recording is not None:
+        for note in audit.recording.cautions:
+            page.item(("Note: ", "bold"), note)
     page.heading(f"Epsilon{suffix}")
     adversary = next((text for term, text in audited(audit) if term == "Adversary"), "")
     if adversary:
@@ -92,11 +95,12 @@ def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
     if audit.conformance.status != "conforms-within":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
-        if finding.quantity == "epsilon" and finding.scope.pipeline == "executed":
+        own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
+        if finding.quantity == "epsilon" and own:
             tight = "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
             at, method = words.conditions(finding.at), finding.method
             page.item(f"{words.statement(finding)}{tight} at {at}, {words.rigor(finding)}: {method}")
-    terminal.recording(page, audit, suffix)
+    terminal.recording(page, audit, suffix, cautions=False)
     for note in audit.notes:
         page.item(note)
 

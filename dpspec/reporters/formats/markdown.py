@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
@@ -62,7 +64,7 @@ def _contradicted(audit: AuditResult) -> Iterator[str]:
 
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    """Claims with their reasons, then what is wrong with what ran, the worst checks first."""
+    """Claims with their reasons, then rejected checks by p-value."""
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
     deviating = not (audit.conformance.expected or words.untested(audit))
     if not wrong and not deviating:
@@ -70,10 +72,7 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
     yield ""
     for verdict in wrong:
-        told = f"{verdict.claim}: {verdict.text}; interval {words.interval(audit, verdict)}"
-        label, outcome = words.headline(audit, verdict), words.outcome(audit, verdict)
-        yield f"- **{label}** {markdown(told)}, {markdown(outcome)}."
-        yield f"  {markdown(verdict.reason)}"
+        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
         for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
@@ -153,11 +152,10 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
     for said in sentences.as_run(audit):
         yield markdown(said)
         yield ""
-    told = sentences.findings(audit)
-    if told:
+    if distinct := _distinct(sentences.findings(audit)):
         yield "| Number | At | Of | Kind | Method | Source |"
         yield "|---|---|---|---|---|---|"
-        for finding in told:
+        for finding in distinct:
             cells = (
                 words.statement(finding),
                 words.conditions(finding.at),
@@ -172,6 +170,17 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
         if note:
             yield markdown(note)
             yield ""
+
+
+def _distinct(findings: Sequence[Finding]) -> list[Finding]:
+    """Drop a bound for one direction if the same bound is listed for both directions."""
+
+    def key(finding: Finding) -> tuple[object, ...]:
+        scope = replace(finding.scope, direction="both")
+        return words.statement(finding), finding.at, scope, words.rigor(finding), finding.method, finding.source
+
+    both = {key(finding) for finding in findings if finding.scope.direction == "both"}
+    return [finding for finding in findings if finding.scope.direction == "both" or key(finding) not in both]
 
 
 def _reproduce(result: Result) -> Iterator[str]:

@@ -128,7 +128,7 @@ def row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
     page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
 
 
-def recording(page: Page, audit: AuditResult, suffix: str) -> None:
+def recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
     """What a recorded training executed, its channels, and its accountant's figure; nothing for other audits."""
     found = audit.recording
     if found is None:
@@ -143,7 +143,8 @@ def recording(page: Page, audit: AuditResult, suffix: str) -> None:
         page.line(said, indent=2)
     page.heading(f"{view.ACCOUNTANT}{suffix}")
     page.line(view.accountant(found.accountant), indent=2)
-    for note in (*found.cautions, *found.advice, *(f"not recognized: {one}" for one in found.unrecognized)):
+    notes = [*found.advice, *(f"not recognized: {one}" for one in found.unrecognized)]
+    for note in [*(found.cautions if cautions else ()), *notes]:
         page.item(("Note: ", "bold"), note)
 
 

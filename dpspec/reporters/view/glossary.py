@@ -1,84 +1,89 @@
-"""What the words of a report mean: verdicts, rigor, conformance, and the field's terms."""
+"""Definitions of the terms in a report: verdicts, rigor, conformance, and the field's vocabulary."""
 
 from __future__ import annotations
 
-#: When a claim gets which verdict; the first that applies.
+#: The condition of each verdict; the first that applies.
 VERDICTS = {
     "contradicted": "The attack rejects the best upper bound itself, at 1e-6: theory, code or attack is wrong.",
-    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run.",
+    "refuted": "The attack rejects the claim, at the stated confidence over all claims and attacks of the run, or a "
+    "certified lower bound exceeds the claim. With refuted_by: attack, only the attack counts.",
     "proved": "An upper bound in scope is within the claim, for the mechanism as declared. If the executed run "
     "deviates, the label is: proved as declared, run deviates.",
-    "supported": "Only statistical or approximate evidence is within the claim.",
-    "open": "Undecided; the report says what this run could have decided.",
+    "supported": "Only statistical, approximate or conditional evidence is within the claim.",
+    "open": "Neither proved nor refuted. The reason names the bound that exceeds the claim.",
 }
 
 CONFORMANCE = {
-    "conforms-within": "No test saw that what ran differs from what was declared; each says what it would have seen.",
-    "deviates": "A test saw that what ran is not what was declared.",
-    "checks-missing": "Tests that were planned were not made.",
-    "not-run": "Nothing that ran was held against what was declared.",
+    "conforms-within": "No test found a deviation of the executed run from its declaration. Each test states the "
+    "smallest deviation that it detects.",
+    "deviates": "A test found that the executed run deviates from its declaration.",
+    "checks-missing": "Planned tests of the executed run were not made.",
+    "not-run": "No executed run was tested.",
 }
 
 RIGOR = {
-    "certified": "A proved formula, and an interval that holds all numerical error.",
+    "certified": "A proved formula, with an interval that includes all numerical error.",
     "theorem": "A proved formula, evaluated in float64.",
     "statistical": "True with the stated confidence.",
-    "approximate": "An estimate that promises nothing.",
+    "approximate": "An estimate without a guarantee.",
 }
 
-#: What the mechanisms that dpspec ships do, in words of nobody's field. Of others a page says the name alone.
+#: The mechanisms that ship with dpspec, for readers outside the field.
 MECHANISMS = {
-    "group": "training with noise (DP-SGD), which limits at each step what every record adds, and adds noise to the "
-    "sum",
-    "modelmix": "training with noise (DP-SGD), which goes on from a random mixture of its last two models",
-    "per-instance": "training with noise (DP-SGD), looked at for every single record",
-    "preprocessing": "preparing the records without noise (such as filling gaps or dropping copies), and a private "
-    "computation on what comes of it",
-    "rero": "training with noise (DP-SGD), looked at for how well a record could be rebuilt",
+    "group": "training with noise (DP-SGD), which limits the contribution of every record at each step and adds noise "
+    "to the sum",
+    "modelmix": "training with noise (DP-SGD), which continues from a random mixture of its last two models",
+    "per-instance": "training with noise (DP-SGD), with a bound for every single record",
+    "preprocessing": "preparing the records without noise (such as filling gaps or removing copies), then a private "
+    "computation",
+    "rero": "training with noise (DP-SGD), with a bound on how well a record can be reconstructed",
     "selection": "choosing the best of several trainings",
 }
 
-#: What tests of conformance look at, by the names of the assumptions.
+#: The property that each conformance test checks, by the name of its assumption.
 CHECKED = {
-    "noise-scale": "how much noise is added",
-    "noise-isotropy": "as much noise everywhere",
+    "noise-scale": "scale of the noise",
+    "noise-isotropy": "equal noise in all layers",
     "fresh-noise": "new noise at each step",
-    "clipping": "the limit of each record",
-    "sampling": "who is drawn",
-    "steps": "how many steps",
+    "clipping": "limit on each record",
+    "sampling": "drawing of records",
+    "steps": "number of steps",
     "update": "nothing else is added",
-    "contribution": "what one record adds",
+    "contribution": "contribution of one record",
     "public-constants": "fixed constants",
-    "gap": "the gap to mix over",
-    "mixing-weights": "how it is mixed",
-    "hidden-weights": "what stays secret",
+    "gap": "gap between the mixed models",
+    "mixing-weights": "weights of the mixture",
+    "hidden-weights": "weights that stay secret",
     "one-hot-worst": "the worst case is known",
-    "constants": "the constants of the proof",
-    "collection": "within the declared limits",
-    "released": "what is published",
-    "public-count": "how many records there are",
-    "radius": "how large records are",
+    "constants": "constants of the proof",
+    "collection": "data within the declared limits",
+    "released": "published values",
+    "public-count": "number of records",
+    "radius": "size of the records",
 }
 
 TERMS = {
-    "epsilon, delta": "Whatever is computed of the training, adding or removing one record (or what else a claim is "
-    "for) changes its probability by a factor of at most e^epsilon, but for a probability of delta. Smaller is more "
-    "private; 0 is perfect.",
-    "mu": "The same for all delta at once: as hard as telling two normal distributions apart whose means are mu apart.",
-    "neighbours": "Two data sets that differ by what is protected: one record, a group of them, or a user "
-    "with all records.",
-    "adversary": "Who tries to find out. A proof against a strong one holds against all that are weaker.",
-    "false alarms": "How often it is said that somebody was in the training who was not.",
-    "lower bound": "What an attack, or a proof, shows to be lost at least.",
-    "upper bound": "What is proved to be lost at most.",
-    "canary": "A record, or a gradient, that is planted by the toss of a coin, for an attack to find.",
-    "interval": "From the best lower to the best upper bound: the true number lies in it, if the bounds hold.",
-    "direction": "Whether a bound is on what a record's being there makes likelier (remove), or its being away (add).",
-    "gamma, kappa": "How likely an adversary rebuilds or names a record from what was released (gamma), who would have "
-    "been right with probability kappa by guessing.",
-    "Renyi divergence, order": "How far two probability laws are apart; large orders look at what is rare.",
-    "p": "How likely a measurement at least so strange is, were all as declared or claimed. Small speaks against it.",
-    "noise_multiplier, clip_norm": "What one record may add to a step at most (clip_norm), and the noise that is "
-    "added, as a multiple of that. More noise is more private.",
-    "control": "A claim that is made to be false, to show that the audit would see it.",
+    "epsilon, delta": "Adding or removing one record (or the unit that a claim names) changes the probability of any "
+    "outcome of the training by a factor of at most e^epsilon, up to a probability of delta. Smaller is more private; "
+    "0 is perfect.",
+    "mu": "The same for all delta at once: as hard as distinguishing two normal distributions of variance 1 whose "
+    "means differ by mu.",
+    "neighbours": "Two datasets that differ by the protected unit: one record, a group of records, or a user with all "
+    "records.",
+    "adversary": "The party that tries to learn about a record. A proof against a strong adversary holds against all "
+    "weaker ones.",
+    "false-positive rate": "The share of records outside the training that an attacker names as members.",
+    "lower bound": "The loss is at least this large: found by an attack, or certified by theory.",
+    "upper bound": "The loss is at most this large, by proof.",
+    "canary": "A record or a gradient that a coin flip inserts into the training, for an attack to detect.",
+    "interval": "From the best lower to the best upper bound: it contains the true value if the bounds hold.",
+    "direction": "Whether a bound limits what the presence of a record makes likelier (remove), or its absence (add).",
+    "gamma, kappa": "The probability that an adversary reconstructs or names a record from the release (gamma), if a "
+    "guess without it is right with probability kappa.",
+    "Renyi divergence, order": "A distance between two probability distributions; large orders weigh rare outcomes.",
+    "p": "The probability of a measurement at least this extreme if the run is as declared or claimed. A small p is "
+    "evidence against it.",
+    "noise_multiplier, clip_norm": "The largest contribution of one record to a step (clip_norm), and the standard "
+    "deviation of the added noise relative to it. More noise is more private.",
+    "control": "A claim that is false on purpose: if the audit refutes it, the audit can detect such a violation.",
 }

@@ -1,1 +1,1 @@
-"""What the paper prints and what the bounds are compared with: shown beside them, no ground of a verdict."""
+"""Formulas of the paper and other comparisons. Reports show them with the bounds; they support no verdict."""

@@ -1,4 +1,4 @@
-"""What stands beside the bounds: fractional orders, printed formulas, DP-SGD of equal variance, the pair itself."""
+"""Comparisons with the bounds: fractional orders, printed formulas, DP-SGD of equal variance, the exact pair."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dpspec_modelmix.options import Segment
 from dpspec_modelmix.printed import formulas, pair
 from dpspec_modelmix.theory import LARGEST_LOSS, SCOPE, SOURCE, gaussian_epsilon, variance_matched
 
-#: Wrong in the theorem's own words: orders below 2.
+#: Reason why orders below 2 support no verdict.
 _FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
 
 _PRINTED = "Xiao, Wan & Devadas, as printed"
 
-#: With shifts above this, and deltas below, what stands beside the bounds is lost in float64: it is left out.
+#: Comparisons are omitted for larger shifts and smaller deltas, because float64 cannot represent them.
 _LARGEST_SHIFT, _LEAST_DELTA = 30.0, 1e-11
 
 
-def beside(
+def compared(
     quantity: str,
     value: float,
     method: str,
@@ -29,7 +29,7 @@ def beside(
     refuted: str = "",
     assumptions: tuple[dps.Assumption, ...] = (),
 ) -> dps.Finding:
-    """A number that stands beside the bounds and decides nothing; ``refuted`` says why a printed formula is wrong."""
+    """A comparison value without effect on verdicts; ``refuted`` is the reason why a printed formula is wrong."""
     return dps.Finding(
         quantity=quantity,
         value=value,
@@ -45,14 +45,14 @@ def beside(
 
 
 def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
-    """What the paper would claim if its conditions were met."""
-    return beside("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
+    """The paper's value if its conditions held."""
+    return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
 
 
 def gaussian_findings(
     segments: Sequence[Segment], delta: float, wanted: set[str], assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
-    """Those of ``wanted`` that Gaussian noise has; ``assumptions`` are the bound's but for the one-hot gradient."""
+    """The comparisons in ``wanted`` for Gaussian noise; ``assumptions`` exclude that of the one-hot gradient."""
     within = max(max(s.shift, s.embedded) for s in segments) <= _LARGEST_SHIFT
     if "fractional" in wanted and within and all(s.one_dimensional for s in segments):
         yield from _fractional(segments, delta, assumptions)
@@ -62,7 +62,7 @@ def gaussian_findings(
         yield _variance_matched(segments, delta, "the same variance per step, a smaller epsilon", "Cramer-Rao")
     if "limit" in wanted:
         value = gaussian_epsilon(formulas.limit(segments), delta).epsilon
-        yield beside("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
+        yield compared("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
     if "pair" in wanted and within and delta >= _LEAST_DELTA:
         yield _pair(segments, delta)
 
@@ -70,13 +70,13 @@ def gaussian_findings(
 def laplace_findings(
     segments: Sequence[Segment], clip_norms: Sequence[float], delta: float, wanted: set[str]
 ) -> Iterator[dps.Finding]:
-    """Those of ``wanted`` that Laplace noise has; ``clip_norms``, the phases', are the units of the printed lemma."""
+    """The comparisons in ``wanted`` for Laplace noise; the phases' ``clip_norms`` are the units of the lemma."""
     steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
     if largest > LARGEST_LOSS:
         return
     value = formulas.advanced_composition(steps, largest, delta)
     source = "Xiao, Wan & Devadas, Theorem 2.1"
-    yield beside("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
+    yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
     if "printed" in wanted and len(segments) == 1:
         yield from _printed_laplace(segments[0], clip_norms[0], delta)
     if "variance-matched" in wanted:
@@ -91,40 +91,40 @@ def _fractional(
     real = formulas.real_epsilon(segments, delta)
     unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
     method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-    yield beside("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
+    yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
     plain = formulas.real_gaussian_epsilon(segments, delta).epsilon
     method = "the same, fractional orders"
-    yield beside("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+    yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
     method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
-    yield beside("epsilon-without-mixing", plain, method, source, delta=delta)
+    yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
     value = formulas.corollary_without_steps(segment, delta)
-    yield beside("epsilon", value, "Corollary 4.1, T left out", _PRINTED, delta=delta, refuted=formulas.MISSING_T)
+    yield compared("epsilon", value, "Corollary 4.1, without T", _PRINTED, delta=delta, refuted=formulas.MISSING_T)
     far = formulas.asymptotic(segment)
     why = f"{formulas.ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
     if not far.applies:
         why += ", and the condition on the gap fails"
     method = "Theorem 4.2, delta of its tail events" + (", vacuous" if far.vacuous else "")
-    yield beside("delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why)
+    yield compared("delta-asymptotic", far.total, method, "Xiao, Wan & Devadas, Theorem 4.2 and Lemma D.1", refuted=why)
 
 
 def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterator[dps.Finding]:
-    """Lemma D.2 in the units of the spec, where its condition holds in them."""
+    """Lemma D.2 in the units of the spec, if its condition holds in these units."""
     loss, width = segment.laplace_loss, segment.gap * clip_norm / segment.effect
     if not formulas.lemma_applies(clip_norm / loss, clip_norm, width):
         return
     one = formulas.lemma_moments(clip_norm / loss, clip_norm, width, printed=True)
     value = formulas.printed_total(segment.steps, one, delta)
-    yield beside(
+    yield compared(
         "epsilon",
         value,
         "Lemma D.2 and its total, in units of the spec",
         _PRINTED,
         delta=delta,
-        refuted="the total is no form of Bernstein's inequality, and one exponent is smaller than the proof gives",
+        refuted="the total is not a form of Bernstein's inequality, and one exponent is smaller than in the proof",
     )
 
 
@@ -133,10 +133,10 @@ def _variance_matched(segments: Sequence[Segment], delta: float, what: str, sour
     value = gaussian_epsilon(matched, delta).epsilon
     noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
     method = f"DP-SGD with noise_multiplier {noise}: {what}"
-    return beside("epsilon-variance-matched", value, method, source, delta=delta)
+    return compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
 def _pair(segments: Sequence[Segment], delta: float) -> dps.Finding:
-    method = "fft: how tight the bound is; no bound itself, on either side"
+    method = "fft: tightness of the bound; neither an upper nor a lower bound"
     source = "one-hot pair, all steps at the enforced gap"
-    return beside("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)
+    return compared("epsilon-of-the-pair", pair.epsilon(segments, delta), method, source, delta=delta)

@@ -1,8 +1,8 @@
-"""What the paper prints and what does not hold of it: shown beside repaired values, never the ground of a verdict.
+"""Formulas as printed in the paper, with their errors. Reports compare them with repaired values.
 
-Beside it stand baselines of Gaussian noise that no theorem covers, or that no finite truncation reaches.
-*Fractional orders*: the paper's printed values come out with Renyi orders that its proof does not cover. *The limit* of
-ever larger linf_truncation is a Gaussian whose precision is the Fisher information of the mixed noise.
+The module also has two baselines for Gaussian noise. *Fractional orders*: the paper's printed values use Renyi orders
+that its proof does not cover. *The limit* of large linf_truncation is a Gaussian whose precision is the Fisher
+information of the mixed noise.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from dpspec_modelmix.theory import (
     total_rdp,
 )
 
-#: Why Corollary 4.1 as printed is none.
-MISSING_T = "the factor T is missing, and with the printed denominator 1 - a the value is below zero"
+#: Error of Corollary 4.1 as printed.
+MISSING_T = "the factor T is missing, and the printed denominator 1 - a makes the value negative"
 
-#: Why the asymptotic theorem gives no number.
+#: Reason why the asymptotic theorem gives no number.
 ASYMPTOTIC = (
-    "constants are hidden, the tail event is bounded for a one-hot gradient although a spread one exceeds it, and T "
-    "delta_0 has to be below delta"
+    "constants are hidden, the bound on the tail event holds for a one-hot gradient but not for a spread one, and T "
+    "delta_0 must be below delta"
 )
 
 
 def corollary_without_steps(segment: Segment, delta: float) -> float:
-    """Corollary 4.1 with the denominator's sign repaired and T still missing: one step for all of them."""
+    """Corollary 4.1 with the repaired sign of the denominator and without T: the value of a single step."""
     return mixed_epsilon([replace(segment, steps=1)], delta).epsilon
 
 
 class Asymptotic(NamedTuple):
-    """Lemma D.1's explicit tail event of one step: Pr[loss >= ``epsilon``] < ``delta``, if ``applies``.
+    """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``.
 
-    total: T times ``delta``, to which Theorem 4.2 adds the rest of its delta: vacuous from 1 on.
+    Attributes:
+        total: T times ``delta``. Theorem 4.2 adds the rest of its delta; vacuous from 1.
     """
 
     epsilon: float
@@ -57,15 +58,15 @@ class Asymptotic(NamedTuple):
 
     @property
     def vacuous(self) -> bool:
-        """Whether nothing at all follows."""
+        """True if the theorem implies nothing."""
         return self.total >= 1.0 or not self.applies
 
 
 def asymptotic(segment: Segment) -> Asymptotic:
     """Lemma D.1 in units of sigma, c = s and tau = t: epsilon_0 = 1 / (t sqrt(2 ln t)), its delta_0, and T delta_0.
 
-    delta_0 = (2 s + 2 sqrt(2 ln(t max(s, 1)))) / t, for t > max(2 ln t + 2 s, e^(3 s), 2). For one coordinate only:
-    of 10^4 equal shifts the true probability is larger.
+    delta_0 = (2 s + 2 sqrt(2 ln(t max(s, 1)))) / t, for t > max(2 ln t + 2 s, e^(3 s), 2). The lemma holds for one
+    coordinate: for 10^4 equal shifts the true probability is larger.
     """
     t, s = segment.gap, segment.effect
     if t <= 1.0:
@@ -77,15 +78,21 @@ def asymptotic(segment: Segment) -> Asymptotic:
 
 
 def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
-    """Whether Lemma D.2, in its own units, covers a uniform so wide. ``scale``: 1 / lambda."""
+    """True if Lemma D.2, in its own units, covers a uniform of this width. ``scale`` is 1 / lambda."""
     return width > max(2.0 * math.log(max(width, 1e-300)) * scale + sensitivity, 1.0)
 
 
 def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
-    """Lemma D.2 with its second summand corrected, and its own cut.
+    """Lemma D.2 with its original cut and a corrected second summand.
 
-    ``printed`` takes the smaller exponent e0 / (2 (tau - 1)) of the paper in place of e_I, which its proof does not
-    give. Raises ``ValueError`` where the lemma does not apply.
+    Args:
+        scale: 1 / lambda.
+        sensitivity: l1 sensitivity.
+        width: Width tau of the uniform.
+        printed: Use the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
+
+    Raises:
+        ValueError: If the lemma does not apply.
     """
     b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
     if not lemma_applies(b, c, tau):
@@ -100,7 +107,7 @@ def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bo
 
 
 def printed_total(steps: int, one: Moments, delta: float) -> float:
-    """T E + sqrt(2 (T V L + L e0^2 / 9)) + L e0^2 / 3, as printed: no form of Bernstein's inequality."""
+    """T E + sqrt(2 (T V L + L e0^2 / 9)) + L e0^2 / 3, as printed; not a form of Bernstein's inequality."""
     log = -math.log(inside("delta", delta))
     square = one.largest**2
     return steps * one.mean + math.sqrt(2.0 * log * (steps * one.second + square / 9.0)) + log * square / 3.0
@@ -111,25 +118,27 @@ def advanced_composition(steps: int, one: float, delta: float) -> float:
     return math.sqrt(-2.0 * steps * math.log(inside("delta", delta))) * one + steps * one * math.expm1(one)
 
 
-#: The orders with which the paper's printed values come out; the fractional ones are not covered by its proof.
+#: Orders that reproduce the paper's printed values. Its proof does not cover the fractional ones.
 REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
 
 
 def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
-    """The theorem's epsilon over the paper's fractional orders: no theorem covers it."""
+    """The theorem's epsilon over the paper's fractional orders, which no theorem covers."""
     return least_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
 
 
 def real_gaussian_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
-    """Epsilon of DP-SGD with the segments' noise and no mixing, at the same orders."""
+    """Epsilon of DP-SGD with the segments' noise and no mixing, over the same orders."""
     return least_epsilon(REAL_ORDERS, total_rdp(_gaussian_step_rdp, REAL_ORDERS, segments), delta, "mironov")
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, (n,), of the one-hot pair alone. Raises ``ValueError`` unless p = 1 and
-    there is nothing embedded.
+    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
 
-    That the one-hot gradient is the worst at fractional orders is supported by numbers only.
+    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders.
+
+    Raises:
+        ValueError: Unless p = 1 and there is no embedding.
     """
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
@@ -141,14 +150,14 @@ def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
 
 
 def limit(segments: Sequence[Segment]) -> list[Segment]:
-    """What ever larger p comes to: a Gaussian of noise multiplier z / sqrt(I(t)), below which truncation cannot go."""
+    """The limit of large p: a Gaussian of noise multiplier z / sqrt(I(t)), a lower limit for every truncation."""
     return [plain_segment(s, s.effect * math.sqrt(fisher_information(s.gap))) for s in segments]
 
 
 def fisher_information(width: float) -> float:
-    """I(t) = E_{p_0}[(p_0' / p_0)^2], the Fisher information of the noise: 1 at t = 0, about 1.8064 / t where wide.
+    """Fisher information of the noise, I(t) = E_{p_0}[(p_0' / p_0)^2]: 1 at t = 0, about 1.8064 / t for large t.
 
-    At least 1 / (1 + t^2 / 12), by Cramer and Rao.
+    At least 1 / (1 + t^2 / 12) by the Cramer-Rao inequality.
     """
     if width < density.NARROW:
         return 1.0

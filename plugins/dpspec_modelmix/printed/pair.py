@@ -1,9 +1,8 @@
-"""The true privacy loss of the pair that the bound is about, composed by FFT: how tight the bound is.
+"""Privacy loss of the pair behind the bound, composed by FFT, to show the tightness of the bound.
 
-The pair is the one-hot gradient, or p equal coordinates at clip_norm / sqrt(p). Its epsilon lies below the bound. It is
-an estimate and no lower bound on the mechanism, unless a data set realises that gradient and that gap at every step;
-and it is no upper bound either: a gradient spread over many coordinates has the larger delta where epsilon is small, so
-that nothing here may stand in for the theorem.
+The pair is the one-hot gradient, or p equal coordinates at clip_norm / sqrt(p). Its epsilon is below the bound. The
+value is an estimate. It is not a lower bound on the mechanism unless a dataset has that gradient and that gap at every
+step. It is not an upper bound either: for small epsilon a gradient spread over many coordinates has a larger delta.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from dpspec.accounting import Floats, inside
 from dpspec_modelmix import density
 from dpspec_modelmix.options import Segment
 
-#: The width of a cell of one coordinate's output.
+#: Cell width of one coordinate's output.
 _CELL = 0.005
 
-#: The spacing of summed losses, which is wider where the grid would have more points than this.
+#: Spacing of summed losses, and number of grid points above which the spacing grows.
 _SPACING, _POINTS = 1e-4, 1 << 21
 
-#: The spacing of the losses of single coordinates that are added up within a step.
+#: Spacing of the coordinates' losses in a step.
 _WITHIN = 1e-3
 
-#: What lies outside the window of a sum has less mass than this.
+#: Maximum mass outside the window of a sum.
 _LOST = 1e-13
 
-#: Where the window of a sum ends is read off Chernoff's bound at these powers.
+#: Powers in the Chernoff bound that determines the window of a sum.
 _POWERS = np.geomspace(1e-2, 300.0, 40)
 
 
@@ -42,14 +41,14 @@ Cells: TypeAlias = tuple[Floats, Floats]
 
 
 class Law(NamedTuple):
-    """Losses ascending with their probabilities, (n,) each."""
+    """A discrete distribution: losses in ascending order with their probabilities, (n,) each."""
 
     losses: Floats
     masses: Floats
 
 
 def step(segment: Segment) -> Law:
-    """One step's loss ln((1 - q + q r)) under the law with the record; r is the ratio of all p coordinates."""
+    """One step's loss ln(1 - q + q r) if the record is present; r is the likelihood ratio of all p coordinates."""
     present, absent = _coordinate(segment.shift, segment.gap, segment.noise)
     loss = np.log(present) - np.log(absent)
     if not segment.one_dimensional:
@@ -99,12 +98,12 @@ def _delta(law: Law, epsilon: float) -> float:
 
 @lru_cache(maxsize=16)
 def _coordinate(shift: float, width: float, noise: str) -> Cells:
-    """One coordinate's cells, (n,) each: probabilities of N + U shifted and not. Cells lose a little of the loss."""
+    """Cells of one coordinate, (n,) each: probabilities of N + U with and without shift."""
     law = _LAWS[noise]
     shift, width = law.units * shift, law.units * width
     half = 0.5 * width
     edges = _edges(half, shift, law.reach)
-    if law.straight:  # beyond both ends the loss does not change
+    if law.straight:  # the loss is constant beyond both ends
         edges = np.concatenate([[-math.inf], edges[(edges > -half) & (edges < half + shift)], [math.inf]])
     present, absent = _cells(edges - shift, width, law), _cells(edges, width, law)
     possible = (absent > 0.0) & (present > 0.0)
@@ -112,7 +111,7 @@ def _coordinate(shift: float, width: float, noise: str) -> Cells:
 
 
 def _edges(half: float, shift: float, reach: float) -> Floats:
-    """Edges of cells: fine where densities change, coarse along the plateau."""
+    """Cell edges: fine at the ends of the uniform, coarse on its plateau."""
     low, high = -half - reach, half + shift + reach
     left, right = np.arange(low, -half + shift + reach, _CELL), np.arange(half - reach, high, _CELL)
     if left[-1] >= right[0]:
@@ -121,7 +120,7 @@ def _edges(half: float, shift: float, reach: float) -> Floats:
 
 
 def _cells(edges: Floats, width: float, law: Noise) -> Floats:
-    """Probabilities between ``edges``; those above 0 by survival, whose digits are not lost near 1."""
+    """Probabilities between ``edges``. Above 0 they use the survival function to avoid cancellation."""
     below, above = np.diff(_cumulative(edges, width, law)), -np.diff(_cumulative(-edges, width, law))
     return np.asarray(np.where(edges[:-1] >= 0.0, above, below), dtype=np.float64)
 
@@ -149,8 +148,8 @@ def _laplace_integral(x: Floats) -> Floats:
 
 
 class Noise(NamedTuple):
-    """A law of noise: its cumulative function and that one's integral, what a deviation is in the units of both, how
-    far a cell is worth having, and whether ln of its density is straight on either side.
+    """A noise distribution: its cdf, the integral of the cdf, the standard deviation in their units, the range of
+    cells, and whether its log-density is linear on either side.
     """
 
     cumulative: Callable[[Floats], Floats]
@@ -167,9 +166,9 @@ _LAWS = {
 
 
 def _product(coordinates: Sequence[tuple[Cells, int]]) -> tuple[Floats, Floats, Floats]:
-    """The loss of independent coordinates, so many of each kind, and both its laws, (m,) each.
+    """Loss of independent coordinates with their multiplicities, and its two distributions, (m,) each.
 
-    Each law is known best where it is the larger one; the other follows from the loss.
+    Each distribution is computed where it is the larger one; the other follows from the loss.
     """
     finest = _WITHIN * min(1.0, 10.0 / math.sqrt(sum(count for _, count in coordinates)))
     losses = [np.log(present) - np.log(absent) for (present, absent), _ in coordinates]
@@ -186,7 +185,7 @@ def _product(coordinates: Sequence[tuple[Cells, int]]) -> tuple[Floats, Floats, 
 
 
 def _sum(parts: Sequence[tuple[Law, int]], finest: float = _SPACING) -> Law:
-    """The law of the sum of independent losses, ``count`` of each law, by FFT on a grid that keeps every mean."""
+    """Distribution of a sum of independent losses, ``count`` of each, by FFT on a grid that preserves means."""
     low, high = _window(parts)
     spacing = max(finest, (high - low) / _POINTS)
     size = next_fast_len(math.ceil((high - low) / spacing) + 1, real=True)
@@ -202,13 +201,13 @@ def _sum(parts: Sequence[tuple[Law, int]], finest: float = _SPACING) -> Law:
         transform *= rfft(law) ** count
         shifted += base * count
     masses_of_sum = np.roll(irfft(transform, size), shifted - start)
-    # What rounding leaves where there is nothing.
+    # Remove rounding errors at empty points.
     masses_of_sum[masses_of_sum < 1e-18] = 0.0
     return Law((start + np.arange(size)) * spacing, masses_of_sum)
 
 
 def _window(parts: Sequence[tuple[Law, int]]) -> tuple[float, float]:
-    """Between these ends all of a sum lies but ``_LOST`` at either side."""
+    """Window of a sum with mass of at most ``_LOST`` on either side."""
     ends = []
     for sign in (1.0, -1.0):
         logs = np.zeros(len(_POWERS))

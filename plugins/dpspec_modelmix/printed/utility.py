@@ -1,6 +1,6 @@
-"""The paper's utility theorems as calculators: as printed, and with the constants that its own inequalities give.
+"""The paper's utility theorems, as printed and with the constants that their proofs give.
 
-They bound expectations for smooth losses and speak of no particular data. ``printed`` values are shown for comparison.
+They bound expectations for smooth losses and do not depend on the data. ``printed`` values are for comparison.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_modelmix.options import divisor_of, learning_rate, mixing_of
-from dpspec_modelmix.printed.comparison import beside
+from dpspec_modelmix.printed.comparison import compared
 
 
 def convex(
@@ -36,7 +36,7 @@ def convex(
     """Theorem 3.1: E[F(mean model) - F(best)] for convex losses, step size gamma / (n q sqrt(T)), clipped at L.
 
     distance: sup ||w - w*||; thresholds: tau_k, one number or (steps,); noise_square: E||noise||^2 = d sigma^2. The
-    enforced gap adds d tau^2 / 12 a step where it is exact. The literal rule adds up to tau: d tau^2 / 4 then.
+    enforced gap adds d tau^2 / 12 per step with the exact rule, and up to d tau^2 / 4 with the literal rule.
     """
     share = {"exact": 12.0, "literal": 4.0}[enforcement]
     tau = np.broadcast_to(np.asarray(thresholds, dtype=np.float64), (steps,))
@@ -71,9 +71,11 @@ def clipping_bias(clip_norm: float, tail: float, parts: float = 4.0) -> Bias:
 
 @dataclass(frozen=True, kw_only=True)
 class NonConvex:
-    """What Theorems B.1 and 3.2 are about: a smooth loss that need not be convex.
+    """Setting of Theorems B.1 and 3.2: a smooth loss that need not be convex.
 
-    span: sup F - inf F; noise: v, with E||noise||^2 / (n q)^2 = v d T ln(1 / delta) / (n epsilon)^2.
+    Attributes:
+        span: sup F - inf F.
+        noise: v, with E||noise||^2 / (n q)^2 = v d T ln(1 / delta) / (n epsilon)^2.
     """
 
     dimension: int
@@ -92,7 +94,7 @@ class NonConvex:
         return (self.records * self.epsilon) ** 2 / self._leak
 
     def covers(self, tail: float) -> bool:
-        """Whether clip_norm is as large as the proof needs: c >= 4 kappa ln 10, with kappa = ``tail``, and
+        """True if clip_norm is large enough for the proof: c >= 4 kappa ln 10, with kappa = ``tail``, and
         c / (2 kappa) - ln((c / 4 + kappa)^2 / c) >= 0.4 - ln(sqrt(R beta d ln(1 / delta)) / (n epsilon)).
         """
         c, ratio = self.clip_norm, self._unit(1.0) / self.clip_norm
@@ -102,16 +104,16 @@ class NonConvex:
     def dpsgd(self, *, printed: bool = False) -> float:
         """Theorem B.1: the mean of min(9/20 ||grad||^2, c/20 ||grad||) over the steps of clipped DP-SGD.
 
-        Re-derived first factor 3 / (2 q) + 1 + v q / (2 c^2); printed v / 2 + 5 / 2, which drops the rate.
+        The derived first factor is 3 / (2 q) + 1 + v q / (2 c^2); the printed one, v / 2 + 5 / 2, drops the rate.
         """
         rederived = 1.5 / self.rate + 1.0 + self._share
         return (self.noise / 2.0 + 2.5 if printed else rederived) * self._unit(1.0)
 
     def modelmix(self, moved: float, start: float, *, printed: bool = False) -> float:
-        """Theorem 3.2: the same with mixing. moved: sum over steps of d tau_k^2; start: ||w_0 - w_-1||.
+        """Theorem 3.2: the bound with mixing. moved: sum over steps of d tau_k^2; start: ||w_0 - w_-1||.
 
-        Re-derived first factor 2 / q + 1 + v q / (2 c^2), and sqrt(d ln(1 / delta)) in the third term, whose root the
-        paper drops.
+        The derived first factor is 2 / q + 1 + v q / (2 c^2). The third term has sqrt(d ln(1 / delta)); the paper drops
+        the root.
         """
         n_eps = self.records * self.epsilon
         first = (self.noise / 2.0 + 2.5 if printed else 2.0 / self.rate + 1.0 + self._share) * self._unit(101.0 / 12.0)
@@ -136,7 +138,7 @@ class NonConvex:
 
 _SOURCE = "Xiao, Wan & Devadas"
 
-#: They are evaluated at the declared number of records, and so speak of the declared data.
+#: The theorems are evaluated at the declared number of records.
 _SCOPE: Final = dps.Scope(direction="both", access="all-iterates", adversary="none", data="this")
 
 _SMOOTH = dps.Assumption(name="smooth-loss", status="declared", text="the loss is smooth, with the declared constant")
@@ -144,12 +146,12 @@ _SMOOTH = dps.Assumption(name="smooth-loss", status="declared", text="the loss i
 _MOVED = dps.Assumption(
     name="moved-models",
     status="unchecked",
-    text="the paper's proof leaves out that a model which was moved apart is the one that the next step starts from",
+    text="the paper's proof ignores that the next step starts from the moved model",
 )
 
 
 def utility_findings(spec: dps.Spec, facts: dps.Facts, delta: float) -> Iterator[dps.Finding]:
-    """Theorem 3.1 where a distance is declared, Theorems B.1 and 3.2 where a span is, Lemma B.1 where a tail is."""
+    """Theorem 3.1 if a distance is declared, Theorems B.1 and 3.2 if a span is, Lemma B.1 if a tail is."""
     declared, phase = spec.mechanism["utility"], spec.phases[0]
     if "distance" in declared:
         yield from _convex(declared, phase, spec, facts)
@@ -176,27 +178,27 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
         "smoothness": float(declared["smoothness"]),
     }
     convexity = dps.Assumption(
-        name="convex-loss", status="declared", text="the loss is convex, its gradients no longer than clip_norm"
+        name="convex-loss", status="declared", text="the loss is convex with gradient norms of at most clip_norm"
     )
     enforcement = "literal" if mixing.literal else "exact"
     value = convex(**setting, enforcement=enforcement)
     yield _upper("excess-risk", value, f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, convexity, _MOVED))
     if mixing.literal:
-        why = "a gap that grows by tau adds up to d tau^2 / 4 a step, not d tau^2 / 12"
-        yield beside("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
+        why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
+        yield compared("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
 
 
 def _bias(declared: Mapping[str, Any], phase: dps.Phase) -> Iterator[dps.Finding]:
     bias = clipping_bias(phase.clip_norm, float(declared["tail"]))
     for name, value in bias._asdict().items():
         method = "<grad, clipped> is at least min(a1 |grad|^2 - a2, a3 |grad|), p' = 4"
-        yield beside(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
+        yield compared(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
 
 
 def _non_convex(
     declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts: dps.Facts, delta: float
 ) -> Iterator[dps.Finding]:
-    """Both theorems at the learning rate that they choose, over the steps of the spec."""
+    """Both theorems at their optimal learning rate, over the steps of the spec."""
     steps, clip, span = phase.steps, phase.clip_norm, float(declared["span"])
     dimension, beta = int(facts.parameters or 0), float(declared["smoothness"])
     case = NonConvex(
@@ -204,7 +206,7 @@ def _non_convex(
         records=facts.records,
         rate=phase.rate(facts.records),
         clip_norm=clip,
-        # They choose T by an epsilon. Here T is given, and this is the epsilon that chooses it.
+        # The theorems choose T by epsilon. Here T is given, so this is the matching epsilon.
         epsilon=math.sqrt(steps * dimension * -math.log(delta)) / facts.records,
         delta=delta,
         smoothness=beta,
@@ -216,7 +218,7 @@ def _non_convex(
     tail = dps.Assumption(
         name="clip-above-tail",
         status=("declared" if covered else "false") if "tail" in declared else "unchecked",
-        text="clip_norm is above what the noise of samples asks for",
+        text="clip_norm is large enough for the sampling noise",
     )
     why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
@@ -229,8 +231,8 @@ def _non_convex(
         ),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
-        yield _upper(name, values[0], f"{method}, constants derived again", (_SMOOTH, tail, *assumed))
-        yield beside(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
+        yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))
+        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
 
 
 def _upper(quantity: str, value: float, method: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:

@@ -16,7 +16,7 @@ def no_independent_bounds() -> Iterator[None]:
     They decide no claim and no check. For tests of something else.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "independent_bounds", lambda *_: iter(()))
+        patch.setattr(evidence, "independent_bounds", lambda *_, **__: iter(()))
         yield
 
 

@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 from support import scope_oracle as oracle
 
 import dpspec
-from dpspec.accounting import Interval, gaussian
+from dpspec.accounting import Interval, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.contract import FrozenMap, Phase
 from dpspec.engine.preparing.prepare import check
 from dpspec.errors import UsageError
@@ -291,6 +291,25 @@ def test_noise_that_is_too_small_to_split_is_not_split() -> None:
         assert 0.0 < found.lower <= found.upper <= most * (1.0 + 1e-3)
     (tight,) = theory.group_epsilons([phase_of(3, 0.1)], 1, 100, [1e-6], "remove")
     assert tight.width <= 1e-2 * (1.0 + tight.upper)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sigma", "epochs", "low", "high"), [(10, 1.0, 10, 13.81, 16.26), (4, 0.5, 1, 20.3, 21.62)]
+)
+def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
+    steps: int, sigma: float, epochs: int, low: float, high: float
+) -> None:
+    """With the noise split alone [10.0, 18.07] and [12.7, 21.62]; with shared steps revealed alone 16.26 and 21.71."""
+    (found,) = theory.group_epsilons([phase_of(steps, sigma, epochs)], 2, 100, [1e-5], "remove")
+    split, shared = (
+        PrivacyLoss(((pair, times * epochs),), "present-first").epsilon(1e-5).upper
+        for pair, times in (
+            (RandomAllocation(steps, sigma / math.sqrt(2.0)), 2),
+            (RandomAllocation(steps, sigma, 2), 1),
+        )
+    )
+    assert found.upper == pytest.approx(min(split, shared), rel=1e-6)
+    assert low <= found.lower <= found.upper <= high
 
 
 def test_without_noise_every_epoch_shows_who_is_there() -> None:

@@ -288,7 +288,7 @@ def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> N
     audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
     methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
     assert all(method.startswith("without mixing, pld") for method in methods)
-    (claimed,) = [f for f in audit.findings if f.method == "Lemma D.2 as if nothing failed"]
+    (claimed,) = [f for f in audit.findings if f.method == "Lemma D.2 as if all conditions held"]
     assert claimed.printed is not None
     assert claimed.printed.refuted
 

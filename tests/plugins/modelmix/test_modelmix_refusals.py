@@ -100,7 +100,7 @@ def test_what_does_not_hold_is_said_and_located(
 
 def test_a_sum_that_amplifies_nothing_is_warned_of_with_the_factor(tmp_path: Path) -> None:
     (found,) = diagnostics(tmp_path, "mechanism.reduction=sum", "mechanism.mixing.threshold=0.3")
-    assert "factor of about 1.0075" in found.message
+    assert "factor is about 1.0075" in found.message
     assert found.help is not None
     assert "mean" in found.help
 

@@ -66,7 +66,7 @@ def test_what_stands_beside_the_bound(figure: tuple[AuditResult, ...]) -> None:
     assert value(audit, "renyi-order") == 5
     assert "within" in one(audit, "renyi-order").method
     assert "edge" in one(figure[0], "renyi-order").method
-    printed = one(audit, "epsilon", "Corollary 4.1, T left out")
+    printed = one(audit, "epsilon", "Corollary 4.1, without T")
     assert printed.printed is not None
     assert printed.printed.refuted
     vacuous = one(audit, "delta-asymptotic")
@@ -102,7 +102,7 @@ def test_where_nothing_is_amplified_plain_dpsgd_is_what_holds(tmp_path: Path, ov
     (audit,) = audits_of(spec, tmp_path / "store", *overrides, "claims.figure.epsilon=3.0")
     uppers = {f.method.split(" (")[0]: f.value for f in audit.findings if f.bound == "upper"}
     assert set(uppers) == {"without mixing, pld/connect-the-dots", "without mixing, rdp/integer-orders"}
-    claimed = one(audit, "epsilon", "Theorem 4.1 as if nothing failed")
+    claimed = one(audit, "epsilon", "Theorem 4.1 as if all conditions held")
     assert claimed.printed is not None
     assert claimed.printed.refuted
     assert claimed.value <= uppers["without mixing, rdp/integer-orders"]

@@ -237,7 +237,7 @@ def test_unmixed_parameters_are_found_by_name_or_refused() -> None:
     ends = rule.ends(1, torch.zeros(12, dtype=torch.float64), torch.zeros(12, dtype=torch.float64))
     assert torch.equal(ends.gap > 0, rule.mixed)
     wrong = {"steps": 1, "mixing": {"threshold": 1.0, "unmixed": ["1"]}}
-    with pytest.raises(ValueError, match="no parameter is called 1"):
+    with pytest.raises(ValueError, match="unknown parameter 1"):
         rules_of([FrozenMap(wrong)], {"learning_rate": 0.1}, 1.0, layout, "cpu")
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from dpspec.contract import Assumption
+from dpspec.engine.recorded.channels.contributions import contribution_assumptions
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
@@ -74,11 +75,17 @@ def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
 
 
 def assumptions(
-    run: RecordedRun, internal: InternalSums | None, adjacency: str, *, public: Collection[str] = ()
+    run: RecordedRun,
+    internal: InternalSums | None,
+    adjacency: str,
+    *,
+    public: Collection[str] = (),
+    group_size: int = 1,
 ) -> tuple[Assumption, ...]:
     """All of them, in the order in which a reader should doubt them.
 
-    public: names of hyperparameters that do not depend on the records, as the user declares.
+    public: names of hyperparameters that do not depend on the records, as the user declares. group_size: the number of
+    records that the claim covers.
     """
     header = run.header
     found = [_constants(run, adjacency, public)]
@@ -140,11 +147,7 @@ def assumptions(
         text += f", but what the optimizer remembers (momentum and the like) was changed before {restated} of its steps"
     status = _unseen_status(before, resumed or changing or restating or run.end is None)
     found.append(Assumption(name="nothing-unseen", status=status, text=text))
-    text = (
-        "what is clipped as one contribution is made of one record alone, and each record is one index of the data: no "
-        "layer, loss or mixing over the batch, no record that occurs several times"
-    )
-    found.append(Assumption(name="one-record", status="declared", text=text))
+    found.extend(contribution_assumptions(run, group_size))
     if header.scheme in ("shuffled", "sequential"):
         text = "which batch a record comes in does not depend on what the records are"
         found.append(Assumption(name="order", status="declared", text=text))

@@ -43,7 +43,7 @@ class CanaryBound:
     what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
     final: whether the model that was scored is the recorded one as its last step left it; of gradients always, which
     are scored by what was recorded. gradients: whether canaries are gradients, and scored by those of all steps.
-    constant: whether all scores are equal.
+    constant: whether all scores are equal. further: smaller deltas at which the schedule was compared too.
     """
 
     delta: float
@@ -58,6 +58,7 @@ class CanaryBound:
     final: bool
     gradients: bool
     constant: bool
+    further: tuple[float, ...]
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -95,12 +96,14 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
     asked = cost(delta).interval
     upper_end = None if asked is None else asked.upper
     points: list[tuple[float, float]] = []
+    further: tuple[float, ...] = ()
     if upper_end is not None and upper_end < float("inf"):
         points = [(upper_end, delta)]
         # Bounds at smaller deltas are larger: where even this one at the smallest rejects nothing, none of them does.
         if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
             found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
             points += [(interval.upper, at) for interval, at in found if interval is not None]
+            further = tuple(at for interval, at in found if interval is not None)
     return CanaryBound(
         delta=delta,
         canaries=number,
@@ -113,6 +116,7 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         p_value=guess_counts.p_value(number, guesses, correct, points),
         final=run.scored is not None and run.scored.final,
         gradients=_of_gradients(run),
+        further=further,
         constant=bool((read.scores == read.scores[0]).all()),
         assumptions=_assumptions(run),
     )

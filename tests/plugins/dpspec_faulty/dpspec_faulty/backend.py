@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from dpspec.contract import TrainingJob
-from dpspec.training.dpsgd import Parts
-from dpspec.training.native import parts_of, train_with
+from dpspec.training.loop.dpsgd import Parts
+from dpspec.training.loop.native import parts_of, train_with
 from dpspec_faulty import batches, gradients, noise
 
 Break = Callable[[TrainingJob, Parts], Parts]

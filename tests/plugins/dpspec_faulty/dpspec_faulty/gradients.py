@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 import torch
 
 from dpspec.contract import TrainingJob
-from dpspec.training.clipping import Clip, clipper
-from dpspec.training.native import tensors
-from dpspec.training.persample import ClippedSum, FlatModel, per_example_gradients
+from dpspec.training.gradients.clipping import Clip, clipper
+from dpspec.training.gradients.persample import ClippedSum, FlatModel, per_example_gradients
+from dpspec.training.loop.native import tensors
 
 
 class BrokenContributions(ABC):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from dpspec.training.dpsgd import Noise
+from dpspec.training.loop.dpsgd import Noise
 
 
 class NoNoise:

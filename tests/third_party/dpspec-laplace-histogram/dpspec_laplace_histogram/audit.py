@@ -54,7 +54,7 @@ class LaplaceHistogramAudit(dps.Audit):
         """One chunk per run; a release takes some ten microseconds."""
         if spec.audit is None:
             return dps.Plan(chunks=(), seconds=0.0, memory_bytes=0)
-        from dpspec.stats import thresholds
+        from dpspec.stats.attacks import thresholds
 
         released = spec.audit.runs * spec.audit.options["releases"]
         power = dps.Power(
@@ -77,7 +77,7 @@ class LaplaceHistogramAudit(dps.Audit):
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
         """What the attacks show of each group size, and whether the noise has the declared scale."""
-        from dpspec.stats import thresholds
+        from dpspec.stats.attacks import thresholds
 
         assert spec.audit is not None  # without an audit there are no trials
         attack = dps.Scope(

@@ -1,7 +1,6 @@
-"""Data that is fetched: facts as declared, rows checked against them, and words where there is no network.
+"""Data of the Hugging Face Hub: facts as declared, rows checked against them, and messages without a network.
 
-No test reaches the network. What scikit-learn and ``datasets`` would bring is put in place of the fetching function;
-and with the network's door shut, their own failures become messages.
+No test reaches the network: a stand-in replaces the function that fetches.
 """
 
 from __future__ import annotations
@@ -17,18 +16,10 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, DataSource
-from dpspec.data.fetched import huggingface, remote
+from dpspec.data.tables import huggingface
 
 Make = Callable[..., DataSource]
 
-ADULT: dict[str, Any] = {
-    "id": 1590,
-    "records": 4,
-    "features": 3,
-    "label": "class",
-    "classes": ["poor", "rich"],
-    "categories": {"sex": ["f", "m"]},
-}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TABLE: dict[str, Any] = {
     "name": "owner/set",
@@ -60,106 +51,12 @@ def _refused(made: DataSource, *parts: str) -> None:
 
 
 def test_the_environment_chooses_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert remote.cache() == tmp_path / "cache"
+    assert huggingface.cache() == tmp_path / "cache"
     monkeypatch.delenv("DPSPEC_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert remote.cache() == tmp_path / "dpspec" / "data"
+    assert huggingface.cache() == tmp_path / "dpspec" / "data"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert remote.cache() == Path.home() / ".cache" / "dpspec" / "data"
-
-
-# openml
-
-
-@pytest.fixture
-def adult(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What scikit-learn brings: categories as numbers, the label among the columns."""
-    bunch = SimpleNamespace(
-        data=np.array([[30.0, 0, 1], [40.0, 1, 0], [50.0, 1, 1], [60.0, 0, 0]]),
-        feature_names=["age", "sex", "class"],
-        categories={"sex": ["m", "f"], "class": ["poor", "rich"]},
-        asked=[],
-    )
-
-    def fetched(identity: dict[str, Any], folder: Path) -> Any:
-        bunch.asked.append((identity, folder))
-        return bunch
-
-    monkeypatch.setattr(remote, "fetched", fetched)
-    return bunch
-
-
-def test_openml_rows(adult: SimpleNamespace, source: Make, tmp_path: Path) -> None:
-    made = source("openml", **ADULT)
-    facts = made.facts()
-    assert (facts.records, facts.shape, facts.classes) == (4, (3,), 2)
-    assert not adult.asked
-    rows = made.load()
-    assert rows.train_x.tolist() == [[30, 0, 1], [40, 1, 0], [50, 1, 0], [60, 0, 1]]
-    assert rows.train_y.tolist() == [1, 0, 1, 0]
-    ((identity, folder),) = adult.asked
-    assert identity == {"kind": "openml", "id": 1590}
-    assert folder == tmp_path / "cache"
-    named = source("openml", **{k: v for k, v in ADULT.items() if k != "id"}, name="adult", version=2)
-    assert np.array_equal(named.load().train_x, rows.train_x)
-    assert adult.asked[-1][0] == {"kind": "openml", "name": "adult", "version": 2}
-    assert named.facts().digest != facts.digest
-    split = source("openml", **ADULT, split={"test": 1}, size=2)
-    assert (split.facts().records, split.facts().test_records) == (2, 1)
-    assert split.load().train_x.shape == (2, 3)
-
-
-def test_openml_pictures_have_their_shape(adult: SimpleNamespace, source: Make) -> None:
-    adult.data = np.arange(10.0).reshape(2, 5)
-    adult.feature_names = ["p1", "p2", "class", "p3", "p4"]
-    adult.categories = {"class": [str(i) for i in range(10)]}
-    options = {"id": 554, "records": 2, "features": [1, 2, 2], "label": "class", "classes": 10}
-    rows = source("openml", **options).load()
-    assert rows.train_x.tolist() == [[[[0, 1], [3, 4]]], [[[5, 6], [8, 9]]]]
-    assert rows.train_y.tolist() == [2, 7]
-
-
-def test_openml_sparse(adult: SimpleNamespace, source: Make) -> None:
-    sparse = pytest.importorskip("scipy.sparse")
-    adult.data = sparse.csr_matrix(adult.data)
-    assert source("openml", **ADULT).load().train_x.shape == (4, 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"records": 5}, ["openml 1590: has 4 records of 3 features; the spec declares 5 of 3"]),
-        ({"features": 2}, ["has 4 records of 3 features; the spec declares 4 of 2"]),
-        ({"categories": {}}, ["openml 1590: column 'sex' holds no numbers; list its values under categories"]),
-        ({"categories": {"sex": ["f", "x"]}}, ["record 0: 'm' is not one of the categories of column 'sex' (f, x)"]),
-        ({"classes": 2}, ["openml 1590: record 0: label 'rich' is not one of", "classes: [no, yes]"]),
-        ({"label": "income"}, ["has no column 'income' (its columns: age, sex, class)"]),
-        ({"name": "adult"}, ["named by id, or by name and version; got id, name"]),
-        ({"features": [1, 2**20, 2**20]}, ["values; at most"]),
-    ],
-)
-def test_openml_refuses(options: dict[str, Any], parts: list[str], adult: SimpleNamespace, source: Make) -> None:
-    _refused(source("openml", **{**ADULT, **options}), *parts)
-
-
-def test_openml_missing_values(adult: SimpleNamespace, source: Make) -> None:
-    adult.data[1, 1] = np.nan
-    _refused(source("openml", **ADULT), "record 1: '' is not one of the categories of column 'sex'")
-    known = source("openml", **{**ADULT, "features": 4, "categories": {"sex": ["f", "m", ""]}})
-    assert known.load().train_x[1].tolist() == [40, 0, 0, 1]
-    adult.data[2, 0] = np.nan
-    _refused(source("openml", **ADULT, columns=["age", "sex"]), "record 2: column 'age'")
-
-
-def test_openml_without_a_network(source: Make, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """scikit-learn itself is asked, and finds nobody."""
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    made = source("openml", **ADULT)
-    assert made.facts().records == 4
-    _refused(made, "openml 1590: could not be fetched (URLError", f"kept in {folder} ($DPSPEC_DATA)")
-
-
-# huggingface
+    assert huggingface.cache() == Path.home() / ".cache" / "dpspec" / "data"
 
 
 def _schema_accepts(**options: Any) -> bool:

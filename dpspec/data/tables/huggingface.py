@@ -1,5 +1,8 @@
 """``huggingface``: tables and pictures of the Hugging Face Hub, fetched by its package ``datasets``.
 
+The spec states the public facts, so that bounds, ``validate`` and ``plan`` never fetch. A run fetches the records once
+and reads them from the cache after that. It refuses rows that contradict the facts.
+
 Loading scripts, which are programs of others, are never run: ``datasets`` 4 and later cannot, and earlier ones are
 refused.
 """
@@ -7,19 +10,48 @@ refused.
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.data.fetched.remote import FACTS, Remote
-from dpspec.data.files import MAX_BYTES, need
+from dpspec.contract.canonical import digest
+from dpspec.data.declared import DECLARED
+from dpspec.data.files import MAX_BYTES, check_count, need
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded, scaled
 from dpspec.data.options import schema
-from dpspec.data.tables.table import KEYS, Columns, arrow_column, listed, rows
+from dpspec.data.tables.table import KEYS, Columns, Table, arrow_column, listed, rows
 
 if TYPE_CHECKING:
     import numpy as np
+
+_DECLARED = DECLARED.schema["properties"]
+
+#: The public facts that a spec states of data that is not at hand.
+FACTS: dict[str, Json] = {
+    "records": {
+        **_DECLARED["records"],
+        "description": "How many training records there are, before split and size. Public, and checked on loading.",
+    },
+    "features": {
+        **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
+        "description": "How many features a record has, or its shape: [channels, height, width] for images. Public, "
+        "and checked on loading.",
+    },
+}
+
+
+def cache() -> Path:
+    """Where fetched data is kept: ``$DPSPEC_DATA``, or else ``dpspec`` in the user's cache folder.
+
+    The environment decides, never a spec: specs of others must not choose where files are written.
+    """
+    chosen = os.environ.get("DPSPEC_DATA")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpspec" / "data"
+
 
 _SPLIT: dict[str, Json] = {"type": "string", "pattern": "^\\w+(\\.\\w+)*$"}
 
@@ -59,11 +91,11 @@ DATASET = Dataset(
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
-    source="dpspec.data.fetched.huggingface:HuggingFace",
+    source="dpspec.data.tables.huggingface:HuggingFace",
 )
 
 
-class HuggingFace(Remote):
+class HuggingFace(Table):
     """Records in the order of the published split."""
 
     def identity(self) -> dict[str, Json]:
@@ -84,7 +116,46 @@ class HuggingFace(Remote):
             check_shape(features if isinstance(features, tuple) else (features,))
         elif self._resize:
             raise DataError(f"{self.what()}: resize is for pictures, and no column is named under image")
-        return super().describe()
+        features = self.options["features"]
+        shape = tuple(int(n) for n in features) if isinstance(features, tuple) else (int(features),)
+        records, test_records = int(self.options["records"]), int(self.options.get("test_records", 0))
+        check_count(self.what(), (records, *shape))
+        check_count(self.what(test=True), (max(1, test_records), *shape))
+        columns = [*(self.options.get("columns") or ())]
+        return Facts(
+            records=records,
+            features=prod(shape),
+            classes=len(self.classes()),
+            shape=shape,
+            test_records=test_records,
+            digest=digest({**self.identity(), **self.table_key(), "columns": columns, "shape": [*shape]}),
+        )
+
+    def read(self) -> LoadedData:
+        """The rows, in the declared shape; raises ``DataError`` where they cannot be had or are not as declared."""
+        facts, folder = self.describe(), cache()
+        try:
+            found = self.fetch(folder)
+        except DataError:
+            raise
+        except Exception as error:  # libraries, networks and servers fail in more ways than can be listed
+            raise DataError(
+                f"{self.what()}: could not be fetched ({type(error).__name__}: {error}). The first time it takes a "
+                f"network connection; then it is kept in {folder} ($DPSPEC_DATA)"
+            ) from error
+        train_x = self._shaped(found.train_x, facts.records, facts)
+        test_x = self._shaped(found.test_x, facts.test_records, facts, test=True)
+        return LoadedData(train_x=train_x, train_y=found.train_y, test_x=test_x, test_y=found.test_y)
+
+    def _shaped(self, x: np.ndarray[Any, Any], records: int, facts: Facts, test: bool = False) -> np.ndarray[Any, Any]:
+        """Features in the declared shape, if there are as many as declared."""
+        found = prod(x.shape[1:])
+        if (len(x), found) != (records, facts.features):
+            raise DataError(
+                f"{self.what(test)}: has {len(x)} records of {found} features; the spec declares {records} of "
+                f"{facts.features}"
+            )
+        return x.reshape(records, *facts.shape)
 
     def fetch(self, folder: Path) -> LoadedData:
         """The rows of the declared splits."""

@@ -1,0 +1,64 @@
+"""``declared``: the public facts of a dataset without its records."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+from dpspec.contract import DataError, Dataset, Facts, FrozenMap, LoadedData
+from dpspec.data.options import CLASSES
+from dpspec.data.tables.users import RECORDS_PER_USER
+
+DECLARED = Dataset(
+    kind="declared",
+    summary="Only the public facts of a dataset: bounds can be computed, nothing can be trained.",
+    schema={
+        "type": "object",
+        "properties": {
+            "records": {"type": "integer", "minimum": 1, "description": "How many training records there are."},
+            "features": {
+                "type": ["integer", "array"],
+                "minimum": 1,
+                "minItems": 1,
+                "maxItems": 3,
+                "items": {"type": "integer", "minimum": 1},
+                "default": 1,
+                "description": "How many features a record has, or its shape: [channels, height, width] for images.",
+            },
+            "classes": {**CLASSES, "default": 2, "description": "How many classes there are."},
+            "test_records": {
+                "type": "integer",
+                "minimum": 0,
+                "default": 0,
+                "description": "How many test records there are.",
+            },
+            "records_per_user": RECORDS_PER_USER,
+        },
+        "required": ["records"],
+        "additionalProperties": False,
+    },
+    source="dpspec.data.declared:Declared",
+)
+
+
+class Declared:
+    """Facts as the spec states them; they have no digest, since there are no rows."""
+
+    def __init__(self, options: FrozenMap, directory: Path) -> None:
+        self.options = options
+
+    def facts(self) -> Facts:
+        """What the spec declares."""
+        features = self.options.get("features", 1)
+        shape = tuple(int(f) for f in features) if isinstance(features, tuple) else (int(features),)
+        return Facts(
+            records=int(self.options["records"]),
+            features=prod(shape),
+            classes=int(self.options.get("classes", 2)),
+            shape=shape,
+            test_records=int(self.options.get("test_records", 0)),
+        )
+
+    def load(self) -> LoadedData:
+        """Always raises ``DataError``: there are no rows."""
+        raise DataError("data of kind 'declared' has no records: it can be bounded, not trained on")

@@ -1,0 +1,59 @@
+"""Assumptions about the contribution of each record, and about the end of the recording, with what supports them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dpspec.contract import Assumption
+from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.recorded_run import RecordedRun
+
+#: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
+#: standard errors from 0.
+_CLOSE, _ERRORS = 0.25, 5.0
+
+_CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
+
+
+def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
+    """group_size: the number of records that the claim covers."""
+    text = (
+        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
+        "loss mixes the records of a batch, and no record occurs several times"
+    )
+    yield Assumption(name="one-record", status="declared", text=text)
+    repeats = run.header.repeats
+    if repeats > 1:
+        known = group_size >= repeats
+        text = f"a record occurs {repeats} times in the dataset of the loader"
+        text += "; the claim covers groups of that size" if known else f": use --group-size {repeats}"
+        yield Assumption(name="repeated-records", status="reported" if known else "false", text=text)
+    mismatch = reduction_mismatch(run)
+    if mismatch:
+        yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
+    passes = counts(run, "passes", 4)
+    if run.header.source == "opacus" and passes is not None and passes[3]:
+        text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"
+        yield Assumption(name="gradient-parameters", status="unchecked", text=text)
+    error = run.said("error")
+    if isinstance(error, str) and error:
+        named = f" ({error})" if _CLASS.fullmatch(error) else ""
+        text = f"an exception{named} ended the block after {run.steps} steps: what the script did then is not known"
+        yield Assumption(name="ended-by-error", status="unchecked", text=text)
+
+
+def reduction_mismatch(run: RecordedRun) -> str:
+    """Why the loss does not seem to have the reduction that Opacus expects, and what to do; "" if nothing shows it."""
+    found = numbers(run, "scaling", 3)
+    if found is None:
+        return ""
+    pairs, slope, error = found
+    if abs(abs(slope) - 1.0) > _CLOSE + 3.0 * error or abs(slope) < _ERRORS * error or pairs < 8.0:
+        return ""
+    given, right = ("mean", "sum") if slope < 0.0 else ("sum", "mean")
+    return (
+        f"per-sample gradients change with the batch size b as b^{slope:.2f} (+- {error:.2f}), as if the loss were a "
+        f'{given} over the batch, but loss_reduction="{run.header.reduction}": give the loss reduction="{right}", or '
+        f'make_private loss_reduction="{given}"'
+    )

@@ -1,0 +1,285 @@
+"""Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
+
+Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
+contribute their largest absolute values, products of coordinates at all distances, singular values of layers, and
+coordinates to compare with other sampled steps. ``dpspec.stats.conformance.gaussian_noise`` has the null distributions.
+
+The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
+the size of the sum, and the sum is fixed before its noise is drawn. So tests of single values use the coordinates where
+the sum is at most ``_SUM`` standard deviations.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpspec.recording.watching.noise_samples import Coordinates, SampledSteps
+from dpspec.stats.conformance import gaussian_noise
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+#: Values of one step whose distribution is tested.
+_VALUES = 2048
+
+#: Largest absolute values that are kept of a sampled step, coordinates that are compared, and sampled steps kept.
+_LARGEST, _COMPARED, _KEPT = 1024, 2**14, 64
+
+#: Largest coordinate of the sum, in standard deviations of the noise, where single values are tested.
+_SUM = 32.0
+
+#: Rounding of a coordinate, in standard deviations, above which a step is not tested for dependence.
+_ROUNDING = 0.01
+
+#: Bounds on rounding in units of half the resolution: on the difference of two equal values, and on the error of one
+#: value (up to the sum of four values of eight standard deviations each).
+_APART, _ERROR = 96.0, 80.0
+
+#: Values with this many trailing zero bits more than the resolution explains are coarse.
+_COARSE_BITS = 6
+
+
+class NoiseWatch:
+    """Accumulates the statistics of all steps."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        """``parameters``: those that noise is added to, in order."""
+        shapes = [tuple(p.shape) for p in parameters]
+        self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
+        self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
+        self._sizes = np.array([math.prod(shape) for shape in shapes], dtype=np.float64)
+        self._window = self._coordinates.window()
+        self._kept = self._coordinates.every(_COMPARED)
+        self._scores: Array | None = None
+        self._sums, self._norms, self._successive = [0, 0.0, 0.0], [0, 0.0, 0.0], [0, 0.0]
+        self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
+        self._worst: tuple[float, list[int]] = (1.0, [])
+        self._tested = self._room = 0.0
+        self._sampled = self._coarse = self._checked = 0
+        self._repeats: list[float] = [0, 0.0, 0]
+        self._shift: tuple[float, list[float]] = (1.0, [])
+        self._pooled: tuple[Array, Array] | None = None
+        self._matrix: tuple[float, list[float]] = (1.0, [])
+        self._matrices = 0
+        self._rows: list[tuple[int, Array, Array]] = []
+        self._seen, self._unit = 0, 0.5 * self._resolution
+
+    def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
+        """Add one step.
+
+        Args:
+            noise: the noise of all coordinates, in one tensor or several.
+            total: the sum that it was added to, None if unknown.
+            std: its declared standard deviation.
+        """
+        sampled = self._steps.next()
+        if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
+            return
+        given = [*noise, *(total or ())]
+        if not all(part.is_floating_point() for part in given):
+            return
+        unit = 0.5 * max(self._resolution, *(torch.finfo(part.dtype).eps for part in given))
+        values, sums = _joined(noise), None if total is None else _joined(total)
+        largest = 0.0 if sums is None else float(sums.abs().max()) / std
+        if math.isfinite(largest) and bool(values.isfinite().all()):
+            self._seen += 1
+            self._unit = max(self._unit, unit)
+            self._add(values, sums, std, unit, largest, sampled)
+
+    def _add(self, noise: Tensor, total: Tensor | None, std: float, unit: float, largest: float, sampled: bool) -> None:
+        self._add_values(noise, total, std, unit)
+        if unit * (largest + 8.0) <= _ROUNDING:
+            self._add_norms(noise, std)
+            if sampled:
+                self._add_sampled(noise, total, std, unit)
+
+    def _add_values(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
+        """Count the values of some coordinates by interval."""
+        where = self._coordinates.every(_VALUES)
+        values = _array(noise[where]) / std
+        if total is not None:
+            values = values[np.abs(_array(total[where])) <= _SUM * std]
+        counts = np.bincount(np.searchsorted(gaussian_noise.EDGES, values), minlength=gaussian_noise.INTERVALS)
+        self._counts += counts
+        self._tested += 1
+        self._room = max(self._room, _ERROR * unit)
+        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), _ERROR * unit)
+        if log_p < self._worst[0]:
+            self._worst = log_p, counts.tolist()
+
+    def _add_norms(self, noise: Tensor, std: float) -> None:
+        """Add the normal scores of sums and squared norms, of each layer and of all coordinates."""
+        layers = [part for part in torch.split(noise, [int(size) for size in self._sizes]) if len(part)]
+        found = torch.stack([torch.stack([part.sum(), torch.dot(part, part)]).double() for part in layers])
+        sizes = self._sizes[self._sizes > 0]
+        sums, squares = _array(found).T
+        if len(sizes) > 1:
+            sizes = np.append(sizes, sizes.sum())
+            sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
+        sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
+        for kept, values in ((self._sums, sums), (self._norms, scores)):
+            # The last one belongs to all coordinates, and depends on the layers.
+            kept[0] += 1
+            kept[1] += float(values[:-1] @ values[:-1])
+            kept[2] += float(values[-1] ** 2)
+        if self._scores is not None:
+            self._successive[0] += 1
+            self._successive[1] += float(self._scores[-1] * scores[-1])
+        self._scores = scores
+
+    def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
+        self._sampled += 1
+        largest = np.zeros(0)
+        if total is not None:
+            small = total.abs() <= _SUM * std
+            found = torch.where(small, noise.abs(), -1.0).topk(min(_LARGEST, len(noise))).values
+            largest = _array(found) / std
+            largest = largest[largest >= 0.0]
+            count, expected = gaussian_noise.small_gaps(largest, _APART * unit, (_APART + 2.0 * _ERROR) * unit)
+            self._repeats = [
+                self._repeats[0] + count,
+                self._repeats[1] + expected,
+                self._repeats[2] + max(0, len(largest) - 1),
+            ]
+            where = self._coordinates.every(_VALUES)
+            self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
+        kept = _array(noise[self._kept]) / std
+        self._keep((self._seen, largest, kept.astype(np.float32)))
+        self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
+        for layer, block in self._coordinates.blocks():
+            values = _array(noise[block.to(noise.device)]) / std
+            found_p, matrix = _extremes(values)
+            self._matrices += 1
+            if found_p < self._matrix[0]:
+                self._matrix = found_p, [layer, *matrix]
+
+    def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
+        """Count the values whose last nonzero bit is larger than rounding explains."""
+        values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
+        values, total = values[values != 0.0], total[values != 0.0]
+        mantissa, exponent = np.frexp(np.abs(values))
+        bits = np.ldexp(mantissa, 53).astype(np.int64)
+        last = np.ldexp((bits & -bits).astype(np.float64), exponent - 53)
+        explained = 2.0 * unit * (np.abs(values) + np.abs(total) + 8.0 * std)
+        self._coarse += int((last > 2.0**_COARSE_BITS * explained).sum())
+        self._checked += len(values)
+
+    def _keep(self, row: tuple[int, Array, Array]) -> None:
+        """Keep what sampled steps are compared by: of many steps a random subset."""
+        if len(self._rows) == _KEPT:
+            del self._rows[random.SystemRandom().randrange(_KEPT)]
+        self._rows.append(row)
+
+    def _add_products(self, values: Array) -> None:
+        """Sums of products of coordinates at each distance, and of mirrored coordinates about each center."""
+        count = len(values)
+        if count < 2:
+            return
+        length = 1 << (2 * count - 1).bit_length()
+        spectrum = np.fft.rfft(values, length)
+        shifted = np.fft.irfft(np.abs(spectrum) ** 2, length)[1:count]
+        mirrored = np.fft.irfft(spectrum**2, length)[1 : 2 * count - 2]
+        center = np.arange(1, 2 * count - 2)
+        doubled = np.where(center % 2 == 0, values[np.minimum(center // 2, count - 1)], 0.0)
+        mirrored = 0.5 * (mirrored - doubled**2)
+        products = np.concatenate([shifted, mirrored])
+        pairs = np.concatenate(
+            [count - np.arange(1.0, count), (np.minimum(center, 2 * count - 2 - center) + 1) // 2 * 1.0]
+        )
+        log_p = gaussian_noise.log_products(products, pairs)
+        worst = int(np.argmin(log_p))
+        if log_p[worst] < self._shift[0]:
+            self._shift = float(log_p[worst]), [float(products[worst]), int(pairs[worst])]
+        before = self._pooled
+        self._pooled = (products, pairs) if before is None else (before[0] + products, before[1] + pairs)
+
+    def found(self) -> dict[str, Any] | None:
+        """The statistics, for the end record; None without a step."""
+        if not self._seen:
+            return None
+        common, pairs = self._common()
+        return {
+            "sums": self._sums,
+            "norms": self._norms,
+            "successive": self._successive,
+            "counts": self._counts.tolist(),
+            "worst_counts": self._worst[1],
+            "counted": int(self._tested),
+            "room": self._room,
+            "sampled": self._sampled,
+            "coarse": [self._coarse, self._checked],
+            "repeats": self._repeats,
+            "common": common,
+            "pairs": pairs,
+            "shift": self._shift[1],
+            "pooled_shift": self._pooled_worst(),
+            "shifts": 0 if self._pooled is None else len(self._pooled[0]),
+            "matrix": self._matrix[1],
+            "matrices": self._matrices,
+            "steps_matrix": self._steps_matrix(),
+        }
+
+    def _pooled_worst(self) -> list[float]:
+        if self._pooled is None:
+            return []
+        products, pairs = self._pooled
+        worst = int(np.argmin(gaussian_noise.log_products(products, pairs)))
+        return [float(products[worst]), int(pairs[worst])]
+
+    def _steps_matrix(self) -> list[float]:
+        """Singular values of the matrix of sampled steps by compared coordinates."""
+        if len(self._rows) < 2:
+            return []
+        return _extremes(np.stack([row[2] for row in self._rows]).astype(np.float64))[1]
+
+    def _common(self) -> tuple[list[float], int]:
+        """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
+        apart, gap = _APART * self._unit, (_APART + 2.0 * _ERROR) * self._unit
+        rows = [row[1] for row in self._rows if len(row[1])]
+        worst: tuple[float, list[float]] = (1.0, [])
+        pairs = 0
+        for later in range(len(rows)):
+            for earlier in range(later):
+                least = max(_least(rows[earlier]), _least(rows[later]))
+                values = np.concatenate([rows[earlier], rows[later]])
+                labels = np.repeat([0, 1], [len(rows[earlier]), len(rows[later])])
+                order = np.argsort(-values, kind="stable")
+                order = order[values[order] >= least]
+                count, expected = gaussian_noise.small_gaps(values[order], apart, gap, labels[order])
+                pairs += 1
+                log_p = gaussian_noise.log_repeats(count, expected)
+                if log_p < worst[0]:
+                    worst = log_p, [count, expected, max(0, len(order) - 1)]
+        return worst[1], pairs
+
+
+def _least(values: Array) -> float:
+    """The smallest value of a step that is certainly in its list."""
+    return float(values[-1]) if len(values) == _LARGEST else 0.0
+
+
+def _extremes(values: Array) -> tuple[float, list[float]]:
+    """ln of the bound for a matrix's singular values; [rows, columns, smallest, largest]."""
+    rows, columns = values.shape if values.shape[0] <= values.shape[1] else values.shape[::-1]
+    gram = values @ values.T if len(values) == rows else values.T @ values
+    squares = np.linalg.eigvalsh(gram)
+    smallest, largest = math.sqrt(max(0.0, float(squares[0]))), math.sqrt(max(0.0, float(squares[-1])))
+    return gaussian_noise.log_singular(rows, columns, smallest, largest), [rows, columns, smallest, largest]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All values in one row, in single or double precision."""
+    device = parts[0].device
+    flat = torch.cat([part.detach().reshape(-1).to(device) for part in parts])
+    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+
+
+def _array(values: Tensor) -> Array:
+    found: Array = values.detach().double().cpu().numpy()
+    return found

@@ -1,0 +1,227 @@
+"""Null distributions for tests that a run's noise is fresh, Gaussian and independent across coordinates and steps.
+
+All bounds hold at finite sizes. Values are in units of the declared standard deviation.
+
+Repeated values. For independent x_j ~ N(0, 1) let V_j = -ln P[|x| >= |x_j|] ~ Exp(1). In descending order the gap
+between the i-th and the next is Exp(1) / i, independent of all lower values (Renyi 1953). The hazard of |x| is below
+h(x) = (x + sqrt(x^2 + 4)) / 2 (Birnbaum 1942), so that a gap of at most g above the value x has conditional probability
+at most p_i = 1 - exp(-i g h(x + g)). For the number c of such gaps and L = sum p_i, E exp(t c - (e^t - 1) L) <= 1 for
+each t.
+
+Shares. The number of values in an interval of probability q is binomial: P <= exp(-n KL(c/n || q)) (Chernoff).
+
+Shifts. X = sum of products x_i x_j over the edges of a graph whose components are paths has
+ln E e^(s X) <= -(edges / 8) ln(1 - 4 s^2): the adjacency matrix has eigenvalues in (-2, 2), symmetric about 0.
+
+Singular values of a p by q matrix, p <= q: P[largest > sqrt(q) + sqrt(p) + t] and P[smallest < sqrt(q) - sqrt(p) - t]
+are each at most exp(-t^2 / 2) (Davidson and Szarek 2001, Theorem 2.13).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import special
+
+from dpspec.stats.conformance import noise_size
+from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+#: Ends of the intervals whose shares are counted: 32 intervals of equal probability, the outer two divided further.
+_INNER = special.ndtri(np.arange(17, 32) / 32.0)
+_OUTER = np.array([2.25, 2.6, 3.0, 3.5, 4.0])
+EDGES: Array = np.concatenate([-_OUTER[::-1], -_INNER[::-1], [0.0], _INNER, _OUTER])
+
+#: The number of intervals.
+INTERVALS = len(EDGES) + 1
+
+#: Exponents t over which the bound on repeated values is minimized; each has an equal share of the level.
+_EXPONENTS = np.array([0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0])
+
+#: Probability that a value of full precision ends in six or more zero bits, at most (2^-6, doubled).
+COARSE = 2.0**-5
+
+_Z = float(special.ndtri(POWER))
+
+
+def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None = None) -> tuple[int, float]:
+    """Count neighboring absolute values no further apart than ``tolerance``, and bound the expected count.
+
+    Args:
+        values: (n,) the n largest absolute values of a sample, in descending order.
+        tolerance: largest observed difference between two values that are equal before rounding.
+        gap: largest true gap that rounding can reduce to ``tolerance``.
+        labels: (n,) if given, only neighbors with different labels count.
+
+    Returns:
+        The number of small gaps, and the sum of their conditional probabilities.
+    """
+    if len(values) < 2:
+        return 0, 0.0
+    start = values[1:] + 2.0 * gap
+    hazard = 0.5 * (start + np.sqrt(start * start + 4.0))
+    expected = -np.expm1(-np.arange(1, len(values)) * gap * hazard)
+    small = values[:-1] - values[1:] <= tolerance
+    if labels is not None:
+        small &= labels[:-1] != labels[1:]
+    return int(small.sum()), float(expected.sum())
+
+
+def log_repeats(count: int, expected: float) -> float:
+    """ln of the bound on P[``count`` or more small gaps], when their probabilities sum to ``expected``."""
+    exponents = np.expm1(_EXPONENTS) * expected - _EXPONENTS * count
+    return min(0.0, float(exponents.min()) + math.log(len(_EXPONENTS)))
+
+
+def repeats(count: int, expected: float, gaps: int, tried: int, test: str) -> Measurement:
+    """Test the largest of ``tried`` counts of small gaps; ``detectable`` is the share of values that repeat."""
+    needed = math.log(LEVEL / tried / len(_EXPONENTS))
+    seen = float(((np.expm1(_EXPONENTS) * expected - needed) / _EXPONENTS).min())
+    share = (seen + _Z * math.sqrt(seen)) / max(1, gaps)
+    return Measurement(
+        test=test,
+        declared=expected,
+        measured=float(count),
+        p_value=_bounded(math.log(tried) + log_repeats(count, expected)),
+        detectable=share if share <= 1.0 else None,
+    )
+
+
+def _events(counts: Array) -> Array:
+    """Counts in the intervals, then below each edge, then beyond each positive edge on both sides."""
+    below = np.cumsum(counts)[:-1]
+    half = len(EDGES) // 2 + 1
+    beyond = below[: half - 1][::-1] + (counts.sum() - below[half:])
+    return np.concatenate([counts, below, beyond])
+
+
+def _probabilities(room: float) -> tuple[Array, Array]:
+    """Lower and upper probabilities of the events when each edge is uncertain by ``room``."""
+    low, high = special.ndtr(EDGES - room), special.ndtr(EDGES + room)
+    positive = EDGES[len(EDGES) // 2 + 1 :]
+    lower, upper = np.concatenate([[0.0], low, [1.0]]), np.concatenate([[0.0], high, [1.0]])
+    inside = np.maximum(lower[1:] - upper[:-1], 0.0), np.minimum(upper[1:] - lower[:-1], 1.0)
+    outside = 2.0 * special.ndtr(-positive - room), np.minimum(2.0 * special.ndtr(room - positive), 1.0)
+    return np.concatenate([inside[0], low, outside[0]]), np.concatenate([inside[1], high, outside[1]])
+
+
+def log_shares(counts: Array, room: float) -> tuple[float, int]:
+    """ln of the bound on the probability of the most surprising event (Bonferroni), and the number of that event."""
+    total = float(counts.sum())
+    if total == 0.0:
+        return 0.0, 0
+    observed = _events(np.asarray(counts, dtype=np.float64)) / total
+    low, high = _probabilities(room)
+    nearest = np.clip(observed, low, high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        divergence = special.rel_entr(observed, nearest) + special.rel_entr(1.0 - observed, 1.0 - nearest)
+    worst = int(np.argmax(divergence))
+    return min(0.0, math.log(2.0 * len(observed)) - total * float(divergence[worst])), worst
+
+
+def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measurement:
+    """Test the distribution of values by their numbers in the intervals between :data:`EDGES`.
+
+    Args:
+        counts: the number of values in each of the :data:`INTERVALS` intervals.
+        room: bound on the rounding of a value.
+        tried: the number of such tests, if this is the most surprising one.
+        test: name of the test.
+
+    Returns:
+        A measurement in shares of all values. ``detectable`` is the difference of the share below an edge, at most.
+    """
+    given = np.asarray(counts, dtype=np.float64)
+    total = float(given.sum())
+    log_p, worst = log_shares(given, room)
+    low, high = _probabilities(room)
+    needed = math.log(2.0 * len(low) * tried / LEVEL)
+    seen = (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(total) + room if total else math.inf
+    return Measurement(
+        test=test,
+        declared=0.5 * float(low[worst] + high[worst]),
+        measured=float(_events(given)[worst]) / total if total else 0.0,
+        p_value=_bounded(math.log(tried) + log_p),
+        detectable=seen if seen < 0.5 else None,
+    )
+
+
+def log_products(products: Array, pairs: Array) -> Array:
+    """ln of the bounds on P[X >= ``products``] for sums over ``pairs`` edges of graphs whose components are paths."""
+    size, edges = np.abs(products), np.maximum(pairs, 1.0)
+    s = 2.0 * size / (edges + np.sqrt(edges * edges + 16.0 * size * size))
+    found: Array = -s * size - 0.125 * edges * np.log1p(-4.0 * s * s)
+    return np.where(pairs > 0, found, 0.0)
+
+
+def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
+    """Test the largest of ``tried`` sums of products; ``measured`` and ``detectable`` are correlations."""
+    log_p = float(log_products(np.array([product]), np.array([float(pairs)]))[0])
+    seen = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / math.sqrt(pairs)
+    return Measurement(
+        test=test,
+        declared=0.0,
+        measured=product / pairs,
+        p_value=_bounded(math.log(2.0 * tried) + log_p),
+        detectable=seen if seen <= 1.0 else None,
+    )
+
+
+def log_singular(rows: int, columns: int, smallest: float, largest: float) -> float:
+    """ln of the bound on the probability of singular values as far out as these."""
+    short, long = sorted((math.sqrt(rows), math.sqrt(columns)))
+    beyond = max(0.0, largest - long - short, long - short - smallest)
+    return min(0.0, math.log(2.0) - 0.5 * beyond * beyond)
+
+
+def singular(rows: int, columns: int, smallest: float, largest: float, tried: int, test: str) -> Measurement:
+    """Test the most surprising of ``tried`` matrices by its extreme singular values.
+
+    ``measured`` is the extreme one over its typical value; ``detectable`` is the relative deviation of the largest one.
+    """
+    short, long = sorted((math.sqrt(rows), math.sqrt(columns)))
+    is_high = long == short or largest - long - short >= long - short - smallest
+    seen = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / (long + short)
+    return Measurement(
+        test=test,
+        declared=1.0,
+        measured=largest / (long + short) if is_high else smallest / (long - short),
+        p_value=_bounded(math.log(tried) + log_singular(rows, columns, smallest, largest)),
+        detectable=seen,
+    )
+
+
+def scores(squares: Array, degrees: Array) -> Array:
+    """Normal scores of chi-square values: exactly N(0, 1) when the noise is Gaussian of the declared size."""
+    below, above = special.gammainc(0.5 * degrees, 0.5 * squares), special.gammaincc(0.5 * degrees, 0.5 * squares)
+    score: Array = np.where(below < above, special.ndtri(below), -special.ndtri(above))
+    return np.clip(score, -30.0, 30.0)
+
+
+def spread(squares: float, terms: int, test: str) -> Measurement:
+    """Test that ``terms`` independent normal scores have variance 1; ``squares`` is the sum of their squares."""
+    return replace(noise_size.two_sided(squares, 1.0, terms), test=test)
+
+
+def coarse(count: int, values: int, test: str) -> Measurement:
+    """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits."""
+    share = max(count / values, COARSE)
+    divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
+    needed = math.log(1.0 / LEVEL)
+    seen = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
+    return Measurement(
+        test=test,
+        declared=COARSE,
+        measured=count / values,
+        p_value=_bounded(-values * divergence),
+        detectable=seen if seen <= 1.0 else None,
+    )
+
+
+def _bounded(log_p: float) -> float:
+    return math.exp(min(0.0, log_p))

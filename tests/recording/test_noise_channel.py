@@ -1,0 +1,73 @@
+"""Statistics of noise in an end record that anybody may have written."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from dpspec.engine.recorded.noise_channel import COARSE, NORMS, REPEATED, SHIFTED, noise_checks
+from dpspec.engine.recorded.own_checks import advice
+from dpspec.stats.conformance.gaussian_noise import INTERVALS
+
+GOOD: dict[str, Any] = {
+    "sums": [10, 20.0, 10.0],
+    "norms": [10, 20.0, 10.0],
+    "successive": [9, 0.5],
+    "counts": [2] * INTERVALS,
+    "worst_counts": [1] * INTERVALS,
+    "counted": 10,
+    "room": 1e-6,
+    "sampled": 5,
+    "coarse": [0, 100],
+    "repeats": [0, 0.1, 100],
+    "common": [1, 0.1, 50],
+    "pairs": 10,
+    "shift": [-3.0, 40],
+    "pooled_shift": [3.0, 200],
+    "shifts": 300,
+    "matrix": [1, 4, 9, 1.0, 5.0],
+    "matrices": 5,
+    "steps_matrix": [5, 100, 8.0, 12.0],
+}
+
+
+def made(noise: Any) -> list[Any]:
+    run: Any = types.SimpleNamespace(
+        end={"noise": noise}, header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36)))
+    )
+    return list(noise_checks(run))
+
+
+def test_good_statistics_give_nine_checks() -> None:
+    found = made(GOOD)
+    assert len(found) == 9
+    assert {one.assumption for one in found} == {"fresh-noise", "noise-isotropy", "noise-law"}
+    assert "most extreme in weight" in next(one.note for one in found if "layer's noise" in one.test)
+
+
+def test_a_run_without_end_or_statistics_has_no_checks() -> None:
+    assert list(noise_checks(types.SimpleNamespace(end=None))) == []  # type: ignore[arg-type]
+    assert made(None) == made([]) == made({}) == []
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3]
+)
+@pytest.mark.parametrize("name", GOOD)
+def test_impossible_statistics_raise_nothing(name: str, value: Any) -> None:
+    for noise in ({**GOOD, name: value}, {name: value}):
+        assert all(0.0 <= one.p_value <= 1.0 for one in made(noise))
+    if isinstance(GOOD[name], list):
+        for place in range(len(GOOD[name])):
+            changed = list(GOOD[name])
+            changed[place] = value
+            assert all(0.0 <= one.p_value <= 1.0 for one in made({**GOOD, name: changed}))
+
+
+def test_rejected_statistics_come_with_advice() -> None:
+    bad = {"repeats": [90, 0.1, 100], "coarse": [90, 100], "shift": [2000.0, 2000], "norms": [900, 1800.0, 1.0]}
+    rejected = {one.test: advice(one) for one in made({**GOOD, **bad}) if one.p_value < 1e-9}
+    assert {REPEATED, COARSE, SHIFTED, NORMS} <= rejected.keys()
+    assert all(rejected.values())

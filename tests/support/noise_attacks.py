@@ -1,0 +1,255 @@
+"""Noise of the declared size that is not fresh, Gaussian and independent, and a plain loop that adds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import dpspec
+
+#: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
+Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
+
+
+def split(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """One tensor of each shape from all coordinates in a row."""
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def whole(change: Callable[[Tensor], Tensor]) -> Draw:
+    """Noise that is a function of fresh normal values of the same number."""
+
+    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+        return split(change(torch.randn(sum(shape.numel() for shape in shapes))), shapes)
+
+    return draw
+
+
+def by_layer(change: Callable[[Tensor], Tensor]) -> Draw:
+    """The same for each tensor by itself."""
+
+    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+        return [change(torch.randn(shape)).reshape(shape) for shape in shapes]
+
+    return draw
+
+
+def across(change: Callable[[int, Tensor, dict[str, Any]], Tensor]) -> Draw:
+    """Noise that may depend on that of earlier steps."""
+
+    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+        return split(change(step, torch.randn(sum(shape.numel() for shape in shapes)), kept), shapes)
+
+    return draw
+
+
+def interleaved(z: Tensor) -> Tensor:
+    return z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]
+
+
+def mirrored(z: Tensor) -> Tensor:
+    half = len(z) // 2
+    return torch.cat([z[: len(z) - half], z[:half].flip(0)])
+
+
+def negated(z: Tensor) -> Tensor:
+    half = len(z) // 2
+    return torch.cat([z[: len(z) - half], -z[:half]])
+
+
+def permuted(z: Tensor) -> Tensor:
+    half = len(z) // 2
+    return torch.cat([z[: len(z) - half], z[:half]])[torch.randperm(len(z))]
+
+
+def repeated_blocks(z: Tensor) -> Tensor:
+    return z[:64].repeat(len(z) // 64 + 1)[: len(z)]
+
+
+def random_signs(z: Tensor) -> Tensor:
+    few = z[: max(1, len(z) // 8)].repeat(8)
+    few = torch.cat([few, z])[: len(z)]
+    return few * (torch.randint(0, 2, (len(z),)) * 2 - 1)
+
+
+def hadamard(z: Tensor) -> Tensor:
+    """32 values, spread over all coordinates by fixed random signs."""
+    signs = torch.randint(0, 2, (32, len(z)), generator=torch.Generator().manual_seed(1)) * 2.0 - 1.0
+    return z[:32] @ signs / math.sqrt(32)
+
+
+def noisy_copies(z: Tensor) -> Tensor:
+    half = len(z) // 2
+    return torch.cat([z[: len(z) - half], 0.8 * z[:half] + 0.6 * z[len(z) - half :]])
+
+
+def scalar(z: Tensor) -> Tensor:
+    return math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())
+
+
+def uniform(z: Tensor) -> Tensor:
+    return (torch.rand_like(z) * 2 - 1) * math.sqrt(3)
+
+
+def laplace(z: Tensor) -> Tensor:
+    return torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)
+
+
+def signs(z: Tensor) -> Tensor:
+    return z.sign()
+
+
+def truncated(z: Tensor) -> Tensor:
+    low = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(-2.0))
+    drawn = torch.special.ndtri(low + (1 - 2 * low) * torch.rand(z.shape))
+    return drawn / 0.879626
+
+
+def spherical(z: Tensor) -> Tensor:
+    return z / z.norm() * math.sqrt(len(z))
+
+
+def centered(z: Tensor) -> Tensor:
+    return z - z.mean() if z.numel() > 1 else z
+
+
+def quantized(z: Tensor) -> Tensor:
+    return (z * 1000).round() / 1000
+
+
+def half(z: Tensor) -> Tensor:
+    return z.bfloat16().float()
+
+
+def rows(z: Tensor) -> Tensor:
+    return z[:1].expand_as(z).clone() if z.ndim > 1 else z
+
+
+def columns(z: Tensor) -> Tensor:
+    return z[:, :1].expand_as(z).clone() if z.ndim > 1 else z
+
+
+def kernels(z: Tensor) -> Tensor:
+    return z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z
+
+
+def low_rank(z: Tensor) -> Tensor:
+    if z.ndim == 1:
+        return z
+    flat = z.reshape(len(z), -1)
+    rank = max(1, min(flat.shape) // 4)
+    return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
+
+
+def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+    one = torch.randn(max(shape.numel() for shape in shapes))
+    return [one[: shape.numel()].reshape(shape) for shape in shapes]
+
+
+def permuted_steps(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    kept["first"] = kept.get("first", z)
+    return kept["first"][torch.randperm(len(z))]
+
+
+def permuted_pairs(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    if step % 2:
+        return kept["last"][torch.randperm(len(z))] * (torch.randint(0, 2, (len(z),)) * 2 - 1)
+    kept["last"] = z
+    return z
+
+
+def antithetic(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    if step % 2:
+        return -kept["last"]
+    kept["last"] = z
+    return z
+
+
+def every_fifth(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    kept[str(step % 5)] = kept.get(str(step % 5), z)
+    return kept[str(step % 5)]
+
+
+def autoregressive(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    kept["last"] = 0.7 * kept["last"] + math.sqrt(1 - 0.49) * z if "last" in kept else z
+    return kept["last"]
+
+
+def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """Random combinations of six vectors."""
+    kept["pool"] = kept.get("pool", torch.randn(6, len(z)))
+    weights = torch.randn(6)
+    return weights / weights.norm() @ kept["pool"]
+
+
+ATTACKS: dict[str, Draw] = {
+    "interleaved": whole(interleaved),
+    "mirrored": whole(mirrored),
+    "negated halves": whole(negated),
+    "permuted within a step": whole(permuted),
+    "repeated blocks": whole(repeated_blocks),
+    "random signs": whole(random_signs),
+    "spread from 32 values": whole(hadamard),
+    "noisy copies": whole(noisy_copies),
+    "shared scalar": whole(scalar),
+    "uniform": whole(uniform),
+    "laplace": whole(laplace),
+    "only signs": whole(signs),
+    "truncated": whole(truncated),
+    "spherical": whole(spherical),
+    "spherical in each layer": by_layer(lambda z: spherical(z.reshape(-1)) if z.numel() > 1 else z),
+    "centered": whole(centered),
+    "centered in each layer": by_layer(centered),
+    "quantized": whole(quantized),
+    "rounded to bfloat16": whole(half),
+    "broadcast rows": by_layer(rows),
+    "broadcast columns": by_layer(columns),
+    "broadcast kernels": by_layer(kernels),
+    "low rank": by_layer(low_rank),
+    "layers alike": alike_in_layers,
+    "permuted across steps": across(permuted_steps),
+    "permuted in pairs of steps": across(permuted_pairs),
+    "antithetic steps": across(antithetic),
+    "every fifth step": across(every_fifth),
+    "autoregressive": across(autoregressive),
+    "pool of six": across(mixed_pool),
+}
+
+
+def convolutional() -> nn.Module:
+    """1,410 parameters in four tensors."""
+    return nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 4 * 4, 3, bias=True))
+
+
+def fresh(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+    """Noise as it should be."""
+    return [torch.randn(shape) for shape in shapes]
+
+
+def plain_loop(folder: Path, draw: Draw, model: nn.Module | None = None, *, steps: int = 40, std: float = 0.8) -> None:
+    """Record a plain loop with noise of standard deviation ``std`` on sums of clipped gradients of norm 0.5."""
+    model = convolutional() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shapes, kept = [p.shape for p in model.parameters()], {}
+    given: dict[str, Any] = {"noise_multiplier": std, "clip_norm": 1.0, "rate": 0.1, "records": 200}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+        for step in range(steps):
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            noise = [std * part for part in draw(step, shapes, kept)]
+            totals = [torch.randn(shape) for shape in shapes]
+            length = torch.stack([total.norm() for total in totals]).norm()
+            totals = [total * (0.5 * len(drawn)) / length for total in totals]
+            for p, total, part in zip(model.parameters(), totals, noise, strict=True):
+                p.grad = (total + part) / 20.0
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 0.5))
+            run.summed(totals)
+            run.noised(noise)
+            run.stepped()
