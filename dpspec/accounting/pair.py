@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 
 from dpspec.accounting.grid.cells import Cells
+from dpspec.accounting.grid.discretise import Atoms, discretise_from_above, discretise_from_below
 from dpspec.accounting.numerics.floats import Direction, Floats
 
 
@@ -27,13 +28,25 @@ class TruncatedPair(ABC):
         """A distance in loss that best is a whole number of grid steps, so that outcomes come to lie on nodes."""
         return None
 
-    @abstractmethod
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
-        """Cells of grid steps of ``spacing`` for an upper and for a lower bound of the profile.
+        """Cells of outcomes by their loss, for an upper and for a lower bound of the profile.
 
-        tilts: at which answers are wanted; widest: the most grid steps in a cell; limit: the most cells. Raises
-        ``TooLongError`` when more are needed.
+        Args:
+            spacing: of the grid.
+            tilts: at which answers are wanted.
+            widest: the most grid steps in a cell.
+            limit: the most cells.
+
+        Raises:
+            TooLongError: more cells are needed.
+            NotImplementedError: the pair has ``atoms`` of its own instead.
         """
+        raise NotImplementedError
+
+    def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
+        """Measures on the grid whose curves are above and below that of the pair; see ``cells``."""
+        above, below = self.cells(spacing, tilts, widest, limit)
+        return discretise_from_above(above), discretise_from_below(below)
 
 
 class Pair(ABC):

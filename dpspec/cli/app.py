@@ -12,7 +12,6 @@ import typer
 from dpspec.cli.commands import cache, calibrate, check, explain, new, plan, plugins, reports, run, specs, verify
 from dpspec.cli.terminal.exit_codes import run_to_exit_code
 from dpspec.cli.terminal.output import emit, results_apart, tolerate_any_character
-from dpspec.registry.plugin_watch import exits_told
 
 app = typer.Typer(
     name="dpspec",
@@ -59,21 +58,8 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    without_plugin: Annotated[
-        list[str],
-        typer.Option(
-            "--without-plugin",
-            metavar="NAME",
-            help="Do not load an installed plugin, by its name or its distribution's; repeatable.",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006 - typer copies it
 ) -> None:
     """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec."""
-    if without_plugin:
-        from dpspec.registry.plugin_watch import leave_out
-
-        leave_out(without_plugin)
 
 
 @functools.cache
@@ -86,5 +72,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; ``arguments`` default to the process's own."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    with results_apart(), exits_told("code of a plugin ended the process before dpspec was done"):
+    with results_apart():
         return run_to_exit_code(lambda: _commands()(args=given, prog_name="dpspec", standalone_mode=False), given)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dpspec.cli.terminal.output import emit, note, page_width, results, wants_color
 from dpspec.contract.catalog import Catalog
@@ -105,13 +105,13 @@ def _is(target: os.stat_result, path: str) -> bool:
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
     """The function that renders a format; raises ``UsageError`` with a suggestion where there is none."""
-    from dpspec.registry.foreign_calls import renderer
+    from dpspec.registry.loader import resolve
 
     if name not in catalog.reporters:
         valid = sorted(catalog.reporters)
         suggestion = did_you_mean(closest(name, valid))
         raise UsageError(f"unknown report format {quoted(name)}{suggestion} (valid: {listed(valid)})")
-    return renderer(catalog.reporters[name])
+    return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:

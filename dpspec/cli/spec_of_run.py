@@ -10,6 +10,8 @@ from dpspec.cli.starter_spec import MODELINE, require_name
 from dpspec.cli.yaml_writer import to_yaml
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
+from dpspec.engine.recorded.channels.contributions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.channels.table import UNKNOWN
 from dpspec.engine.recorded.check import Question, check_run, document_of
 from dpspec.engine.results.decimals import upper
 from dpspec.engine.results.recording import Recording
@@ -52,9 +54,17 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     document["training"] = {"backend": "recorded", "run": Path(os.path.relpath(run, place)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
-    document["claims"] = [{"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}]
+    claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
+    document["claims"], comments = [claim], dict(_UNKNOWN)
+    unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
+    if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "conforms-within":
+        claim["expect"] = ["open"]
+        comments["training", "run"] = (
+            f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "
+            "then remove expect"
+        )
     ordered = ("dpspec", "name", "description", "mechanism", "data", "training", "threat_model", "claims")
-    text = to_yaml({key: document[key] for key in ordered}, lambda place: _UNKNOWN.get(place, ""))
+    text = to_yaml({key: document[key] for key in ordered}, lambda place: comments.get(place, ""))
     return f"{MODELINE}{schema.as_posix()}\n{text}"
 
 

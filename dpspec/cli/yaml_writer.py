@@ -1,105 +1,73 @@
-"""JSON values as YAML that dpspec reads back to the same values, with a comment beside each where one is wanted."""
+"""Write JSON values as YAML that dpspec reads back to the same values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import yaml
 
 from dpspec.contract import Json, Path
+from dpspec.language.reading.yaml_syntax import read_scalar
 
-#: Text that needs no quotes, unless it would be read as a number or the like.
-_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./<>=+ -]*(?<! )")
+#: Commands to runners of continuous integration, obeyed anywhere in a log.
+_COMMAND = re.compile(r"##(?=\w*\[)")
 
-#: Python writes 1e-05 and 1e+16 where people write 1e-5 and 1e16.
-_LONG_EXPONENT = re.compile(r"e\+?(-?)0*", re.ASCII)
-
-#: What runners of continuous integration obey wherever it stands in a log.
-_OBEYED = re.compile(r"##(?=\w*\[)")
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-#: The column at which comments begin where the line leaves room.
+#: The column at which comments begin if the line leaves room.
 _COMMENT_COLUMN = 40
 
-#: What to write behind the value at a path; empty for nothing.
-Comment = Callable[[Path], str]
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that dpspec, which follows YAML 1.2, would read as a number; lists of scalars stay on one line."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
-def to_yaml(value: Mapping[str, Json], comment: Comment = lambda path: "") -> str:
-    """A mapping as a YAML document in block style; lists of scalars stay on one line."""
-    return "".join(f"{line}\n" for line in _mapping(value, (), 0, comment))
-
-
-def _mapping(value: Mapping[str, Json], path: Path, depth: int, comment: Comment) -> Iterator[str]:
-    for key, item in value.items():
-        yield from _entry(f"{'  ' * depth}{scalar(key)}:", item, (*path, key), depth, comment)
-
-
-def _entry(head: str, item: Json, path: Path, depth: int, comment: Comment) -> Iterator[str]:
-    if _on_one_line(item):
-        yield _commented(f"{head} {_flow(item)}", comment(path))
-        return
-    yield _commented(head, comment(path))
-    if isinstance(item, Mapping):
-        yield from _mapping(item, path, depth + 1, comment)
-        return
-    for index, part in enumerate(item):
-        where: Path = (*path, index)
-        lead = "  " * (depth + 1)
-        if isinstance(part, Mapping) and part:
-            # The first key stands behind the dash, the others line up below it.
-            for number, line in enumerate(_mapping(part, where, depth + 2, comment)):
-                yield f"{lead}- {line.lstrip()}" if number == 0 else line
-        else:
-            yield from _entry(f"{lead}-", part, where, depth + 1, comment)
-
-
-def _on_one_line(item: Json) -> bool:
-    if isinstance(item, Mapping):
-        return not item
-    return not isinstance(item, list | tuple) or all(not isinstance(x, Mapping | list | tuple) for x in item)
-
-
-def _flow(item: Json) -> str:
-    if isinstance(item, Mapping):
-        return "{}"
-    if isinstance(item, list | tuple):
-        return f"[{', '.join(scalar(x) for x in item)}]"
-    return scalar(item)
-
-
-def _commented(line: str, comment: str) -> str:
-    return f"{line.ljust(_COMMENT_COLUMN)}  # {comment}" if comment else line
-
-
-def scalar(value: Json) -> str:
-    """One scalar; text is quoted wherever it could be read as anything else."""
-    from dpspec.language.reading.yaml_syntax import read_scalar
-
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _LONG_EXPONENT.sub(r"e\1", repr(value))
-    if _PLAIN.fullmatch(value) and _stays_text(value, read_scalar):
-        return str(value)
-    return _OBEYED.sub(r"\\x23#", f'"{"".join(_quoted(character) for character in value)}"')
-
-
-def _stays_text(text: str, read: Callable[[str], Json]) -> bool:
+def _text(dumper: _Dumper, text: str) -> yaml.Node:
     try:
-        return bool(read(text) == text)
+        quoted = read_scalar(text) != text or not text.isprintable() or "##" in text
     except ValueError:
-        return False
+        quoted = True
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 
 
-def _quoted(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def _list(dumper: _Dumper, items: Sequence[Json]) -> yaml.Node:
+    scalars = not any(isinstance(item, Mapping | list | tuple) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=scalars)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _list)
+_Dumper.add_representer(tuple, _list)
+
+
+def to_yaml(value: Mapping[str, Json], comment: Callable[[Path], str] | None = None) -> str:
+    """Return a mapping as a YAML document in block style.
+
+    Args:
+        value: The mapping.
+        comment: Returns the comment for the key at a path; empty for none.
+    """
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=float("inf")
+    )
+    text = _COMMAND.sub(r"\\x23#", text)
+    if comment is None:
+        return text
+    lines = text.splitlines()
+    for path, number in _keys(yaml.compose(text, Loader=yaml.SafeLoader), ()):
+        if remark := comment(path):
+            lines[number] = f"{lines[number].ljust(_COMMENT_COLUMN)}  # {remark}"
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int]]:
+    """The path and the line of each key."""
+    if isinstance(node, yaml.MappingNode):
+        for key, item in node.value:
+            yield (*path, key.value), key.start_mark.line
+            yield from _keys(item, (*path, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _keys(item, (*path, index))

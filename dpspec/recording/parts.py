@@ -30,7 +30,14 @@ class Parts:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, loader: Any, engine: Any, planted: Any, given: Mapping[str, Any]
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        engine: Any,
+        planted: Any,
+        given: Mapping[str, Any],
+        loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for what is not known, by name."""
         recognised.refuse_processes()
@@ -43,6 +50,7 @@ class Parts:
             raise UsageError(f"{', '.join(said)}: Opacus' optimizer and loader say so themselves; leave it out")
         if self.clipping is None:
             recognised.refuse_engine(engine, optimizer)
+        self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognised.sampler_of(loader)
         self.accountant = None if engine is None else AccountantWatch(engine)
         self.planted = _planted(loader, planted)
@@ -116,6 +124,22 @@ class Parts:
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
+    def private_options(self) -> dict[str, Any]:
+        """The options of Opacus' private sum and of its sampler, by name; none of a loop of its own."""
+        if self.clipping is None:
+            return {}
+        optimizer = self.optimizer
+        norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
+        norms.append(getattr(self.model, "max_grad_norm", None))
+        found = {
+            "noise_multiplier": optimizer.noise_multiplier,
+            "clip_norm": [] if self.clipping == "adaptive" else norms,
+            "divisor": optimizer.expected_batch_size,
+            "loss_reduction": optimizer.loss_reduction,
+        }
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        return found if rate is None else {**found, "rate": rate}
+
     def header(self, notes: Sequence[str]) -> Header:
         """What is known of the run when its recording begins."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
@@ -171,6 +195,19 @@ def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:
     if records is not None and (type(records) is not int or records < 1):
         raise UsageError(f"records must be a whole number from 1 on, got {records!r}")
     return dict(given)
+
+
+def _probed(loss: Any, clipping: str | None, loader: Any) -> Any:
+    """The loss of the sensitivity probe; ``UsageError`` if the probe cannot be made."""
+    if loss is None:
+        return None
+    if not callable(loss):
+        raise UsageError(f"loss must be a function of a model and a batch, got {type(loss).__name__}")
+    if clipping is None:
+        raise UsageError("loss is for Opacus' optimizer: the recorder does not see how another loop forms its sums")
+    if not hasattr(getattr(loader, "dataset", None), "__getitem__"):
+        raise UsageError("loss needs loader=, over a dataset that can be indexed: the probe fetches records from it")
+    return loss
 
 
 def _planted(loader: Any, given: Any) -> Planted | None:

@@ -35,6 +35,7 @@ def record(
     rate: float | None = None,
     records: int | None = None,
     planted: Planted | None = None,
+    loss: Loss | None = None,
 ) -> Recorder:
     """A recorder of one training, for ``with``: it watches while the block runs, and changes nothing of it.
 
@@ -54,6 +55,10 @@ def record(
     block is over :meth:`Recorder.score` scores its canaries. Those of kind ``gradients`` are the one thing that the
     recorder adds to a training, to the sums of clipped gradients, as whoever plants them asks for.
 
+    loss: turns on the sensitivity probe, for Opacus' optimizer and a loader over a dataset that can be indexed.
+    ``loss(model, batch)`` returns the loss of each record, (b,), as for :meth:`Recorder.score`. At a few random steps
+    the recorder computes the clipped sum with and without a record, on a copy of the model.
+
     Raises ``UsageError`` for a folder that holds anything, and for what the recorder does not know, by name: wrappers
     that spread a step over processes, optimizers that are derived from Opacus'.
 
@@ -61,7 +66,7 @@ def record(
             train(model, optimizer, loader)
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given)
+    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss)
 
 
 class Recorder:
@@ -80,10 +85,11 @@ class Recorder:
         engine: Any,
         planted: Planted | None,
         given: dict[str, Any],
+        loss: Loss | None = None,
     ) -> None:
         """As for :func:`record`; nothing is written before the block begins."""
         self.folder = folder
-        self._parts = Parts(model, optimizer, loader, engine, planted, given)
+        self._parts = Parts(model, optimizer, loader, engine, planted, given, loss)
         self._training: WatchedTraining | None = None
         self._scored = False
 

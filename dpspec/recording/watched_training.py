@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
+from dpspec.recording.side_state.options import OptionWatch
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.gradient_parameters import GradientParameters
-from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.gradient_parameters import GradientParameters
+from dpspec.recording.watching.gradients.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import OptimizerState, untouched
-from dpspec.recording.watching.optimizer_watch import OpacusWatch
+from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.sampler_watch import SamplerWatch
@@ -67,13 +70,17 @@ class WatchedTraining:
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
         self._passes = None if parts.optimizer is None else GradientParameters(self._watch, parts.noisy_parameters())
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded)
+        inner = None if parts.optimizer is None else _inner(parts.optimizer)
+        self._options = OptionWatch(inner, self._private_options, self.guarded)
 
     def detach(self) -> None:
         """Stop watching."""
+        self._options.remove()
         if self._opacus is not None:
             self._opacus.detach()
         for handle in self._handles:
@@ -116,6 +123,8 @@ class WatchedTraining:
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
                 "recomputed": self._opacus.recomputed.found if self._opacus and self._opacus.recomputed else None,
                 "scaling": self._opacus.scaling.found if self._opacus is not None else None,
+                "probe": self._probe.found if self._probe is not None else None,
+                "probe_failure": self._probe.failure if self._probe is not None else "",
                 "replaced": self._opacus.replaced.found if self._opacus is not None else None,
                 "passes": self._passes.found if self._passes is not None else None,
                 "gradients": self._got.sums(),
@@ -171,6 +180,7 @@ class WatchedTraining:
             if self.declared[name] is not None:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
+        self._options.look()
         given, self._given = self._given, {}
         if "noise" in given:
             total = [given["the sum"]] if "the sum" in given else None
@@ -215,13 +225,28 @@ class WatchedTraining:
         parts = self._parts
         if parts.clipping is not None:
             entering = None if self.gradients is None else self._enter_canaries
-            watch = OpacusWatch(parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering)
-            watch.attach(self._before, self._after, self.guarded)
+            watch = OpacusWatch(
+                parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering, self._probing()
+            )
+            watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
             return watch, []
         if parts.optimizer is None:
             return None, []
         before, after = (lambda: self.guarded(self._before_own)), (lambda: self.guarded(self._after_own))
         return None, [StepHooks(parts.optimizer, before, after)]
+
+    def _probing(self) -> Probing | None:
+        """Hands each call the records of its physical batch, as the sampler drew them."""
+        parts, samples = self._parts, self.samples
+        if parts.loss is None or samples is None:
+            return None
+        self._probe = SensitivityProbe(parts.model, parts.optimizer, str(parts.clipping), parts.loss, parts.loader)
+
+        def look(start: int, size: int, gradients: Sequence[Tensor] | None) -> None:
+            assert self._probe is not None
+            self._probe.look(samples.current()[start : start + size], gradients)
+
+        return look
 
     # What happens.
 
@@ -271,7 +296,12 @@ class WatchedTraining:
         if self._passes is not None:
             self._passes.stepped()
 
+    def _private_options(self) -> dict[str, Any]:
+        declared = {name: value for name, value in self.declared.items() if name != "records"}
+        return self._parts.private_options() if self._parts.clipping is not None else declared
+
     def _look_at_state(self) -> None:
+        self._options.look()
         if self._state is not None:
             self._state.look_before()
 
@@ -287,7 +317,8 @@ class WatchedTraining:
         self._watch.keep()
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
-        self.writer.write(*step.finish(number, now, len(self._sizes), drawn, rate, told, update))
+        public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)
+        self.writer.write(replace(public, options=self._options.written()), internal)
 
     def _changed(self) -> list[str]:
         """Names of what else the model holds that is not what it was, is new or is gone; a few where they are many."""

@@ -27,7 +27,6 @@ from dpspec.contract import (
 )
 from dpspec.contract.attacks import USUAL, Canary, Score
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.registry.schema_flaws import Flaw, flaws
 from dpspec.text import closest, did_you_mean
 
 
@@ -142,11 +141,12 @@ def _reference(value: object, field: str) -> Iterator[str]:
 
 
 def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
-    yield from (str(flaw) for flaw in flaws(fragment, name) if flaw.fatal)
     properties = fragment.get("properties") if isinstance(fragment, Mapping) else None
-    if isinstance(properties, Mapping):
-        for key in sorted(k for owner in owners for k in CORE_KEYS[owner] if k in properties):
-            yield f"{name}.properties.{key}: this key belongs to core"
+    if not isinstance(properties, Mapping) or fragment.get("type") != "object":
+        yield f"{name} must be a JSON Schema with type 'object' and a mapping 'properties'"
+        return
+    for key in sorted(k for owner in owners for k in CORE_KEYS[owner] if k in properties):
+        yield f"{name}.properties.{key}: this key belongs to core"
 
 
 def _mechanism(m: Mechanism) -> Iterator[str]:
@@ -242,11 +242,6 @@ def fragments(provider: Any) -> dict[str, Any]:
         named = {f"schemas.{b}": getattr(provider.schemas, b) for b in ("mechanism", "threat_model", "audit")}
         return {**named, **{f"schemas.claims.{kind}": f for kind, f in provider.schemas.claims.items()}}
     return {} if isinstance(provider, Reporter | Executor) else {"schema": provider.schema}
-
-
-def all_flaws(provider: Any) -> list[Flaw]:
-    """Every flaw of every fragment, the ones that only an author cares about included."""
-    return [flaw for name, fragment in fragments(provider).items() for flaw in flaws(fragment, name)]
 
 
 #: The eight families, in the order in which plugins are asked.

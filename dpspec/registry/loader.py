@@ -29,7 +29,6 @@ from dpspec.contract.hookspecs import PROJECT
 from dpspec.registry.descriptors import FAMILIES, Family, hook_problems, problems
 from dpspec.registry.discover import Candidate, discover, normalise
 from dpspec.registry.foreign_code import Failed, attempt, one_line, resolve
-from dpspec.registry.plugin_watch import VARIABLE, left_out, watched
 
 _OURS = "dpspec"
 
@@ -85,7 +84,7 @@ def _conflict(family: Family, kind: str, others: Sequence[Candidate], held: bool
     return f"{family.name} {kind!r} is also offered by {names}, {outcome}"
 
 
-__all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "plugin_manager", "resolve"]
+__all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "resolve"]
 
 _MOST_OFFERS = 1000
 _log = logging.getLogger(__name__)
@@ -116,11 +115,6 @@ def load_catalog() -> Catalog:
     return load_registry().catalog
 
 
-def plugin_manager() -> pluggy.PluginManager:
-    """The plugin manager that holds the usable plugins; prefer :func:`load_catalog` and :func:`notify`."""
-    return load_registry().manager
-
-
 def notify(event: Event) -> None:
     """Show an event to all plugins that observe. A failing observer is logged once as a warning, and ignored."""
     for caller in load_registry().manager.hook.dpspec_event.get_hookimpls():
@@ -143,11 +137,7 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
     offers: list[Offers] = []
     failures: list[BrokenPlugin] = list(broken)
     for candidate in candidates:
-        if left_out(candidate.plugin, candidate.distribution) and normalise(candidate.distribution) != "dpspec":
-            failures.append(candidate.broken(f"left out by --without-plugin, or by {VARIABLE}"))
-            continue
-        with watched(candidate.plugin, candidate.distribution, candidate.version):
-            outcome = _load(candidate, manager)
+        outcome = _load(candidate, manager)
         if isinstance(outcome, Offers):
             offers.append(outcome)
         else:

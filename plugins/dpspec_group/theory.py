@@ -111,11 +111,12 @@ def dominating(phase: Phase, group_size: int, records: int) -> Pair:
     """A pair that dominates one step of a phase, in units of the clip norm.
 
     records: the size of the data set that is held. For fixed-size batches Theorem 3.3 wants a lower bound on the
-    smaller data set of a pair, which is ``records - group_size``; truncated ones want an upper bound, ``records``.
+    smaller data set of a pair, which is ``records - group_size``; truncated ones want both ends, up to ``records``.
     Raises ``ValueError`` naming the argument that does not fit, or the scheme that no theorem covers.
     """
     if phase.sampling.scheme == "truncated-poisson":
-        return _truncated(phase, group_size, records, phase.noise_multiplier).above()
+        fewest = max(0, records - group_size)
+        return _truncated(phase, group_size, records, phase.noise_multiplier, fewest).above()
     return attained(phase, group_size, records)
 
 
@@ -137,8 +138,8 @@ def attained(phase: Phase, group_size: int, records: int) -> Mixture:
     raise ValueError(f"no theorem here covers {sampling.scheme} batches")
 
 
-def _truncated(phase: Phase, group_size: int, smaller: int, sigma: float) -> TruncatedPoisson:
-    return TruncatedPoisson(group_size, phase.rate(), int(phase["sampling"]["max_batch"]), smaller, sigma)
+def _truncated(phase: Phase, group_size: int, smaller: int, sigma: float, fewest: int = 0) -> TruncatedPoisson:
+    return TruncatedPoisson(group_size, phase.rate(), int(phase["sampling"]["max_batch"]), smaller, sigma, fewest)
 
 
 def truncates(phases: Sequence[Phase]) -> bool:

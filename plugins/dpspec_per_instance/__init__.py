@@ -1,4 +1,4 @@
-"""Audits what each record loses by itself in DP-SGD (Thudi et al. 2024)."""
+"""Audit of the per-instance privacy loss of each record in DP-SGD (Thudi et al. 2024)."""
 
 from __future__ import annotations
 

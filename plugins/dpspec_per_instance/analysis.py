@@ -1,4 +1,4 @@
-"""Every audited record's epsilon, from the norms that all runs measured; findings and tables are made of it."""
+"""Epsilon of every audited record from the gradient norms of all runs, for findings and tables."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from dpspec_per_instance.options import AuditBlock, Audited, Composition, Shards
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Aggregates over fewer records than this count as values of single records.
+#: Number of records below which an aggregate counts as per-record information.
 AGGREGATE = 10
 
-#: Orders that tables show where the spec has them, beside the one that is best for the data-independent bound.
+#: Orders in tables, if the spec has them, in addition to the best order of the data-independent bound.
 SHOWN_ORDERS = (2.0, 8.0)
 
-#: Figures are rounded to so many significant digits in the table of all records.
+#: Number of significant digits in the table of all records.
 _DIGITS = 6
 
-#: The arrays whose last axis is the records.
+#: Names of the arrays whose last axis is the records.
 PER_RECORD = ("ratios", "own", "right", "labels")
 
 
 def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
-    """One trial for each run whose shards are all there: the first one, with the arrays of all.
+    """One trial per complete run: its first shard with the arrays of all shards.
 
-    A record's values are over the runs that looked at it; those of all records are compared and counted together, and
-    so over the same ones. Raises ``MissingArrayError`` where some shards have arrays that others lack.
+    Values of all records are compared and counted together, so they must come from the same runs.
+
+    Raises:
+        MissingArrayError: If some shards have arrays that others lack.
     """
     shards = _shards(spec, trials)
     if shards.count == 1:
@@ -49,24 +51,25 @@ def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Tria
 
 
 def first_shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
-    """The trials that hold what there is once for each run: checks, accuracy, outcomes of attacks."""
+    """The first shard of every run, which holds the run's checks, accuracy and attack outcomes."""
     shards = _shards(spec, trials)
     return [trial for trial in trials if shards.run_and_shard(trial.index)[1] == 0]
 
 
 def has_arrays(trials: Sequence[dps.Trial]) -> bool:
-    """Whether the trials' arrays are here: results carry their evidence alone."""
+    """True if the trials have their arrays. Results contain only evidence."""
     return all("ratios" in trial.arrays for trial in trials)
 
 
 def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
-    """How many records there are: all that conclusions need to know of the data.
+    """Numbers of records, the only property of the data that conclusions need.
 
-    Raises ``ValueError`` where trials say different numbers of it.
+    Raises:
+        ValueError: If the trials report different numbers.
     """
     sizes = kit.recorded(trials[0], "sizes")
     if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
-        raise ValueError("trials are of data of different sizes")
+        raise ValueError("trials report different numbers of records")
     records, test_records = sizes
     return dps.Facts(
         records=kit.whole_number(records, "sizes", least=1),
@@ -77,11 +80,11 @@ def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
 
 
 def read_array(trial: dps.Trial, name: str) -> Array:
-    """An array of a trial; raises ``MissingArrayError`` where it is absent."""
+    """An array of a trial. Raises ``MissingArrayError`` if it is absent."""
     arrays: Mapping[str, Array] = trial.arrays
     if name not in arrays:
         raise dps.MissingArrayError(
-            f"per-record values need the array {name!r} of trial {trial.index}, which is in the store it was made in"
+            f"per-record values need the array {name!r} of trial {trial.index}, which only its original store has"
         )
     return arrays[name]
 
@@ -101,10 +104,13 @@ def _joined_arrays(parts: Sequence[dps.Trial]) -> dict[str, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class Epsilons:
-    """Epsilon at one delta in one direction, per record, (m,) each.
+    """Epsilon of each record at one delta in one direction.
 
-    estimate: by the plug-in. confidence_upper: with the confidence of the spec. tight: what no record exceeds, by the
-    tightest accountant; renyi: the same by the method of the estimate, whose fair comparison it is.
+    Attributes:
+        estimate: Plug-in estimate, shape (m,).
+        confidence_upper: Upper confidence bound, shape (m,).
+        tight: Data-independent bound by the tightest accountant.
+        renyi: Data-independent bound by the method of the estimate, for comparison.
     """
 
     delta: float
@@ -126,10 +132,10 @@ class Epsilons:
 
 
 class Side:
-    """One direction: the runs that its expectation is over, and what follows from them."""
+    """One direction: its runs and their divergences."""
 
     def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
-        """``ratios``: per run the clipped norms (observed, m) in clip norms."""
+        """``ratios``: per run, the clipped norms in units of the clip norm, shape (observed, m)."""
         self.direction = direction
         self.composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
         self.ratios = ratios
@@ -138,20 +144,20 @@ class Side:
         self.totals = [self.composer.total(order, self.places, log_terms) for order in self.composer.orders]
 
     def total_of_runs(self, order: float, runs: int) -> bounds.Total:
-        """The total at one order from the first ``runs`` runs alone."""
+        """The total at one order from only the first ``runs`` runs."""
         return self.composer.total(order, [place[:runs] for place in self.places], self.log_terms)
 
 
 class Analysis:
-    """All directions together."""
+    """Per-record analysis in all audited directions."""
 
     def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
-        """``trials``: one for each run. Raises ``ValueError`` where the norms of one are absent."""
+        """``trials``: one per run. Raises ``ValueError`` if a trial lacks its norms."""
         assert spec.audit is not None
         self.spec, self.trials = spec, trials
         self.audited: Audited = audited_records(spec, read_sizes(trials))
         self.confidence = spec.audit.confidence
-        # A random sample spends half of what may fail on being one.
+        # A random sample uses half of the failure probability for the sampling error.
         self.failure = (1.0 - self.confidence) * (0.5 if self.audited.quantile_size > len(self.audited.points) else 1.0)
         shared = self.audited.shared_direction
         ratios = {
@@ -160,7 +166,7 @@ class Analysis:
         }
         observed, points = next(iter(ratios.values()))[0].shape
         if points != len(self.audited.points):
-            raise ValueError(f"norms of {points} records, where {len(self.audited.points)} are audited")
+            raise ValueError(f"expected norms of {len(self.audited.points)} audited records, got {points}")
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
         terms = theory.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
@@ -169,21 +175,21 @@ class Analysis:
 
     @property
     def privacy(self) -> dps.findings.Privacy:
-        """How sensitive averages and quantiles over all audited records are."""
+        """Privacy class of averages and quantiles over all audited records."""
         return self.privacy_of(len(self.audited.points))
 
     def privacy_of(self, count: int) -> dps.findings.Privacy:
-        """How sensitive averages and quantiles over ``count`` records are."""
+        """Privacy class of averages and quantiles over ``count`` records."""
         return self.spec.data_privacy if count >= AGGREGATE else "per-record"
 
     @property
     def records(self) -> int:
-        """How many records the data has to train on."""
+        """Number of training records."""
         return int(self.trials[0].evidence["sizes"][0])
 
     @property
     def runs(self) -> int:
-        """How many runs each expectation is over."""
+        """Number of runs in each expectation."""
         return len(self.trials)
 
     @cached_property
@@ -193,34 +199,34 @@ class Analysis:
 
     @cached_property
     def right(self) -> Array:
-        """The share of runs whose model is right about each record, per observed step: (observed, m)."""
+        """Fraction of runs with a correct prediction for each record, per observed step, shape (observed, m)."""
         return np.asarray(np.mean([read_array(trial, "right") for trial in self.trials], axis=0), dtype=np.float64)
 
     @cached_property
     def shown_side(self) -> Side:
-        """The side whose details are shown: that of the shared runs, where it is audited."""
+        """The direction whose details tables show: the direction with shared runs, if audited."""
         return self.sides.get(self.audited.shared_direction, next(iter(self.sides.values())))
 
     @cached_property
     def best_order(self) -> float:
-        """The order that is best for the data-independent bound at the largest claimed delta."""
+        """Best order of the data-independent bound at the largest claimed delta."""
         return self.shown_side.composer.best_order(bounds.claimed_deltas(self.spec)[-1])
 
     @cached_property
     def shown_orders(self) -> tuple[float, ...]:
-        """The orders whose details are shown, ascending."""
+        """Orders in detailed tables, ascending."""
         available = self.shown_side.composer.orders
         return tuple(sorted({self.best_order, *(order for order in SHOWN_ORDERS if order in available)}))
 
     def detailed_total(self, order: float) -> bounds.DetailedTotal:
-        """The shown side's total at one order, with its steps."""
+        """Total of the shown direction at one order, with its steps."""
         if order not in self._detailed:
             side = self.shown_side
             self._detailed[order] = side.composer.detailed_total(order, side.places, side.log_terms)
         return self._detailed[order]
 
     def epsilons(self, delta: float, direction: str) -> Epsilons:
-        """Every record's epsilon: the worse of two directions for ``both``."""
+        """Epsilon of every record; for ``both`` the maximum over two directions."""
         sides = [self.sides[side] for side in bounds.one_sided(direction)]
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
@@ -244,10 +250,10 @@ def _worst(epsilons: Sequence[Floats]) -> Floats:
 
 
 def record_table(records: Analysis) -> dps.Series:
-    """One row per audited record: epsilon per direction, the data-independent one, the smaller, and which it is.
+    """One row per audited record: epsilon per direction, the data-independent epsilon, and their minimum.
 
-    ratio: the estimate over the data-independent epsilon by the same method; it may exceed 1. advantage: the most that
-    knowing the record helps to tell that it was used, or that the model is right about it for having seen it.
+    The column ratio is the estimate divided by the data-independent epsilon of the same method and may exceed 1. The
+    column advantage bounds the membership advantage, see ``advantage``.
     """
     delta, audited, ratios = bounds.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
     whole = records.epsilons(delta, audited.widest_direction)
@@ -288,8 +294,8 @@ def record_table(records: Analysis) -> dps.Series:
 def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1; arrays broadcast.
 
-    With (epsilon, delta) in both directions the probabilities of any event differ by at most this: a bound on a
-    membership advantage, and on how much likelier the model is right about the record for having seen it.
+    With (epsilon, delta) in both directions the probabilities of any event differ by at most this value. It bounds the
+    membership advantage, and the increase of the probability of a correct prediction due to training on the record.
     """
     eps = np.asarray(epsilon, dtype=np.float64)
     small = np.exp(-np.minimum(eps, 700.0))

@@ -21,25 +21,25 @@ from dpspec_per_instance.options import (
     audited_records,
 )
 
-#: At most so many runs are trained together.
+#: Maximum number of runs per chunk.
 _TOGETHER = 16
 
-#: Sharding is advised for runs of more seconds than this on one core, into tasks of about so many seconds.
+#: Seconds of a run on one core above which the plan suggests sharding, and seconds of the resulting tasks.
 _LONG, _TASK = 3600.0, 600.0
 
-#: Sharding is advised as long as training again adds at most this share to the work.
+#: Maximum fraction of repeated training in a suggested sharding.
 _AGAIN = 0.25
 
 
 class PerInstanceAudit(dps.Audit):
-    """What every record loses by itself, from its gradients along independent runs; attacks on single records."""
+    """Per-instance privacy loss from gradients along independent runs, and attacks on single records."""
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        """What the theory does not cover, and what cannot be trained or attacked."""
+        """Reject specs that the theory, the training backend or the attack does not cover."""
         return check_spec(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        """The data-independent epsilon, which holds for every record, divergences by order, and further statements."""
+        """Data-independent epsilon, divergences by order, and further statements of the paper."""
         from dpspec_per_instance import bounds
         from dpspec_per_instance.printed import statements
 
@@ -48,11 +48,11 @@ class PerInstanceAudit(dps.Audit):
         yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        """One trial per run on the declared data, or several, with all that is trained beside it."""
+        """One or several trials per run on the declared data, including additional training."""
         return plan_runs(spec, facts)
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """The default without what no trial reads: orders, how steps compose, and parts of the threat model."""
+        """The default inputs without keys that no trial reads: orders, composition, parts of the threat model."""
         inputs = super().trial_inputs(spec)
         selected = kit.select_inputs(
             inputs,
@@ -67,7 +67,7 @@ class PerInstanceAudit(dps.Audit):
         return dps.FrozenMap({**selected, "mechanism": mechanism, **split})
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-        """Train on the declared data and watch every record; attack single records if the spec says so."""
+        """Train on the declared data and measure every record; attack single records if the spec requests it."""
         from dpspec_per_instance import trials
         from dpspec_per_instance.printed import mean_rule_trial
 
@@ -87,7 +87,7 @@ class PerInstanceAudit(dps.Audit):
         from dpspec_per_instance import analysis, findings
         from dpspec_per_instance.printed import figures, mean_rule_tables, statements
 
-        # A redacted result lacks everything that is computed from arrays; the public part needs none.
+        # A redacted result has no arrays. The public part does not need them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
         runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
         if runs and (analysis.has_arrays(trials) or not redacted):
@@ -107,12 +107,12 @@ class PerInstanceAudit(dps.Audit):
 
 
 def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    """One trial per run and shard; the first shard of a run has with it all that is trained beside it."""
+    """One trial per run and shard. The first shard of a run includes the additional training."""
     assert spec.audit is not None
     runs, audited = spec.audit.runs, audited_records(spec, facts)
     points, options = len(audited.points), AuditBlock.of(spec.audit.options)
     shards = options.shards(points)
-    # Shards are made one by one, so that what is made again of a run comes out as it would have with the rest.
+    # One shard per chunk, so that recomputing a shard reproduces its bits.
     together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
     chunks = kit.chunks(runs * shards.count, together)
     parameters, attack = facts.parameters or 0, options.attack
@@ -120,7 +120,7 @@ def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
     looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
 
     def seconds(trained: float, rows: float) -> float:
-        """So many runs trained, and so many gradients of records beside them."""
+        """Estimated seconds of ``trained`` runs and ``rows`` additional gradients."""
         return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
 
     own = audited.needs_own_runs
@@ -139,8 +139,8 @@ def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         seconds=total,
         memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
         notes=(
-            "Values per record speak of the data: reports leave them out unless asked, and training that is changed by "
-            "them is not what was audited.",
+            "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does not "
+            "cover training that uses them.",
             *_notes(audited, shards, runs, run_seconds, look_seconds),
         ),
         checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
@@ -148,21 +148,21 @@ def plan_runs(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
 
 
 def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
-    """What is trained more than once, or could be shared out. The seconds: of one run, and of its looks."""
+    """Notes on repeated training and on sharding; the seconds are those of one run and of its measurements."""
     notes, points, together = [], len(audited.points), run_seconds + look_seconds
     if audited.needs_own_runs:
-        notes.append(f"Each of {points} records takes a run on data of its own in every one of {runs}.")
+        notes.append(f"Each of {points} records needs a separate run on modified data in every one of {runs} runs.")
     if shards.count > 1:
         share = (shards.count - 1) * run_seconds / (shards.count * run_seconds + look_seconds)
         notes.append(
-            f"Each run is made {shards.count} times, to look at up to {shards.largest} records each time: "
-            f"{share:.0%} of that work is training again."
+            f"Each run is trained {shards.count} times to measure up to {shards.largest} records each time: "
+            f"{share:.0%} of that work is repeated training."
         )
     elif together > _LONG:
         tasks = min(MOST_SHARDS, points, int(together / _TASK), int(1.0 + _AGAIN * together / run_seconds))
         if tasks > 1:
             notes.append(
-                f"Training once and looking at all records takes some {together / 3600.0:.1f} hours of one core: "
-                f"audit.shard_records: {math.ceil(points / tasks)} shares that out among {tasks} tasks."
+                f"Training once and measuring all records takes about {together / 3600.0:.1f} hours of one core: "
+                f"audit.shard_records: {math.ceil(points / tasks)} divides the work into {tasks} tasks."
             )
     return notes

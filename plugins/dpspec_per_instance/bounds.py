@@ -1,9 +1,9 @@
-"""Upper bounds: the divergence of a whole run from measured norms, and what holds for every record by theory alone.
+"""Upper bounds: the divergence of a run from measured norms, and the data-independent bound for every record.
 
-The data-independent epsilon asks nothing of how many records there are. For all data sets together it is also attained:
-a record whose gradient is the clip norm times one direction, among any others of gradient 0, shows exactly the sampled
-Gaussian pair at every step, and the updates that this plugin trains with can be undone. So the lower end is a lower
-bound for the worst record of the worst data set; of a record or a population of the declared data it says nothing.
+The data-independent epsilon does not depend on the number of records. It is attained over all datasets: a record whose
+gradient is the clip norm times one direction, among records of gradient 0, gives exactly the sampled Gaussian pair at
+every step, and updates of the supported optimizers can be inverted. The lower end of its interval is therefore a lower
+bound for the worst record of the worst dataset. It does not apply to records or populations of the declared data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpspec_per_instance.options import Composition
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Spec words and the accountant's: remove is D(with || without).
+#: Directions in specs and in the accountant: remove is D(with || without).
 DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
 TIGHT_SOURCE = "Ganesh 2024, Theorem 3.1, for one record"
@@ -42,9 +42,12 @@ TIGHT_SOURCE = "Ganesh 2024, Theorem 3.1, for one record"
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """The divergence of the run at one order, per record.
+    """Divergence of a run at one order, per record.
 
-    plug_in: (m,), an estimate. confidence_upper: (m,), holds with the spec's confidence. baseline: that of any record.
+    Attributes:
+        plug_in: Estimates, shape (m,).
+        confidence_upper: Upper bounds with the spec's confidence, shape (m,).
+        baseline: Data-independent bound.
     """
 
     order: float
@@ -55,10 +58,13 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True)
 class DetailedTotal(Total):
-    """The same with what single steps make of it: as many times larger as steps are observed.
+    """A total with the contributions of its steps.
 
-    contributions: (observed, m), the plug-in of single steps. weights: (observed,) l_t. largest: (observed,), the
-    divergence of a saturated step. fixed: what the confidence bound takes for steps that were not observed.
+    Attributes:
+        contributions: Plug-in estimates of single steps, shape (observed, m).
+        weights: l_t, shape (observed,).
+        largest: Divergence of a saturated step, shape (observed,).
+        fixed: Contribution of unobserved steps to the confidence bound.
     """
 
     contributions: Floats
@@ -73,7 +79,7 @@ class Composer:
     def __init__(
         self, mechanism: dps.FrozenMap, direction: Direction, p: float | Sequence[float] | None = None
     ) -> None:
-        """``mechanism``: the options of the block, with phases or without. p: instead of the exponent given there."""
+        """``mechanism``: the block's options. ``p`` overrides its exponent."""
         composition = Composition.of(mechanism)
         self.direction: Direction = direction if composition.step_bound != "theorem" else "present-first"
         self.orders = composition.orders
@@ -91,35 +97,35 @@ class Composer:
         return [theory.step_table(*step, self.orders[0], highest, self.direction) for step in self._steps]
 
     def reuse_tables(self, tables: list[theory.StepTable] | None) -> list[theory.StepTable]:
-        """This run's tables; ``tables`` of the same steps are taken where they reach as far."""
+        """This run's tables. Tables of the same steps are reused if they cover the same orders."""
         highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
         if tables is not None and tables[0].highest >= highest:
             self.__dict__["_tables"] = tables
         return self._tables
 
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
-        """Per observed step where the norms of all runs, (observed, m) each in clip norms, are in its table: (R, m)."""
+        """Table indices (R, m) per observed step, from norms of all runs in clip norms, (observed, m) each."""
         tables = (self._tables[self._phase_of[step - 1]] for step in self.observed)
         return [table.places(np.stack([run[j] for run in ratios])) for j, table in enumerate(tables)]
 
     def baseline(self, order: float) -> float:
-        """The divergence that no record exceeds: ordinary composition of saturated steps."""
+        """Data-independent divergence: ordinary composition of saturated steps."""
         return float(sum(np.sum(self._phase_of == k) * self._saturated(order, k) for k in range(len(self._steps))))
 
     def saturated(self, order: float, step: int) -> float:
-        """What a saturated record loses in one ``step`` by itself."""
+        """Divergence of a saturated record in one ``step``."""
         return self._saturated(order, int(self._phase_of[step - 1]))
 
     def best_order(self, delta: float) -> float:
-        """The order at which the data-independent divergence gives the least epsilon."""
+        """Order at which the data-independent divergence gives the smallest epsilon."""
         return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).order
 
     def epsilon(self, delta: float) -> float:
-        """The data-independent epsilon by Renyi divergences, at the best of the spec's orders."""
+        """Data-independent epsilon from Renyi divergences at the best of the spec's orders."""
         return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta).epsilon
 
     def kappa(self, order: float) -> tuple[float, float]:
-        """The estimability index at the last and at the second step: at the first the model is no matter of chance."""
+        """Estimability index at the last and the second step. The model before the first step is deterministic."""
         if self.count == 1:
             return 0.0, 0.0
         e = theory.recursion(order, self.count, self.p)
@@ -131,19 +137,19 @@ class Composer:
         return float(theory.step_divergence(order, rate, 1.0 / sigma, self.direction))
 
     def relative(self, order: float, observed: int, places: npt.NDArray[np.uint16]) -> Floats:
-        """One step's divergence at each model, (R, m), over that of a saturated record; at an observed step's place."""
+        """Divergence of an observed step at each model relative to a saturated record, shape (R, m)."""
         row = self._tables[self._phase_of[self.observed[observed] - 1]].row(order)
         return np.asarray(row[places] / row[-1], dtype=np.float64)
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
-        """The run at one order; ``log_terms``: ln(s / J) over all s values that must be certain together."""
+        """Total at one order; ``log_terms`` is ln(s / J) over all s values that must hold jointly."""
         total = self.detailed_total(order, places, log_terms)
         return Total(
             order=order, plug_in=total.plug_in, confidence_upper=total.confidence_upper, baseline=total.baseline
         )
 
     def detailed_total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> DetailedTotal:
-        """The same with its steps."""
+        """Total at one order with its steps."""
         e = theory.recursion(order, self.count, self.p)
         observed = self.observed - 1
         largest = np.concatenate(
@@ -154,14 +160,14 @@ class Composer:
         contributions = np.stack(
             [self._contribution(e.orders[t], e.weights[t], t, p) for t, p in zip(observed, places, strict=True)]
         )
-        certain = contributions[0].copy()  # the first model is fixed
+        certain = contributions[0].copy()  # the first model is deterministic
         for j in range(1, len(observed)):
             t = observed[j]
             certain += theory.confidence_upper_mean(
                 contributions[j], float(e.weights[t]), float(largest[t]), len(places[j]), log_terms
             )
         plug_in = contributions.sum(axis=0) + rest
-        if self._nearest:  # the observed step has the largest order of those it stands for: no more than saturated ones
+        if self._nearest:  # the observed step has the largest order of the steps that it represents
             caps = np.add.reduceat(largest, observed) / spans
             plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
         return DetailedTotal(
@@ -181,25 +187,25 @@ class Composer:
 
 
 def claimed_deltas(spec: dps.Spec) -> list[float]:
-    """Every delta that a claim names, smallest first, or else a default."""
+    """The claimed deltas in ascending order, or a default."""
     return kit.claimed_deltas(spec)
 
 
 def spoken_directions(spec: dps.Spec) -> list[str]:
-    """The directions that claims or the threat model speak of: single ones first, then both."""
+    """Directions of the claims and the threat model: single directions first, then both."""
     directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     return ["remove", "add", "both"] if "both" in directions else sorted(directions)
 
 
 def one_sided(direction: str) -> tuple[str, ...]:
-    """The one-sided directions that a direction stands for."""
+    """The one-sided directions that a direction includes."""
     return ("remove", "add") if direction == "both" else (direction,)
 
 
 def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
-    """Epsilon of every record of every data set, in one direction or the worse of both, by the tightest accountant.
+    """Epsilon of every record of every dataset by the tightest accountant, in one direction or the worse of both.
 
-    At the claims' deltas, and in the widest direction along the curve.
+    Computed at the claimed deltas, and in the widest direction along the curve.
     """
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*claimed_deltas(spec), *curve})
@@ -216,14 +222,14 @@ def _step_pair(phase: dps.Phase) -> Mixture:
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:
-    """The same by Renyi divergences at the orders of the spec: what per-record values by that method compare with."""
+    """Data-independent epsilon from Renyi divergences at the spec's orders, for comparison with per-record values."""
     return max(Composer(mechanism, DIRECTIONS[side]).epsilon(delta) for side in one_sided(direction))
 
 
 def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
-    """Epsilon at the claims' deltas in every direction that is spoken of, along the curve, for named populations.
+    """Bounds on epsilon at the claimed deltas and along the curve, in every claimed direction.
 
-    At the claims' deltas lower bounds besides: what the worst record of the worst data set loses.
+    Includes lower bounds at the claimed deltas, for the worst record of the worst dataset.
     """
     claimed, attained = claimed_deltas(spec), shows_every_sum(spec.training.options, spec.steps)
     largest = max((claim.min_records for claim in spec.claims), default=0)
@@ -258,14 +264,14 @@ def _tight_finding(epsilon: Interval, at: dict[str, dps.Json], direction: str) -
 
 
 def order_series(spec: dps.Spec) -> dps.Series:
-    """The divergence of one saturated step and of the whole run, by order and direction."""
+    """Divergence of one saturated step and of the run, by order and direction."""
     rows: list[tuple[float, str, float, float]] = []
     for side in one_sided(spoken_directions(spec)[-1]):
         composer = Composer(spec.mechanism.options, DIRECTIONS[side])
         rows += [(order, side, composer.saturated(order, 1), composer.baseline(order)) for order in composer.orders]
     return kit.series(
         "divergence-by-order",
-        "Renyi divergence that no record exceeds",
+        "Data-independent Renyi divergence",
         kit.columns_of(("order", "direction", "first_step", "run"), rows),
         rigor="theorem",
         source=theory.STEP_SOURCE,

@@ -1,4 +1,4 @@
-"""What this plugin refuses, located and in words: no torch, no rows, no numerics."""
+"""Located messages for specs that the theory or the attack does not cover. No torch, data or numerics."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dpspec_per_instance.options import (
 )
 from dpspec_per_instance.printed.options import refuse_mean_rule, refuse_reference
 
-#: Records that need runs on data of their own: at most so many.
+#: Maximum number of records that need separate runs on modified data.
 MOST_OWN_RUNS = 256
 
-#: Orders above this are not tabulated.
+#: Largest tabulated order.
 MOST_ORDER = 512
 
-#: With fewer runs than this for a record an attack can show nothing.
+#: Minimum number of runs per record with which an attack can prove anything.
 LEAST_RUNS = 16
 
 
 def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Every reason why the spec cannot be audited as it stands."""
+    """All reasons why the spec cannot be audited."""
     yield from _refuse_scope(spec)
     yield from _refuse_mechanism(spec)
     yield from _refuse_exponent(spec)
@@ -50,11 +50,11 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _refuse_scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    help = "it compares the data set with the one that has one record more, or one less"
+    help = "it compares a dataset with the same dataset plus or minus one record"
     yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
         yield kit.unsupported(
-            "the per-instance theory is about one record, not about groups",
+            "the per-instance theory covers single records, not groups",
             ("threat_model", "group_size"),
             "audit groups with mechanism.kind group",
         )
@@ -66,9 +66,8 @@ def _refuse_mechanism(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             spec,
             i,
             ("poisson", "full"),
-            "sampling.scheme must be poisson or full, got {scheme}: whether a record is drawn must not depend on the "
-            "other records",
-            "write sampling: {scheme: poisson, rate: ...} if batches are drawn like that",
+            "sampling.scheme must be poisson or full, got {scheme}: the theory needs records to be drawn independently",
+            "write sampling: {scheme: poisson, rate: ...} if the training samples this way",
         )
         if phase.noiseless:
             yield kit.bad_value(
@@ -87,14 +86,14 @@ def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         )
     elif not isinstance(exponent, str) and (first_order := _first_order(spec, exponent)) > MOST_ORDER:
         yield kit.bad_value(
-            f"exponent asks for order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
+            f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
             path,
-            "auto takes three times the number of steps, which keeps orders within 1.4 times those asked for",
+            "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
         )
 
 
 def _first_order(spec: dps.Spec, exponent: float | tuple[float, ...]) -> float:
-    """The largest order that the recursion reaches; of several exponents, as if all were the least one."""
+    """Largest order of the recursion; for several exponents, an upper limit from the smallest one."""
     p = min(exponent) if isinstance(exponent, tuple) else exponent
     growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
     return 1.0 + (Composition.of(spec.mechanism.options).orders[-1] - 1.0) * math.exp(growth)
@@ -116,7 +115,7 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
             yield dps.Diagnostic(code="bad-choice", message=message, path=path)
     elif isinstance(points, Sample):
         if points.count > size:
-            message = f"count {points.count} is more than the {size} {population.name} records"
+            message = f"count {points.count} exceeds the {size} {population.name} records"
             yield kit.bad_value(message, (*path, "count"))
     else:
         for i, point in enumerate(points):
@@ -141,7 +140,7 @@ def _refuse_claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
             continue
         if audited.quantiles_of == CHOSEN and claim["population"] == audited.population:
             yield kit.unsupported(
-                "threat_model.points lists chosen records, which bound no fraction of their population",
+                "threat_model.points lists chosen records, which give no bound on a fraction of the population",
                 ("claims", i, "fraction"),
                 "audit points: all, or a random sample {count, seed}; or write population: chosen, for a fraction "
                 "of the records that threat_model.points lists",
@@ -160,39 +159,39 @@ def _refuse_training(spec: dps.Spec, facts: dps.Facts, audited: Audited) -> Iter
     optimizer = optimizer_kind(spec.training.options)
     if optimizer != "sgd":
         yield kit.unsupported(
-            f"training.optimizer must be sgd: {optimizer} keeps a state beside the model, and the composition theorem "
-            "covers released models only",
+            f"training.optimizer must be sgd: {optimizer} keeps additional state, and the composition theorem only "
+            "covers released models",
             ("training", "optimizer"),
             "train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
         )
     if spec.audit.method != "many-run":
         yield kit.unsupported(
-            "per-instance audits average over independent runs; a one-run canary attack does not apply",
+            "per-instance audits average over independent runs; method one-run does not apply",
             ("audit", "method"),
-            "write method: many-run; runs says how many",
+            "write method: many-run and set runs",
         )
     if spec.audit.options.get("canary") is not None:
         yield kit.unsupported(
-            "audit.canary does not apply: per-instance audits plant no records",
+            "audit.canary does not apply: per-instance audits insert no canaries",
             ("audit", "canary"),
-            "leave canary out; audit.attack attacks records of the data",
+            "remove canary; audit.attack attacks records of the data",
         )
     shards = AuditBlock.of(spec.audit.options).shards(len(audited.points))
     if shards.count > MOST_SHARDS:
         yield kit.bad_value(
             f"{AuditBlock.of(spec.audit.options).shard_records} of {shards.records} records in each trial make "
-            f"{shards.count} trials of every run, and each trains anew: at most {MOST_SHARDS}",
+            f"{shards.count} trials of every run, which all repeat the training: at most {MOST_SHARDS}",
             ("audit", "shard_records"),
-            f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or leave it out",
+            f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or remove it",
         )
     yield from dps.untrainable(spec, facts, ["iterates"])
     if audited.needs_own_runs and len(audited.points) > MOST_OWN_RUNS:
         other = SHARED_DIRECTION[audited.population]
         yield kit.bad_value(
-            f"direction {audited.widest_direction} takes runs of its own, on other data, for each of "
+            f"direction {audited.widest_direction} needs separate runs on modified data for each of "
             f"{len(audited.points)} records: at most {MOST_OWN_RUNS}",
             ("threat_model", "direction"),
-            f"write direction: {other}, for which all records share their runs, or name fewer points",
+            f"write direction: {other}, in which all records share runs, or list fewer points",
         )
 
 
@@ -206,12 +205,11 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
         yield kit.bad_value(
             "audit.attack selects no record",
             path,
-            "set most, least or records, or leave attack out",
+            "set most, least or records, or remove attack",
         )
     if attack.most + attack.least > len(points):
         yield kit.bad_value(
-            f"{attack.most} most and {attack.least} least exposed records are more than the {len(points)} "
-            "that are audited",
+            f"{attack.most} most and {attack.least} least exposed records exceed the {len(points)} audited records",
             (*path, "most"),
         )
     for i, record in enumerate(attack.records):
@@ -224,12 +222,12 @@ def _refuse_attack(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]
     if attack.runs * spec.audit.runs < LEAST_RUNS:
         yield kit.bad_value(
             f"{attack.runs} runs of each record in each of {spec.audit.runs} runs are fewer than "
-            f"{LEAST_RUNS}, which can show nothing",
+            f"{LEAST_RUNS} and cannot prove anything",
             (*path, "runs"),
         )
     if spec.threat_model.access != "all-iterates":
         yield kit.unsupported(
             "audit.attack scores every iterate, and the threat model releases the final model only",
             ("threat_model", "access"),
-            "leave audit.attack out, or write access: all-iterates",
+            "remove audit.attack, or write access: all-iterates",
         )

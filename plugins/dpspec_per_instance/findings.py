@@ -1,4 +1,4 @@
-"""Findings of trials: epsilons of records and quantiles, how much the runs can tell, and lower bounds of attacks."""
+"""Findings of trials: epsilons of records and quantiles, estimability, and lower bounds from attacks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dpspec_per_instance import bounds, theory
 from dpspec_per_instance.analysis import Analysis, Epsilons, read_sizes
 from dpspec_per_instance.options import EDGES, AuditBlock, audited_records
 
-#: The fractions of the population at which epsilon is reported besides those that claims name.
+#: Fractions of the population at which epsilon is reported, in addition to claimed fractions.
 FRACTIONS = (0.1, 0.5, 0.9)
 
-#: Where the number of runs is given up on.
+#: Number of runs that counts as infinite.
 MOST_RUNS = 1e300
 
 _SOURCE = f"{theory.STEP_SOURCE} and {theory.RUN_SOURCE.partition(', ')[2]}"
 
-_RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ in batches and noise alone")
-_COINS = kit.coins("the record is there by an independent fair coin in every run")
+_RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ only in batches and noise")
+_COINS = kit.coins("the record is included independently with probability 1/2 in every run")
 
 
 def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
-    """Everything at the claims' deltas in the directions that are spoken of, and what the runs can tell."""
+    """Findings at the claimed deltas and directions, and the number of runs needed."""
     for direction in bounds.spoken_directions(spec):
         if not set(bounds.one_sided(direction)) <= set(records.audited.directions):
             continue
@@ -70,11 +70,20 @@ def _quantiles(spec: dps.Spec, records: Analysis, epsilons: Epsilons) -> Iterato
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
-    """Which of the sorted values of ``audited`` records is one that a ``fraction`` of the population does not exceed.
+    """Index of the sorted values of ``audited`` records that bounds a ``fraction`` of the population.
 
-    Exact where all are audited. Of a random sample the quantile itself where ``failure`` is None, or else the least
-    place that is below the population's quantile with at most that probability (hypergeometric); None where even the
-    largest value is not enough. Raises ``ValueError`` where more are audited than there are.
+    Args:
+        fraction: Fraction of the population.
+        audited: Number of audited records, all records or a random sample.
+        population: Size of the population.
+        failure: Maximum probability (hypergeometric) that the value is below the population's quantile; None for the
+            sample quantile.
+
+    Returns:
+        The index, or None if even the largest value is not sufficient.
+
+    Raises:
+        ValueError: If ``audited`` exceeds ``population``.
     """
     if audited > population:
         raise ValueError(f"{audited} records cannot be a sample of {population}")
@@ -88,11 +97,11 @@ def quantile_place(fraction: float, audited: int, population: int, failure: floa
 
 
 def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
-    """P[X > i] for i = 0, ..., drawn - 1, of how many X of ``drawn`` records are among the ``marked`` ones; (drawn,).
+    """P[X > i] for i = 0, ..., drawn - 1 of the hypergeometric number X of marked records in a sample, shape (drawn,).
 
-    X is hypergeometric. P[X = k + 1] / P[X = k] = (marked - k)(drawn - k) / ((k + 1)(population - marked - drawn + k +
-    1)), so that the work is in ``drawn`` alone, and rounding is at most (10 drawn + 100) 2^-52 relatively where a
-    result is above 1e-290. scipy's is in the population: it never comes back from one of 2^62.
+    P[X = k + 1] / P[X = k] = (marked - k)(drawn - k) / ((k + 1)(population - marked - drawn + k + 1)), so the work is
+    linear in ``drawn``. The relative rounding error of results above 1e-290 is at most (10 drawn + 100) 2^-52. SciPy's
+    function is linear in the population and does not finish for 2^62.
     """
     least, most = max(0, drawn - (population - marked)), min(drawn, marked)
     k = np.arange(least, most)
@@ -105,7 +114,7 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
 
 
 def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    """The comparison by one method: Renyi divergences of records against those of any record, at the same orders."""
+    """Ratio of estimated to data-independent epsilon, both from Renyi divergences at the same orders."""
     below = np.minimum(epsilons.estimate, epsilons.renyi)
     values: list[tuple[str, float | None, float]] = [
         ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
@@ -158,13 +167,15 @@ def _epsilon_finding(
 
 
 def _this_data(direction: str, record: str | int) -> dps.Scope:
-    """This data set and this record: nothing is left for an adversary to choose."""
+    """Scope of a statement about this dataset and this record."""
     return dps.Scope(direction=direction, data="this", record=record)
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
-    """How far the runs, one trial each, are from seeing rare bad models, by the mechanism alone: no norm is looked
-    at."""
+    """Estimability index: ability of the runs, one trial each, to observe rare models with a large loss.
+
+    It depends only on the mechanism, not on measured norms.
+    """
     audited, runs = audited_records(spec, read_sizes(trials)), len(trials)
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
@@ -180,7 +191,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         at=dps.FrozenMap({"alpha": order}),
         scope=dps.Scope(direction=direction, data="this"),
         method=f"{second:.3g} at the second step, {last:.3g} at the last: {side} ln(runs) = {math.log(runs):.3g}; "
-        "the more above, the less rare bad models can be seen",
+        "the larger the excess, the less the runs can observe rare models with a large loss",
         source=theory.RUN_SOURCE,
     )
 
@@ -213,9 +224,15 @@ def _runs_needed(records: Analysis) -> dps.Finding:
 def runs_needed(
     means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
 ) -> float:
-    """Number of runs with these means whose confidence bound on the total is at most ``goal``; inf if there is none.
+    """Number of runs with these means whose confidence bound on the total is at most ``goal``, or infinity.
 
-    means, weights, largest: (s,) per random term. fixed: what the other steps add for certain.
+    Args:
+        means: Plug-in means of the random terms, shape (s,).
+        weights: Their weights, shape (s,).
+        largest: Their maxima, shape (s,).
+        fixed: Deterministic contribution of the other steps.
+        goal: The goal for the total.
+        log_terms: ln(s / J).
     """
     terms = list(zip(*(np.asarray(v, dtype=np.float64).tolist() for v in (means, weights, largest)), strict=True))
 
@@ -235,27 +252,27 @@ def runs_needed(
 
 
 def _targets(trial: dps.Trial) -> dict[str, int]:
-    """The indices of the attacked records by what they are called; empty where they were left out."""
+    """Indices of the attacked records by name; empty if redacted."""
     pairs = trial.evidence.get("internal", {}).get("targets", ())
     return {str(name): kit.whole_number(place, "the index of a target") for name, place in pairs}
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """For each attacked record what the ranked scores show; nothing where all coins are equal or there is no score.
+    """Evidence and lower bound per attacked record; none if all inclusion bits are equal or there are no scores.
 
-    The index of the most exposed record is per-record information: the evidence says only why it was chosen, except
-    for records that a claim names.
+    The index of the most exposed record is per-record information. Evidence therefore names only the reason for the
+    choice, except for records that a claim names.
     """
     assert spec.audit is not None
     delta, confidence = bounds.claimed_deltas(spec)[-1], spec.audit.confidence
     claimed = {c.record for c in spec.claims if c.record is not None}
-    fewest = min((read_sizes([trial]).records for trial in trials), default=1) - 1  # the data without the record
+    fewest = min((read_sizes([trial]).records for trial in trials), default=1) - 1  # the dataset without the record
     targets = [_targets(trial) for trial in trials]
 
     def scope(record: str | int) -> dps.Scope:
         return kit.executed_scope(spec, adversary="none", access="all-iterates", record=record, records=fewest)
 
-    # Pilot runs on different devices may round differently, and so choose different records.
+    # Pilot runs on different devices round differently and may choose different records.
     first = targets[0] if targets else {}
     indices = {name: place for name, place in first.items() if all(other.get(name) == place for other in targets)}
     for name, runs in _outcomes_by_target(spec, trials).items():
@@ -284,9 +301,10 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
 
 
 def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str, list[tuple[int, int]]]:
-    """All runs of each target: coin, and how many edges of the grid the score reaches.
+    """All runs of each target: inclusion bit and number of grid edges below the score.
 
-    Raises ``ValueError`` where a trial holds those of other targets than were to be attacked.
+    Raises:
+        ValueError: If a trial has outcomes of other targets.
     """
     assert spec.audit is not None
     attack, outcomes = AuditBlock.of(spec.audit.options).attack, dict[str, list[tuple[int, int]]]()
@@ -297,7 +315,7 @@ def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str
     for trial in trials:
         attacked = list(kit.recorded(trial, "outcomes"))
         if [name for name, _ in attacked] != targets:
-            raise ValueError(f"outcomes must be those of {', '.join(targets)}")
+            raise ValueError(f"outcomes must name the targets {', '.join(targets)}")
         for name, runs in attacked:
             outcomes.setdefault(name, []).extend(kit.scored_coins(runs, attack.runs, len(EDGES)))
     return outcomes

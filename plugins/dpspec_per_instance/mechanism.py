@@ -1,4 +1,4 @@
-"""What the plugin offers: the mechanism kind, its keys, and the report format ``records-csv``. Light values only."""
+"""The mechanism kind ``per-instance``, its schema, and the report format ``records-csv``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
 from dpspec_per_instance.printed.options import MEAN_RULE, REFERENCE
 
-#: The orders of the paper's sweeps and those between them that matter at common noise.
+#: Default Renyi orders: those of the paper, with intermediate ones for common noise multipliers.
 ORDERS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 
 _COMPOSITION: dict[str, dps.Json] = {
     **kit.block(
-        "How the divergences of steps become that of the run.",
+        "Composition of the steps' divergences.",
         exponent={
             "type": ["string", "number", "array"],
             "exclusiveMinimum": 1,
@@ -24,19 +24,18 @@ _COMPOSITION: dict[str, dps.Json] = {
             "maxItems": 1000,
             "items": kit.number("An exponent above 1.", above=1),
             "default": "auto",
-            "description": "The exponent p > 1 of the composition theorem. auto: three times the number of steps. A "
-            "list: one exponent after the other, from the last step to the first, spread evenly.",
+            "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps. A list: "
+            "exponents from the last step to the first, spread evenly.",
         },
         observe_every=kit.integer(
-            "The gradient norms of all records are measured before the first step and before every so many further "
-            "ones.",
+            "Number of steps between measurements of all records' gradient norms. The first is before step 1.",
             least=1,
             most=1000000,
             default=10,
         ),
         unobserved=kit.choice(
-            "What a step between observations counts for in estimates. nearest: what was observed last. "
-            "data-independent: a saturated gradient. Confidence bounds always take the second.",
+            "Value of unobserved steps in estimates. nearest: the last observed value. data-independent: that of a "
+            "saturated gradient. Confidence bounds always use data-independent.",
             "nearest",
             "data-independent",
             default="nearest",
@@ -52,16 +51,16 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
     clip_norm=CLIP_NORM,
     sampling=SAMPLING,
     orders=kit.array(
-        "Renyi orders at which runs are composed; the best one counts. They change no trial.",
-        kit.number("An order above 1, whole or not.", above=1, most=256),
+        "Renyi orders of the composition; the best one counts. They change no trial.",
+        kit.number("An order above 1, not necessarily an integer.", above=1, most=256),
         least=1,
         most=100,
         unique=True,
         default=list(ORDERS),
     ),
     step_bound=kit.choice(
-        "How a step is bounded. theorem: by the paper's formula, one number for both directions. directional: where a "
-        "record is added, by a smaller number that its proof gives too.",
+        "Bound on a step. theorem: the paper's formula, equal in both directions. directional: a smaller value in "
+        "direction add, which the paper's proof also gives.",
         "directional",
         "theorem",
         default="directional",
@@ -72,8 +71,7 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
 _THREAT_MODEL: dict[str, dps.Json] = kit.block(
     None,
     population=kit.choice(
-        "train: training records, each comparing the data with the data without it. test: test records, each comparing "
-        "the data with the data that has it too.",
+        "train: training records; the neighbor lacks the record. test: test records; the neighbor also has the record.",
         "train",
         "test",
         default="train",
@@ -84,39 +82,39 @@ _THREAT_MODEL: dict[str, dps.Json] = kit.block(
         "minItems": 1,
         "maxItems": 100000,
         "uniqueItems": True,
-        "items": kit.integer("A record, by its place in the population.", least=0),
+        "items": kit.integer("Index of a record in the population.", least=0),
         "properties": {
-            "count": kit.integer("How many records, drawn at random without repetition.", least=1, most=100000000),
-            "seed": kit.integer("Decides which are drawn.", least=0, default=0),
+            "count": kit.integer("Number of records, drawn without replacement.", least=1, most=100000000),
+            "seed": kit.integer("Seed of the sample.", least=0, default=0),
         },
         "required": ["count"],
         "additionalProperties": False,
-        "description": "Which records of the population are audited: all, {count, seed} or a list of indices.",
+        "description": "Audited records of the population: all, {count, seed} or a list of indices.",
     },
 )
 
 _ATTACK: dict[str, dps.Json] = kit.block(
-    "Also attack single records: in each of many runs one record is there by a fair coin, all else is as declared, and "
-    "the adversary sees every iterate.",
+    "Also attack single records: many runs each include one record with probability 1/2, and the adversary sees every "
+    "iterate.",
     most=kit.integer(
-        "How many audited records to attack, those with the largest gradients in a pilot run.",
+        "Number of audited records with the largest gradients in a pilot run to attack.",
         least=0,
         most=100,
         default=1,
     ),
-    least=kit.integer("How many of those with the smallest gradients to attack.", least=0, most=100, default=1),
+    least=kit.integer("Number of records with the smallest gradients to attack.", least=0, most=100, default=1),
     records=kit.array(
-        "Further records to attack, by their place in the population.",
+        "Indices of further records to attack.",
         kit.integer("An audited record.", least=0),
         most=100,
         unique=True,
         default=[],
     ),
     runs=kit.integer(
-        "How many runs each attacked record gets in every one of audit.runs.", least=2, most=100000, default=20
+        "Number of attack runs per attacked record in each of audit.runs.", least=2, most=100000, default=20
     ),
     looks=kit.integer(
-        "How many of a run's steps the adversary scores, spread evenly; all if left out.", least=1, most=1000000
+        "Number of evenly spaced steps that the adversary scores; all by default.", least=1, most=1000000
     ),
 )
 
@@ -126,15 +124,15 @@ _AUDIT: dict[str, dps.Json] = kit.block(
     mean_rule=MEAN_RULE,
     reference=REFERENCE,
     shard_records=kit.integer(
-        "At most so many of the audited records in one trial: each run becomes several trials, which all repeat its "
-        "training and look at other records, so that workers share the work. Left out, one trial looks at all records "
-        "of a run. It changes no seed.",
+        "Maximum number of audited records per trial. Each run becomes several trials that repeat its training and "
+        "measure different records, so that workers share the work. By default one trial measures all records. It "
+        "changes no seed.",
         least=1,
         most=100000000,
     ),
     use=kit.choice(
-        "What the values per record are for. They depend on the data: training that is changed by them is not what was "
-        "audited.",
+        "Intended use of the per-record values. They depend on the data, and the audit does not cover training that "
+        "uses them.",
         "inspect",
         default="inspect",
     ),
@@ -143,7 +141,7 @@ _AUDIT: dict[str, dps.Json] = kit.block(
 EXAMPLE = """\
 dpspec: 1
 name: per-instance-example
-description: DP-SGD on synthetic points. What does each training record lose by itself?
+description: DP-SGD on synthetic points. What is the privacy loss of each training record?
 
 mechanism:
   kind: per-instance
@@ -181,7 +179,7 @@ audit:
 
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
-    summary="DP-SGD: what each record loses by itself, from its gradients along training",
+    summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=_AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance.audit:PerInstanceAudit",
@@ -191,20 +189,20 @@ PER_INSTANCE = dps.Mechanism(
 
 RECORDS = dps.Reporter(
     format="records-csv",
-    summary="One row per audited record, where values per record may be shown",
+    summary="One row per audited record, with --internal",
     render="dpspec_per_instance.mechanism:render_records",
     suffix=".csv",
 )
 
 
-#: What stands in place of values that a report may not show.
-LEFT_OUT = "# values per record are left out: give --internal to have them\n"
+#: Content of a report that must not show per-record values.
+LEFT_OUT = "# per-record values are omitted: use --internal to include them\n"
 
 
 def render_records(result: Any, *, internal: bool = False) -> str:
-    """CSV text with a header: the table ``records`` of all audits of a result, one below the other.
+    """Render the tables ``records`` of all audits of a result as one CSV text with a header.
 
-    Values per record speak of the rows; without ``internal`` there is but a line that says so.
+    Without ``internal`` the text is a single comment, because per-record values depend on the records.
     """
     if not internal:
         return LEFT_OUT

@@ -1,14 +1,14 @@
-"""What watches runs: the clipped norms of audited records, and an attack on one record at every iterate.
+"""Observers of runs: clipped norms of audited records, and an attack on one record at every iterate.
 
-**The attack.** Its adversary knows all the data but no coin, batch or noise. With g the record's clipped gradient at
-the model before a step, and a_j = <g, g_j> for every other record, the released noisy sum S has, along g and without
-the record, mean q sum a_j and variance v = sigma^2 |g|^2 + q (1 - q) sum a_j^2. A record that is drawn moves it by
-|g|^2. The step's score is the log-likelihood ratio of these two, both taken as normal,
+**The attack.** The adversary knows all data but no inclusion bit, batch or noise. Let g be the record's clipped
+gradient at the model before a step, and a_j = <g, g_j> for every other record. Without the record, the released noisy
+sum S has mean q sum a_j and variance v = sigma^2 |g|^2 + q (1 - q) sum a_j^2 along g. A drawn record shifts it by
+|g|^2. The score of a step is the log-likelihood ratio of both hypotheses in a normal approximation,
 
     ln(1 - q + q exp((<g, S> - q sum a_j) |g|^2 / v - |g|^4 / (2 v))),
 
-and scores add up over steps. With full batches (q = 1) it is exact. The test rests on the coin alone: where the laws
-are not normal, only power is lost. Runs that train in step are scored together.
+and scores add up over steps. For full batches (q = 1) it is exact. The validity of the test depends only on the
+inclusion bit: a non-normal distribution only costs power. Runs that train together are scored together.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ from dpspec.training.loop.schedule import Phase, Schedule
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Norms are float32 sums: what rounding can have taken from one, relatively, is given back before it is used.
+#: Relative rounding error of a float32 norm, added before a norm is used.
 SLACK = 1e-5
 
 
 class NormObserver(Observer):
-    """Clipped norms in units of the clip norm, and whether the model is right, before each observed step.
+    """Measures clipped norms and correct predictions before each observed step.
 
-    ratios: (observed, m) float32 in [0, 1]. right: (observed, m) int8. A model that has diverged saturates.
+    Attributes:
+        ratios: Clipped norms in units of the clip norm, float32 in [0, 1], shape (observed, m); 1 for diverged models.
+        right: 1 for correct predictions, int8, shape (observed, m).
     """
 
     ratios: Settled[Array] = Settled()
     right: Settled[Array] = Settled()
 
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
-        """``x`` (m, ...), ``y`` (m,): the audited records, on the job's device. ``steps`` count from 1."""
+        """``x`` (m, ...) and ``y`` (m,) are the audited records on the job's device; ``steps`` count from 1."""
         self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
@@ -57,7 +59,7 @@ class NormObserver(Observer):
         self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
     def released(self, step: int, state: Tensor) -> None:
-        """Measure the model before the next step, if that one is observed."""
+        """Measure the model before the next step if that step is observed."""
         place = self._place.get(step + 1)
         if place is None:
             return
@@ -69,11 +71,11 @@ class NormObserver(Observer):
         self.ratios[place], self.right[place] = ratios, right
 
     def state(self) -> Mapping[str, Array]:
-        """What was measured so far."""
+        """The measurements so far."""
         return {"ratios": self.ratios.copy(), "right": self.right.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on measuring; an empty memory begins anew."""
+        """Resume from ``state``; an empty state starts over."""
         self.later.forget()
         self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
@@ -81,20 +83,20 @@ class NormObserver(Observer):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordView:
-    """The record among all others at one model. gradient: (P,), clipped. products: (n,), all a_j."""
+    """The attacked record at one model: its clipped gradient (P,), and the products a_j (n,)."""
 
     gradient: Tensor
     products: Tensor
 
 
 class Target:
-    """A record and all others, and the runs that are watched for it.
+    """The attacked record, all other records and the runs of the attack.
 
-    The first run to ask at a step has the models of all that wait for it looked at together.
+    The first request at a step evaluates the models of all waiting runs together.
     """
 
     def __init__(self, module: nn.Module, others: tuple[Tensor, Tensor], record: tuple[Tensor, Tensor]) -> None:
-        """``others`` (n, ...), (n,): all records but the one; ``record`` (1, ...), (1,). On the device."""
+        """``others`` (n, ...), (n,) are all other records; ``record`` (1, ...), (1,). All are on the device."""
         self._x, self._y = others
         self._record = record
         self._model = StackedModel(copy.deepcopy(module).to(others[0].device), *record)
@@ -103,11 +105,11 @@ class Target:
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
 
     def join(self, watcher: RecordAttack) -> None:
-        """One more run."""
+        """Add a run."""
         self._watchers.append(watcher)
 
     def view(self, watcher: RecordAttack, state: Tensor, clip: float) -> RecordView:
-        """At ``state`` (P,), which ``watcher``'s run has just left."""
+        """The view at ``state`` (P,), the previous model of ``watcher``'s run."""
         ready_state, view = self._ready.pop(id(watcher), (None, None))
         if ready_state is state and view is not None:
             return view
@@ -142,20 +144,23 @@ class Target:
 
 
 class RecordAttack(Observer):
-    """Sums one record's log-likelihood ratio over the steps that are looked at. score: a float.
+    """Sums one record's log-likelihood ratio over the scored steps.
 
-    steps: how many were seen. previous: the model before the next one, (P,).
+    Attributes:
+        score: The sum.
+        steps: Number of observed steps.
+        previous: The model before the next step, shape (P,).
     """
 
     score: Settled[float] = Settled()
 
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
-        """``looks``: how many steps are scored, spread evenly; all where it is None."""
+        """``looks``: number of evenly spaced scored steps; None for all."""
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
         update = update_of(job.options, job.expected_batch_size, schedule.total)
         if not isinstance(update, Invertible):
-            raise ValueError(f"updates by {type(update).__name__} cannot be undone: the attack needs another optimizer")
+            raise ValueError(f"updates by {type(update).__name__} cannot be inverted: use another optimizer")
         self._update = update
         total = schedule.total
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
@@ -168,7 +173,7 @@ class RecordAttack(Observer):
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
-        """Undo the update that led to ``state`` and score what it adds along the record's gradient."""
+        """Invert the update that produced ``state`` and score it along the record's gradient."""
         previous = self.previous
         if previous is not None:
             noisy = self._update.invert(previous, state).noisy
@@ -180,14 +185,14 @@ class RecordAttack(Observer):
 
     def _keep(self, score: Array | float) -> None:
         added = float(score)
-        self.score += added if abs(added) < 1e300 else 0.0  # a model that has diverged says nothing
+        self.score += added if abs(added) < 1e300 else 0.0  # ignore diverged models
 
 
 def step_score(view: RecordView, noisy: Tensor, phase: Phase) -> Number:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
     gradient = view.gradient.double()
     square = gradient.square().sum()
-    q = torch.full_like(square, phase.sampler.inclusion)  # where the rest is: CUDA's logaddexp takes no CPU scalar
+    q = torch.full_like(square, phase.sampler.inclusion)  # on the device: CUDA's logaddexp rejects CPU scalars
     variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
     moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
     shift = (moved * square - 0.5 * square**2) / variance

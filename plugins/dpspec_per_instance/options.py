@@ -1,4 +1,4 @@
-"""What a spec asks for, with its defaults: which records, which runs, how steps compose. No torch, no numerics."""
+"""Typed options of a spec with defaults: audited records, runs, composition. No torch or numerics."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from dataclasses import dataclass
 import dpspec.contract as dps
 from dpspec import kit
 
-#: So many runs keep logs of how the pipeline ran, and so many steps of each are measured on all training records.
+#: Number of runs with a full log, and number of steps per run that are measured on all training records.
 LOGGED_RUNS, MEASURED_STEPS = 2, 16
 
-#: The direction whose runs are the same for all records of a population: those on the data as declared. Removing a
-#: record compares with-it to without-it, and expectations are over runs on the first.
+#: Direction in which all records of a population share the runs on the declared data. Removal compares the dataset with
+#: the record to that without it, and expectations are over runs on the former.
 SHARED_DIRECTION = {"train": "remove", "test": "add"}
 
-#: The population of claims and quantiles where points are listed one by one.
+#: Population of claims and quantiles if the spec lists points.
 CHOSEN = "chosen"
 
-#: Every shard trains anew: at most so many of a run.
+#: Maximum number of shards of a run. Every shard repeats the training.
 MOST_SHARDS = 1000
 
 
-#: Each score is stored as the number of these edges that it reaches: natural logarithms of likelihood ratios.
+#: A score is stored as the number of these edges below it. Edges are natural logarithms of likelihood ratios.
 EDGES = tuple(number / 64 for number in range(-1024, 1025))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """Which records are audited, in which directions.
+    """The audited records and directions.
 
-    points: places in the population; of all of it a range, which takes no memory.
-    sampled: whether they were drawn at random from it.
+    Attributes:
+        points: Indices in the population; a range if all are audited.
+        sampled: True if the points are a random sample of the population.
     """
 
     population: str
@@ -43,43 +44,43 @@ class Audited:
 
     @property
     def point_set(self) -> Collection[int]:
-        """The points, to ask whether a record is among them."""
+        """The points as a collection with fast membership tests."""
         return self.points if isinstance(self.points, range) else frozenset(self.points)
 
     @property
     def shared_direction(self) -> str:
-        """The direction that runs on the declared data serve, for all records at once."""
+        """The direction in which all records share the runs on the declared data."""
         return SHARED_DIRECTION[self.population]
 
     @property
     def needs_own_runs(self) -> bool:
-        """Whether every record also needs runs on data of its own."""
+        """True if every record also needs separate runs on modified data."""
         return any(direction != self.shared_direction for direction in self.directions)
 
     @property
     def widest_direction(self) -> str:
-        """The widest direction that is audited."""
+        """The widest audited direction."""
         return "both" if len(self.directions) == 2 else self.directions[0]
 
     @property
     def complete(self) -> bool:
-        """Whether every record of the population is audited."""
+        """True if every record of the population is audited."""
         return len(self.points) == self.size
 
     @property
     def quantiles_of(self) -> str:
-        """What quantiles are of: the population, or the records that were ``chosen`` one by one."""
+        """The population of quantiles: the population, or ``chosen`` for listed records."""
         return self.population if self.complete or self.sampled else CHOSEN
 
     @property
     def quantile_size(self) -> int:
-        """How many records quantiles are of."""
+        """Number of records in the population of quantiles."""
         return len(self.points) if self.quantiles_of == CHOSEN else self.size
 
 
 @dataclass(frozen=True)
 class Sample:
-    """So many records of a population, drawn at random from a seed."""
+    """A random sample of a population: number of records and seed."""
 
     count: int
     seed: int
@@ -87,9 +88,10 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Population(kit.Options):
-    """Which records a spec audits, of its ``threat_model`` in the document or among a trial's inputs.
+    """The audited population in ``threat_model``, from a document or a trial's inputs.
 
-    points: ``all`` of the population, a sample, or places that are listed.
+    Attributes:
+        points: ``all``, a sample, or listed indices.
     """
 
     name: str
@@ -98,7 +100,7 @@ class Population(kit.Options):
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Population:
-        """From the whole block, with its direction."""
+        """From the block, which includes the direction."""
         points = block.get("points", "all")
         if isinstance(points, Mapping):
             points = Sample(int(points["count"]), int(points.get("seed", 0)))
@@ -109,11 +111,11 @@ class Population(kit.Options):
         )
 
     def size(self, records: int, test_records: int) -> int:
-        """How many records the population has, of data with two parts of these sizes."""
+        """Size of the population for data with these numbers of training and test records."""
         return records if self.name == "train" else test_records
 
     def audited(self, records: int, test_records: int) -> Audited:
-        """The audited records of data with two parts of these sizes."""
+        """The audited records for data with these numbers of training and test records."""
         size, points = self.size(records, test_records), self.points
         places: Sequence[int]
         if isinstance(points, str):
@@ -133,17 +135,19 @@ class Population(kit.Options):
 
 
 def audited_records(spec: dps.Spec, facts: dps.Facts) -> Audited:
-    """Which records a spec audits, of data with these ``facts``."""
+    """The audited records of a spec for data with these ``facts``."""
     return Population.of(spec.document["threat_model"]).audited(facts.records, facts.test_records)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(kit.Options):
-    """How steps are bounded and composed, of the block ``mechanism``; trials read ``observe_every`` alone.
+    """Bounds and composition of steps in the block ``mechanism``. Trials only read ``observe_every``.
 
-    orders: Renyi orders, ascending. observe_every: how many steps lie between observations. exponent: the p of the
-    composition theorem, or several, the last step's first; ``auto`` where it follows from the number of steps.
-    nearest: whether steps that are not observed take the value of the nearest one that is.
+    Attributes:
+        orders: Renyi orders, ascending.
+        observe_every: Number of steps between observations.
+        exponent: p of the composition theorem, a list from the last step to the first, or ``auto``.
+        nearest: True if unobserved steps use the value of the last observed step.
     """
 
     orders: tuple[float, ...]
@@ -168,17 +172,17 @@ class Composition(kit.Options):
         )
 
     def observed(self, steps: int) -> tuple[int, ...]:
-        """The steps, of so many, before which norms are measured: 1, 1 + every, ..."""
+        """The steps up to ``steps`` before which norms are measured: 1, 1 + every, ..."""
         return tuple(range(1, steps + 1, self.observe_every))
 
     def exponent_over(self, steps: int) -> float | tuple[float, ...]:
-        """The exponent over so many steps: 3 times their number where none is given."""
+        """The exponent for ``steps`` steps: by default 3 times their number."""
         return 3.0 * steps if isinstance(self.exponent, str) else self.exponent
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
-    """Which records are attacked, and with how many runs in every trial. looks: how many steps are scored."""
+    """Attacked records, number of attack runs per trial, and number of scored steps (``looks``)."""
 
     most: int
     least: int
@@ -188,16 +192,20 @@ class AttackOptions:
 
     @property
     def targets(self) -> int:
-        """How many records are attacked."""
+        """Number of attacked records."""
         return self.most + self.least + len(self.records)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanRule:
-    """What is estimated of one step with noise on a mean.
+    """Options of the estimate for one step with noise on a mean.
 
-    batches, orders: as they are written, because seeds are drawn from their text. points: how many records; outer,
-    inner: how many batches are compared with, and how many tuples of batches for each.
+    Attributes:
+        batches: Expected batch sizes as written in the spec, because seeds depend on their text.
+        orders: Renyi orders as written in the spec.
+        points: Number of records.
+        outer: Number of reference batches.
+        inner: Number of tuples of batches per reference batch.
     """
 
     batches: tuple[float, ...]
@@ -209,7 +217,7 @@ class MeanRule:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditBlock(kit.Options):
-    """The plugin's own keys of ``audit``; None for what is not asked for. shard_records: None for all in one trial."""
+    """The plugin's keys of ``audit``, None if absent. ``shard_records`` None puts all records into one trial."""
 
     attack: AttackOptions | None
     mean_rule: MeanRule | None
@@ -226,7 +234,7 @@ class AuditBlock(kit.Options):
         )
 
     def shards(self, records: int) -> Shards:
-        """How so many audited records are divided."""
+        """The shards of ``records`` audited records."""
         most = self.shard_records or records
         return Shards(records=records, count=max(1, -(-records // most)))
 
@@ -258,11 +266,11 @@ def _mean_rule(block: dps.FrozenMap | None) -> MeanRule | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """``records`` audited records in ``count`` shards of neighbours, none more than one larger than another.
+    """Division of ``records`` audited records into ``count`` contiguous shards whose sizes differ by at most one.
 
-    Trial ``run * count + shard`` repeats the training of its run, draw for draw, and looks at the records of its shard
-    alone: one look at all records of a large data set costs more than many steps of training. What is done once for a
-    run is done by its first shard.
+    Trial ``run * count + shard`` repeats the training of its run exactly and measures only the records of its shard.
+    Measuring all records of a large dataset once costs more than many training steps. The first shard also does the
+    work that a run needs once.
     """
 
     records: int
@@ -270,13 +278,13 @@ class Shards:
 
     @property
     def largest(self) -> int:
-        """How many records the largest shard has."""
+        """Size of the largest shard."""
         return -(-self.records // self.count)
 
     def places(self, shard: int) -> slice:
-        """The places of a shard's records among those that are audited."""
+        """Slice of a shard's records in the audited records."""
         return slice(shard * self.records // self.count, (shard + 1) * self.records // self.count)
 
     def run_and_shard(self, index: int) -> tuple[int, int]:
-        """The run and the shard of a trial."""
+        """Run and shard of a trial."""
         return divmod(index, self.count)

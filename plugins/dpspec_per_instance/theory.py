@@ -1,17 +1,17 @@
-"""The formulas: one step, all steps, and what R runs say of an expectation. Thudi et al. 2024, repaired.
+"""Formulas for one step, for all steps, and for estimates from R runs (Thudi et al. 2024, repaired).
 
-**One step** (Theorem 3.2). With q the probability that the record is drawn and nu = (what it changes of the update) /
-(noise), both directions of
+**One step** (Theorem 3.2). Let q be the probability that the record is drawn and nu the change of the update by the
+record divided by the noise. Both directions of
 
     D_a <= ln E[(1 - q + q e^(nu z - nu^2 / 2))^a] / (a - 1),   z standard normal,
 
-hold for every update rule if nu is the largest change over batches; for sums of clipped gradients nu is the record's
-clipped norm / (noise_multiplier * clip_norm), whatever the batch. The paper expands the power, which needs whole
-orders; every other step of its proof holds for real ones. Absent-first has the first link of the proof's chain,
+hold for every update rule if nu is the largest change over batches. For sums of clipped gradients nu is the record's
+clipped norm / (noise_multiplier * clip_norm) for every batch. The paper expands the power, which needs integer orders;
+all other steps of its proof hold for real orders. For absent-first, the first inequality of the proof gives
 
     D_a <= ln E[(1 - q + q e^(nu z - nu^2 / 2))^(1 - a)] / (a - 1),
 
-which is far smaller where q is small and nu large. All bounds grow with q, nu and a.
+which is much smaller for small q and large nu. All bounds increase with q, nu and a.
 
 **All steps** (Theorem 3.3, with the recursion of its proof; the statement prints another constant). For p > 1,
 rho = p / (p - 1), steps 1..n and theta_{t-1} the model before step t,
@@ -19,15 +19,15 @@ rho = p / (p - 1), steps 1..n and theta_{t-1} the model before step t,
     D_a <= D_{a_1}(theta_0) + sum_{t=2}^n (1 / l_t) ln E exp(l_t D_{a_t}(theta_{t-1})),
     a_t = 1 + rho^(n - t) (a - 1),   l_t = p (a_t - 1).
 
-The expectation is over training on the *first* argument's data set: D(with || without) needs runs with the record,
-D(without || with) needs runs without it. The other expectation can fall below the truth, and so can the orders taken
-in the reverse direction of time. Each term lies between the mean and the largest divergence of its step: p -> inf is
-ordinary composition, p = 3n keeps every order below 1 + e^(1/3) (a - 1) (Fact 3.4, for every n).
+The expectation is over training on the dataset of the *first* argument: D(with || without) needs runs with the record,
+D(without || with) needs runs without it. The other expectation can be too small, and so can orders in the reverse order
+of steps. Each term is between the mean and the maximum divergence of its step. p -> inf gives ordinary composition;
+p = 3n keeps every order below 1 + e^(1/3) (a - 1) (Fact 3.4, for every n).
 
-**Runs.** The plug-in of a term (1 / l) ln E exp(l D) is the entropic mean over R runs. It lies within ln(R) / l of the
-largest of them, and where kappa = l D_max is far above ln R it cannot represent a rare bad model even once: it rises
-with R. By Hoeffding's inequality for exp(l D) in [1, e^kappa], with probability at least 1 - J over the runs and all s
-terms
+**Runs.** The plug-in estimate of a term (1 / l) ln E exp(l D) is the entropic mean over R runs. It is at most ln(R) / l
+below the largest of them. If kappa = l D_max is much larger than ln R, the runs cannot represent a rare model with a
+large loss, and the estimate increases with R. By Hoeffding's inequality for exp(l D) in [1, e^kappa], with probability
+at least 1 - J over the runs and all s terms
 
     E exp(l D) <= mean exp(l D) + (e^kappa - 1) sqrt(ln(s / J) / (2 R)).
 """
@@ -57,20 +57,20 @@ STEP_SOURCE = "Thudi et al. 2024, Theorem 3.2"
 RUN_SOURCE = "Thudi et al. 2024, Theorem 3.3"
 CONFIDENCE_SOURCE = "Hoeffding 1963, for the expectations of Thudi et al. 2024, Theorem 3.3"
 
-#: Below this nu the divergence, at most a nu^2 / 2, is nothing that a float would tell from 0.
+#: nu below which the divergence, at most a nu^2 / 2, counts as 0.
 _TINY = 1e-150
 
-#: Neighbouring orders differ by this factor in a - 1, and neighbouring values of r by a factor of _LEAST^(-1 / nodes).
+#: Factor between adjacent orders in a - 1; adjacent values of r differ by a factor of _LEAST^(-1 / nodes).
 _GROWTH = 1.04
 _LEAST, _COARSE, _FINE = 1e-3, 2048, 16384
 
-#: The quadrature: half width in standard deviations, and its step.
+#: Half-width of the quadrature in standard deviations, and its step.
 _REACH, _STEP = 14.0, 0.25
 
-#: Moments below this are computed without the one that they exceed.
+#: Moments whose excess over 1 is below this are computed as an excess.
 _SMALL = 1e-2
 
-#: What rounding can have taken from a tabulated value, relatively.
+#: Relative rounding error of a tabulated value.
 _SLACK = 1e-9
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -79,9 +79,13 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def step_divergence(
     orders: npt.ArrayLike, rate: npt.ArrayLike, ratio: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """The bound on one step at real ``orders`` > 1, ``rate`` q in [0, 1] and ``ratio`` nu >= 0; arrays broadcast.
+    """Bound on the Renyi divergence of one step; arrays broadcast.
 
-    direction: ``both`` and ``present-first`` are Theorem 3.2; ``absent-first`` the sharper one.
+    Args:
+        orders: Real orders above 1.
+        rate: Sampling rate q in [0, 1].
+        ratio: nu >= 0.
+        direction: ``both`` and ``present-first`` use Theorem 3.2, ``absent-first`` the smaller bound.
     """
     a, q, nu = np.broadcast_arrays(checked_orders(orders), _checked_rates(rate), _checked_ratios(ratio))
     divergences = np.zeros(a.shape)
@@ -106,19 +110,19 @@ def _checked_ratios(values: npt.ArrayLike) -> Floats:
 
 
 class StepTable:
-    """(a - 1) D_a of one sampled Gaussian step in one direction, tabulated once and looked up upwards.
+    """Table of upper bounds on (a - 1) D_a of one sampled Gaussian step in one direction.
 
-    It is tabulated over orders and over r = (clipped norm) / clip_norm. It is convex in the order, so that a line
-    between two orders lies above it; it grows with r, so that the next larger tabulated r gives more. Present-first,
-    exp((a - 1) D_a) is convex in r^2 too, so that more values of r are filled in by chords: along
+    The table covers orders and r = (clipped norm) / clip_norm. The function is convex in the order, so linear
+    interpolation between orders is an upper bound. It increases with r, so the next larger tabulated r is an upper
+    bound. Present-first, exp((a - 1) D_a) is also convex in r^2, so chords fill in further values of r: along
     Y_s = e^(B_s - s / 2), d/ds E f(Y_s) = E[Y_s^2 f''(Y_s)] / 2, and y^2 f''(y) is convex for f(y) = (1 - q + q y)^a.
-    All errors are upwards: a percent at most, but where D is about to jump or r is below a thousandth.
+    All errors are upwards, and at most one percent except for r below 0.001 and near jumps of D.
     """
 
     def __init__(
         self, rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction
     ) -> None:
-        """For orders from ``lowest`` > 1 to ``highest``; ``noise_multiplier`` > 0 in units of the clip norm."""
+        """Tabulate orders from ``lowest`` > 1 to ``highest``; ``noise_multiplier`` > 0 is in clip norms."""
         self.highest = highest
         q, sigma = inside("rate", rate, one=True), positive("noise_multiplier", noise_multiplier)
         nodes = 2 + math.ceil(math.log((highest - 1.0) / (lowest - 1.0)) / math.log(_GROWTH))
@@ -134,34 +138,33 @@ class StepTable:
         self._values: Floats = values
 
     def places(self, sizes: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-        """Where each r in [0, 1] stands in the table: the first tabulated value that is not smaller."""
+        """Table index of each r in [0, 1]: the first tabulated value that is at least r."""
         after = np.searchsorted(self.sizes, np.asarray(sizes, dtype=np.float64), side="left")
         return np.minimum(after, len(self.sizes) - 1).astype(np.uint16)
 
     def row(self, order: float) -> Floats:
-        """(a - 1) D_a at ``order`` for every tabulated r, from above."""
+        """Upper bounds on (a - 1) D_a at ``order`` for every tabulated r."""
         after = int(np.clip(np.searchsorted(self._orders, order), 1, len(self._orders) - 1))
         low, high = self._orders[after - 1], self._orders[after]
         share = min(1.0, max(0.0, (order - low) / (high - low))) if high > low else 1.0
         return np.asarray((1.0 - share) * self._values[after - 1] + share * self._values[after], dtype=np.float64)
 
     def saturated(self, orders: npt.ArrayLike) -> Floats:
-        """D_a of a gradient at the clip norm, at ``orders``, from above."""
+        """Upper bounds on D_a of a gradient at the clip norm, at ``orders``."""
         a = np.asarray(orders, dtype=np.float64)
         return np.asarray(np.interp(a, self._orders, self._values[:, -1]) / (a - 1.0), dtype=np.float64)
 
 
 @lru_cache(maxsize=32)
 def step_table(rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction) -> StepTable:
-    """A :class:`StepTable` as it is made; several stages of an audit ask for the same ones."""
+    """A cached :class:`StepTable`; several stages of an audit use the same tables."""
     return StepTable(rate, noise_multiplier, lowest, highest, direction)
 
 
 def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction) -> Floats:
-    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, at ``orders`` (k,).
+    """(a - 1) D_a = ln E[(1 - q + q e^(nu z - nu^2 / 2))^b], b = a or 1 - a, at ``orders``, shape (k,).
 
-    By the trapezoidal rule: the integrand is analytic in a strip of half width pi / nu, so that its error falls
-    exponentially.
+    Trapezoidal rule. The integrand is analytic in a strip of half-width pi / nu, so the error decreases exponentially.
     """
     if rate == 1.0:
         return np.asarray(0.5 * orders * (orders - 1.0) * ratio**2, dtype=np.float64)
@@ -186,7 +189,7 @@ def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction)
 
 
 def _chords(sizes: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """More values of r between those given, on chords of exp((a - 1) D_a) over r^2."""
+    """Interpolate further values of r on chords of exp((a - 1) D_a) over r^2."""
     fine = np.concatenate([[0.0], np.geomspace(_LEAST, 1.0, _FINE)])
     fine[-1] = 1.0
     after = np.clip(np.searchsorted(sizes, fine), 1, len(sizes) - 1)
@@ -194,7 +197,7 @@ def _chords(sizes: Floats, values: Floats) -> tuple[Floats, Floats]:
     share = np.clip((np.square(fine) - low) / (high - low), 0.0, 1.0)
     with np.errstate(divide="ignore"):
         rise = values[:, after] - values[:, after - 1]
-        # ln(e^u + s (e^v - e^u)) = u + ln(1 + s (e^(v - u) - 1)), and without overflow where v - u is large
+        # ln(e^u + s (e^v - e^u)) = u + ln(1 + s (e^(v - u) - 1)), without overflow for large v - u
         steep = np.logaddexp(np.log1p(-share), np.log(share) + rise)
         gentle = np.log1p(share * np.expm1(np.minimum(rise, 30.0)))
     return fine, values[:, after - 1] + np.where(rise < 30.0, gentle, steep)
@@ -202,23 +205,23 @@ def _chords(sizes: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Exponents:
-    """orders: (n,) a_t. weights: (n,) l_t. Both by step, from the first to the last."""
+    """Orders a_t and weights l_t of the composition theorem by step, shape (n,) each."""
 
     orders: Floats
     weights: Floats
 
 
 def exponents(order: float, steps: int, p: float) -> Exponents:
-    """a_t and l_t for the divergence at ``order`` > 1 of ``steps`` >= 1 steps, by the exponent ``p`` > 1."""
+    """a_t and l_t for the divergence at ``order`` > 1 of ``steps`` >= 1 steps with exponent ``p`` > 1."""
     n, a, growth = whole("steps", steps, 1), float(checked_orders(order)), -math.log1p(-1.0 / checked_exponent(p))
     above = (a - 1.0) * np.exp(growth * np.arange(n - 1, -1, -1, dtype=np.float64))
     return Exponents(orders=1.0 + above, weights=p * above)
 
 
 def exponent_schedule(order: float, ps: Sequence[float]) -> Exponents:
-    """The same with an exponent for every step but the first: ``ps`` (n - 1,), the last step's first.
+    """a_t and l_t with a separate exponent for every step except the first: ``ps`` (n - 1,), from the last step.
 
-    Hoelder's inequality may use another exponent at each turn: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
+    Hoelder's inequality allows a different exponent in each step: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
     """
     above = [float(checked_orders(order)) - 1.0]
     for p in ps:
@@ -229,8 +232,9 @@ def exponent_schedule(order: float, ps: Sequence[float]) -> Exponents:
 
 
 def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents:
-    """``exponents`` for one p, or ``exponent_schedule`` for several: spread evenly over the turns, the last step's
-    first. Between them p changes geometrically.
+    """``exponents`` for one p, or ``exponent_schedule`` for several.
+
+    Several exponents are spread evenly from the last step to the first, with geometric interpolation.
     """
     if isinstance(p, int | float):
         return exponents(order, steps, p)
@@ -249,10 +253,15 @@ def checked_exponent(p: float) -> float:
 
 
 def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLike | None = None) -> Floats:
-    """(1 / l) ln E exp(l v) over the first axis of ``values``; uniform where ``log_masses`` (k,) are left out.
+    """(1 / l) ln E exp(l v) over the first axis of ``values``.
 
-    Between the mean (l -> 0) and the largest value with a mass (l -> inf), which an infinite ``weight`` gives. Over
-    runs it is the plug-in: an estimate, and no bound.
+    The value is between the mean (l -> 0) and the maximum with positive mass (l -> inf, an infinite ``weight``). Over
+    runs it is the plug-in estimate, which is not a bound.
+
+    Args:
+        values: Values v, shape (k, ...).
+        weight: l > 0.
+        log_masses: Log-probabilities, shape (k,); uniform by default.
     """
     v = np.asarray(values, dtype=np.float64)
     logs = np.full(len(v), -math.log(len(v))) if log_masses is None else np.asarray(log_masses, dtype=np.float64)
@@ -269,10 +278,14 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
 
 
 def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, runs: float, log_terms: float) -> Floats:
-    """The upper confidence bound of one term from its plug-in ``mean`` (...), never above ``largest``.
+    """Upper confidence bound of one term from its plug-in ``mean``, at most ``largest``.
 
-    weight: l. largest: the divergence of a saturated gradient. log_terms: ln(s / J), s the number of terms that must
-    hold together and J the probability that one of them may fail.
+    Args:
+        mean: Plug-in estimates, shape (...).
+        weight: l.
+        largest: Divergence of a saturated gradient.
+        runs: Number of runs.
+        log_terms: ln(s / J), with s the number of jointly valid terms and J the failure probability.
     """
     kappa = float(weight * largest)
     if kappa == 0.0:
@@ -283,5 +296,5 @@ def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, ru
 
 
 def log_terms(terms: int, failure: float) -> float:
-    """ln(s / J) for ``terms`` s >= 1 bounds that must hold together but with probability ``failure`` J."""
+    """ln(s / J) for ``terms`` s >= 1 bounds that fail jointly with probability at most ``failure`` J."""
     return math.log(whole("terms", terms, 1)) - math.log(inside("failure", failure))

@@ -1,9 +1,8 @@
-"""One trial: train on the declared data and watch its records; train on neighbouring data and attack if needed.
+"""One trial: train on the declared data and measure its records; train on neighboring data and attack if requested.
 
-All runs start from one model, which is public, and draw batches and noise of their own. Runs on the declared data serve
-all records in one direction; the other direction takes runs on data of their own for each record. Trials that share out
-the records of a run repeat the same one. An attack makes many runs in which one record is there by a fair coin, and
-nothing else differs.
+All runs start from the same public model and draw independent batches and noise. In one direction all records share the
+runs on the declared data; the other direction needs separate runs on modified data for each record. Trials of the same
+run repeat its training. An attack makes many runs that include one record with probability 1/2.
 """
 
 from __future__ import annotations
@@ -42,30 +41,30 @@ from dpspec_per_instance.options import (
 Array: TypeAlias = np.ndarray[Any, Any]
 Rows: TypeAlias = tuple[Array, Array]
 
-#: Models with more parameters than this train one by one: on a CPU that is faster, and on a GPU, which one run of them
-#: keeps busy, it is no slower; and what is trained alone can be resumed.
+#: Number of parameters above which models train one by one. This is faster on a CPU, not slower on a GPU, and allows
+#: runs to be resumed.
 LARGE = {"cpu": 20_000, "cuda": 1_000_000}
 
-#: At most so many attacked runs of one record are trained together.
+#: Maximum number of attack runs of one record per batch.
 _TOGETHER = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSetup:
-    """What all runs of one call share."""
+    """Shared inputs of all runs of one call."""
 
     inputs: dps.FrozenMap
     context: dps.Context
 
     @cached_property
     def audited(self) -> Audited:
-        """Which records are audited."""
+        """The audited records."""
         facts = self.context.facts
         return Population.of(self.inputs["threat_model"]).audited(facts.records, facts.test_records)
 
     @cached_property
     def shards(self) -> Shards:
-        """How these are shared out among the trials of a run."""
+        """Division of the audited records among the trials of a run."""
         return AuditBlock.of(self.inputs.get("split", {})).shards(len(self.audited.points))
 
     @cached_property
@@ -76,7 +75,7 @@ class RunSetup:
         return (x, y) if self.audited.complete else (x[places], y[places])
 
     def point_tensors(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Some of the same on the device, where all runs of the call share them."""
+        """A part of the audited records on the device, shared by all runs of the call."""
         (x, y), key = self.points, (part.start, part.stop)
         if key not in self._point_tensors:
             self._point_tensors[key] = tensors(x[part], y[part], self.context.device)
@@ -93,9 +92,13 @@ class RunSetup:
         return Composition.of(self.inputs["mechanism"]).observed(total)
 
     def job(self, index: int, *purpose: str, rows: Rows | None = None, progress: str = "") -> dps.TrainingJob:
-        """A run on the declared data, or on other ``rows``; the expected batch size stays the declared one.
+        """The job of a run on the declared data or on other ``rows``, with the declared expected batch size.
 
-        progress: the name under which its steps are reported; not reported if empty.
+        Args:
+            index: Index of the trial.
+            purpose: Names that distinguish the run's seeds.
+            rows: Records; the declared ones by default.
+            progress: Label under which progress is reported; empty for none.
         """
         job = kit.training_job(
             self.inputs,
@@ -110,7 +113,7 @@ class RunSetup:
         return replace(job, seed=self.context.seed(index, *purpose))
 
     def with_norms(self, job: dps.TrainingJob, part: slice) -> tuple[dps.TrainingJob, NormObserver]:
-        """The job with an observer of some of the audited records."""
+        """The job with an observer of a part of the audited records."""
         watcher = NormObserver(job, *self.point_tensors(part), self.steps)
         return replace(job, observers=(watcher, *job.observers)), watcher
 
@@ -125,7 +128,7 @@ class RunSetup:
         return (np.concatenate([x, own[0]]), np.concatenate([y, own[1]])), (x, y)
 
     def train(self, jobs: Sequence[dps.TrainingJob], indices: Sequence[int] = ()) -> None:
-        """Train jobs: together where that helps, or else one by one, so that they can be resumed."""
+        """Train jobs together if that is faster, otherwise one by one with resumption."""
         kind = self.context.device.partition(":")[0]
         alone = (self.context.facts.parameters or 0) > LARGE.get(kind, LARGE["cuda"])
         if len(jobs) > 1 and not alone:
@@ -138,9 +141,12 @@ class RunSetup:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A run on the declared data, ready to be trained.
+    """A prepared run on the declared data.
 
-    index: the trial's. part: the records that are looked at. first: whether what is done once for a run is done here.
+    Attributes:
+        index: Index of the trial.
+        part: The measured records.
+        first: True if this shard does the work that a run needs once.
     """
 
     index: int
@@ -153,7 +159,7 @@ class _Run:
 
 
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    """Train the runs of a chunk together and yield what was measured of each."""
+    """Train the runs of a chunk together and yield a trial for each."""
     runs = [_prepare_run(setup, index) for index in indices]
     setup.train([run.job for run in runs], indices)
     attack = AuditBlock.of(setup.inputs["audit"]).attack
@@ -183,14 +189,14 @@ def _prepare_run(setup: RunSetup, index: int) -> _Run:
 
 
 def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
-    """The norms of each of the run's records along a run on its own data: (observed, m) float32."""
+    """Norms of each of the run's records along a run on modified data: float32, shape (observed, m)."""
     watchers: list[NormObserver] = []
     jobs: list[dps.TrainingJob] = []
     for place in range(run.part.start, run.part.stop):
         present, absent = setup.neighbours(place)
-        # The first argument of the other direction: without a training record, with a test record.
+        # The dataset of the other direction: without the training record, or with the test record.
         rows = absent if setup.audited.population == "train" else present
-        what = "training on each record's own data" if not jobs else ""
+        what = "training on modified data of each record" if not jobs else ""
         job = setup.job(run.number, "own", str(setup.audited.points[place]), rows=rows, progress=what)
         x, y = (part[place : place + 1] for part in setup.points)
         watchers.append(NormObserver(job, *tensors(x, y, job.device), setup.steps))
@@ -210,10 +216,10 @@ def _evidence(setup: RunSetup, run: _Run) -> dict[str, dps.Json]:
 
 
 def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, int], ...]:
-    """Which records are attacked: a name that says why, and the place among the audited ones.
+    """The attacked records: the reason for the choice as a name, and the index in the audited records.
 
-    The most and the least exposed are those of a pilot run that serves nothing else: no coin is seen when they are
-    chosen.
+    A separate pilot run determines the most and the least exposed records, so the choice is independent of inclusion
+    bits.
     """
     targets = [(f"record {record}", setup.audited.points.index(record)) for record in attack.records]
     if attack.most or attack.least:
@@ -230,9 +236,9 @@ def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, i
 def attack_records(
     setup: RunSetup, attack: AttackOptions, targets: Sequence[tuple[str, int]], run_number: int
 ) -> list[dps.Json]:
-    """One trial's attacks: [name, [[coin, how many edges the score reaches], ...]] for every target.
+    """Attacks of one trial: [name, [[inclusion bit, number of edges below the score], ...]] for every target.
 
-    The scores themselves are not stored: with the published seed they would reveal information about the rows.
+    Trials do not store scores: together with the published seed they would reveal information about the records.
     """
     outcomes: list[dps.Json] = []
     for number, (name, place) in enumerate(targets):

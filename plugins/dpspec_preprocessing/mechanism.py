@@ -64,6 +64,7 @@ class PreprocessingAudit(dps.Audit):
         else:
             yield from printed_findings(spec, pipeline)
         yield from bounds.lower_bounds(spec, pipeline)
+        yield tables.constants_series(declared, pipeline)
         yield tables.accounting_series(spec, pipeline)
         yield tables.order_series(spec, pipeline)
         if pipeline.step is not None:

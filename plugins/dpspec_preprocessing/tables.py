@@ -93,6 +93,31 @@ def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     )
 
 
+def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
+    """The noise and the constants of the private mechanism, and what each follows from."""
+    m, private = pipeline.private, declared.private
+    of_loss = f"{private.loss} loss, record norm {declared.processed_norm:g}" if private.known_loss else "default"
+    rows: list[tuple[dps.Json, ...]] = []
+    rows.append(("Lipschitz constant L", m.lipschitz, of_loss if private.lipschitz is None else "declared"))
+    if private.takes_gradients:
+        if math.isfinite(m.smooth):
+            rows.append(("smoothness mu", m.smooth, of_loss if private.smooth is None else "declared"))
+        steps = "one pass" if m.kind == "sgd-iterated" else f"{m.steps} steps"
+        rows.append(("noise std sigma", m.sigma, f"L, eps_noise, {steps}"))
+    else:
+        rows.append(("sensitivity", m.sensitivity, "declared"))
+        if m.kind != "exponential":
+            noise = "noise std sigma" if m.kind == "gaussian" else "noise scale"
+            rows.append((noise, m.sigma, "sensitivity, eps_noise"))
+    return kit.series(
+        "constants",
+        "Noise and constants of the private mechanism",
+        kit.columns_of(("constant", "value", "from"), rows),
+        rigor=RIGOR,
+        source=PAPER,
+    )
+
+
 def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     """How many records change, how far each moves, tau, and tau in units of one replaced record."""
     sensitivities = {

@@ -1,6 +1,8 @@
-"""What a recording costs: a step of a CNN of 1.2 million parameters with Opacus, with and without, side by side.
+"""The cost of a recording: steps of a model with Opacus, with and without a recorder, alternating.
 
-    python tests/benchmarks/recording.py [--batch 64] [--steps 12] [--device cpu]
+    python tests/benchmarks/recording.py [--model cnn|mlp] [--batch 64] [--steps 12] [--device cpu] [--probe]
+
+The CNN has 1.2 million parameters, the MLP 12 thousand. --probe turns on the sensitivity probe.
 
 Steps alternate between two trainings of the same model, so that a busy machine slows both. Memory is the peak of
 tensors that are alive on a GPU; on a CPU the copy of the parameters that the recorder keeps is named.
@@ -24,7 +26,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 
 
-def network():
+def network(kind):
+    if kind == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 160), nn.ReLU(), nn.Linear(160, 10))
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.ReLU(),
@@ -39,11 +43,12 @@ def network():
     )
 
 
-def training(batch, device):
+def training(kind, batch, device):
     """A generator that makes one step at each ``next``, and the parts of its training."""
     torch.manual_seed(0)
-    data = TensorDataset(torch.randn(40 * batch, 3, 32, 32), torch.randint(0, 10, (40 * batch,)))
-    model = network().to(device)
+    shape = (64,) if kind == "mlp" else (3, 32, 32)
+    data = TensorDataset(torch.randn(40 * batch, *shape), torch.randint(0, 10, (40 * batch,)))
+    model = network(kind).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     engine = PrivacyEngine(accountant="rdp")
     model, optimizer, loader = engine.make_private(
@@ -68,20 +73,29 @@ def training(batch, device):
     return steps(), model, optimizer, loader, engine
 
 
+def loss(model, batch):
+    device = next(model.parameters()).device
+    return nn.functional.cross_entropy(model(batch[0].to(device)), batch[1].to(device), reduction="none")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=("cnn", "mlp"), default="cnn")
+    parser.add_argument("--probe", action="store_true")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    plain, *_ = training(given.batch, given.device)
-    watched, model, optimizer, loader, engine = training(given.batch, given.device)
+    plain, *_ = training(given.model, given.batch, given.device)
+    watched, model, optimizer, loader, engine = training(given.model, given.batch, given.device)
     seconds = {"without": [], "with": []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         before = torch.cuda.memory_allocated() if given.device != "cpu" else 0
         where = Path(folder) / "run"
-        stack.enter_context(dpspec.record(where, model=model, optimizer=optimizer, loader=loader, engine=engine))
+        probe = {"loss": loss} if given.probe else {}
+        parts = {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
+        stack.enter_context(dpspec.record(where, **parts, **probe))
         kept = torch.cuda.memory_allocated() - before if given.device != "cpu" else 0
         peaks = {}
         for number in range(given.steps + 2):
@@ -101,9 +115,11 @@ def main():
     print(f"{parameters} parameters, batch {given.batch}, {given.device}, {torch.get_num_threads()} threads")
     for name, value in middle.items():
         print(
-            f"  {name:8} {1e3 * value * given.batch:8.1f} ms a step of {given.batch} records (median of {given.steps})"
+            f"  {name:8} {1e3 * value * given.batch:8.3f} ms a step of {given.batch} records (median of {given.steps})"
         )
     print(f"  ratio    {middle['with'] / middle['without']:8.3f}")
+    mean = {name: statistics.fmean(times) for name, times in seconds.items()}
+    print(f"  ratio    {mean['with'] / mean['without']:8.3f} of means, with the steps that are recomputed")
     print(f"  folder   {size:8.0f} bytes a step, {size / 10:.0f} MB at 10^5 steps")
     print(f"  copy     {4 * parameters / 1e6:8.1f} MB of parameters are kept")
     if given.device != "cpu":

@@ -34,7 +34,7 @@ from support.remembering import remembering
 
 from dpspec.engine.results.codec import load
 from dpspec.errors import ResultError
-from dpspec.registry.foreign_calls import renderer
+from dpspec.registry.foreign_code import resolve
 from dpspec.text import harmless
 
 #: Seconds of processor time and bytes that one report may take.
@@ -68,7 +68,9 @@ class Bench:
             target.warm(Path(folder))
         self.trees = target._trees
         reporters = target._catalog.reporters
-        self.render = {n: renderer(o) for n, o in sorted(reporters.items()) if o.distribution == "dpspec"}
+        self.render = {
+            n: resolve(o.provider.render) for n, o in sorted(reporters.items()) if o.distribution == "dpspec"
+        }
         self.cases = [(i, path) for i, tree in enumerate(self.trees) for path in leaves(tree)]
 
     def drawn(self, count: int, chance: random.Random) -> Iterator[Case]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import counting as support
 
+from dpspec.contract import Diagnostic, FrozenMap
+
 BOUNDS_ONLY = Path(__file__).parents[2] / "specs" / "bounds-only.yaml"
 VARY = ("--vary", "mechanism.epsilon")
 
@@ -79,6 +81,27 @@ def test_a_limit_is_named(dpspec, counting):
     assert "does not depend on claims.held.group_size" in ended.err
     ended = dpspec("calibrate", counting, "--vary", "claims.held.delta")
     assert ended.code == 2
+
+
+def test_a_search_that_ends_before_a_valid_value_ends_with_1(dpspec, counting, monkeypatch):
+    def check(self, spec, facts):
+        if spec.claims[0].group_size not in (1, 2, 6):
+            yield Diagnostic(code="bad-value", message="that size is not covered", path=("claims", 0))
+
+    def by_size(self, spec, context):
+        size = spec.claims[0].group_size
+        at = FrozenMap({"delta": 0.0, "group_size": size})
+        yield support.Finding(
+            quantity="epsilon", value=0.1 * size, bound="upper", rigor="theorem", method="made up", source="here", at=at
+        )
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+    ended = dpspec("calibrate", counting, "--vary", "claims.held.group_size", "--set", "threat_model.group_size=9")
+    assert ended.code == 1
+    text = folded(ended.out)
+    assert "Nothing beyond was tried: 3 is not valid: that size is not covered." in text
+    assert "The search ended there, but claims.held.group_size = 6 is valid" in text
 
 
 def test_what_holds_up_to_the_limit(dpspec, counting, monkeypatch):

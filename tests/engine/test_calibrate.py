@@ -10,9 +10,11 @@ from support import counting as support
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
 from dpspec.contract.events import Progressed, StageStarted
+from dpspec.engine.calibration.evaluations import Evaluations
 from dpspec.engine.calibration.search import calibrate_spec, calibrate_specs
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
 
 KEY = "mechanism.epsilon"
 
@@ -136,6 +138,82 @@ def test_integers(load, monkeypatch):
     found = calibrate_spec(spec, support.catalog(), vary="claims.held.group_size")
     assert (found.proved.value, found.unproved) == (3, None)
     assert found.limit == "4 is not valid: the claim's group_size 4 goes beyond the threat model's 3"
+
+
+GROUP = """\
+dpspec: 1
+name: gaps
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: SAMPLING
+  steps: STEPS
+data: {kind: declared, records: 5000}
+threat_model: {adjacency: zero-out}
+claims:
+  - {id: one, kind: approx-dp, epsilon: EPSILON, delta: 1e-5}
+"""
+ALLOCATED = "{scheme: random-allocation, epoch_steps: 12}"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "steps", "epsilon", "vary", "tried"),
+    [
+        (ALLOCATED, 12, 3.0, "mechanism.steps", range(1, 85)),
+        (ALLOCATED, 60, 3.0, "mechanism.steps", range(1, 85)),
+        pytest.param(ALLOCATED, 120, 6.0, "mechanism.sampling.epoch_steps", range(1, 121), marks=pytest.mark.ci),
+        pytest.param(ALLOCATED, 12, 4.5, "mechanism.sampling.epoch_steps", range(1, 13), marks=pytest.mark.ci),
+        pytest.param(
+            "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
+            24,
+            4.5,
+            "mechanism.sampling.batches_per_epoch",
+            range(1, 13),
+            marks=pytest.mark.ci,
+        ),
+        pytest.param("{scheme: poisson, rate: 0.05}", 10, 1.5, "mechanism.steps", range(1, 60), marks=pytest.mark.ci),
+        pytest.param("{scheme: full}", 3, 6.0, "mechanism.steps", range(1, 10), marks=pytest.mark.ci),
+    ],
+)
+def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsilon, vary, tried):
+    """Brute force: every integer is validated, and each valid one is bounded and judged."""
+    path, catalog = tmp_path / "gaps.yaml", load_catalog()
+    text = GROUP.replace("SAMPLING", sampling).replace("STEPS", str(steps)).replace("EPSILON", str(epsilon))
+    path.write_text(text, encoding="utf-8")
+    (spec,) = load_specs([path], catalog).specs
+    found = calibrate_spec(spec, catalog, vary=vary)
+    evaluations = Evaluations(spec, catalog, found.key, found.claims)
+    proved = {value: evaluations.at(value).proved for value in tried if not evaluations.wrong(value)}
+    assert len(set(proved.values())) == 2
+    best = (min if found.more_helps else max)(value for value, holds in proved.items() if holds)
+    beyond = (max if found.more_helps else min)(value for value, holds in proved.items() if not holds)
+    assert (found.proved.value, found.unproved.value, found.complete) == (best, beyond, True)
+    assert found.unproved.verdicts
+
+
+def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, monkeypatch):
+    def check(self, spec, facts):
+        if spec.claims[0].group_size not in (1, 2, 6):
+            yield Diagnostic(code="bad-value", message="that size is not covered", path=("claims", 0))
+
+    monkeypatch.setattr(support.CountingAudit, "check", check)
+
+    def by_size(self, spec, context):
+        yield Finding(
+            quantity="epsilon",
+            value=0.1 * spec.claims[0].group_size,
+            bound="upper",
+            rigor="certified",
+            method="made up",
+            source="here",
+            at=FrozenMap({"delta": 0.0, "group_size": spec.claims[0].group_size}),
+        )
+
+    monkeypatch.setattr(support.CountingAudit, "bound", by_size)
+    found = calibrate_spec(load("threat_model.group_size=9")[0], support.catalog(), vary="claims.held.group_size")
+    assert (found.proved.value, found.unproved, found.valid_beyond, found.complete) == (2, None, 6, False)
+    assert found.limit == "3 is not valid: that size is not covered"
 
 
 def test_what_the_mechanism_refuses_limits_the_range(load, monkeypatch):

@@ -72,7 +72,7 @@ def test_proved_comes_before_supported() -> None:
         ({"bound": "estimate"}, "approximate value"),
         ({"assumptions": (Assumption(name="convex", status="unchecked"),)}, "under unchecked assumptions (convex)"),
         ({"scope": Scope(data="collection")}, "only for the declared collection of datasets"),
-        ({"scope": Scope(data="this")}, "only for this dataset"),
+        ({"scope": Scope(data="this")}, "only for this dataset. Set over: this in the claim."),
     ],
 )
 def test_supported_by_anything_weaker(changes: dict[str, object], words: str) -> None:
@@ -89,6 +89,12 @@ def test_supported_for_this_data_alone_says_how_many_records_a_proof_needs() -> 
     assert "at least 479 records: set min_records" in found.reason
     for other in (bound(3.1, scope=Scope(min_records=479)), bound(2.6, scope=Scope(min_records=479, direction="add"))):
         assert "min_records" not in verdict(approx(3.0), here, other).reason
+
+
+def test_open_names_over_where_a_bound_holds_for_the_declared_data_alone() -> None:
+    found = verdict(approx(3.0), bound(3.5, scope=Scope(data="this")))
+    assert found.verdict == "open"
+    assert "its data is 'this', and the claim's 'all': set over: this in the claim" in found.reason
 
 
 def test_open_says_what_could_have_been_shown() -> None:

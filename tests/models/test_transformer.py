@@ -12,7 +12,7 @@ import torch
 from support.canaries import KINDS, make
 
 from dpspec.contract import Facts, FrozenMap, LoadedData
-from dpspec.engine.preparing.checked_providers import _CheckedSource
+from dpspec.engine.preparing.checked_providers import require_rows
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.errors import PluginError
 from dpspec.language.load import from_document, load_specs
@@ -158,19 +158,9 @@ def test_a_plugins_texts_are_ids(rows: list[list[float]], flaw: bool) -> None:
     data = LoadedData(train_x=x, train_y=np.zeros(len(x), dtype=np.int64), test_x=x[:0], test_y=np.zeros(0, np.int64))
     facts = Facts(records=len(x), features=2, classes=2, shape=(2,), vocabulary=11)
 
-    class Theirs:
-        def __init__(self, options: FrozenMap, directory: Path) -> None: ...
-
-        def facts(self) -> Facts:
-            return facts
-
-        def load(self) -> LoadedData:
-            return data
-
     offered = dataclasses.replace(CATALOG.datasets["tokens"], distribution="somebody's", plugin="theirs")
-    source = _CheckedSource(offered, Theirs(FrozenMap({}), Path()), FrozenMap({}))
     if flaw:
         with pytest.raises(PluginError, match=r"train_x holds values that are no ids in 0\.\.10"):
-            source.load()
+            require_rows(offered, data, facts, FrozenMap({}))
     else:
-        assert source.load() is data
+        require_rows(offered, data, facts, FrozenMap({}))

@@ -100,9 +100,9 @@ def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path
     Training(epochs=2, clipping="ghost").run(tmp_path / "run")
     verdicts = {
         name: check_run(tmp_path / "run", Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
-        for name in ((), ("noise",), ("clipping",), ("sensitivity",))
+        for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))
     }
-    assert verdicts == {(): "open", ("noise",): "open", ("clipping",): "proved", ("sensitivity",): "proved"}
+    assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec.engine.recorded.gradient_checks import SUMS
+from dpspec.engine.recorded.channels.gradient_checks import SUMS
 
 Script = Callable[[Training], None]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dpspec.engine.recorded.noise_channel import COARSE, NORMS, REPEATED, SHIFTED, noise_checks
+from dpspec.engine.recorded.noise_channel import COARSE, DIRECTIONS, NORMS, REPEATED, SHIFTED, noise_checks
 from dpspec.engine.recorded.own_checks import advice
 from dpspec.stats.conformance.gaussian_noise import INTERVALS
 
@@ -27,29 +28,32 @@ GOOD: dict[str, Any] = {
     "shift": [-3.0, 40],
     "pooled_shift": [3.0, 200],
     "shifts": 300,
-    "matrix": [1, 4, 9, 1.0, 5.0],
-    "matrices": 5,
-    "steps_matrix": [5, 100, 8.0, 12.0],
+    "block": [1, 9.0, 6],
+    "blocks": [5, 25.0, 30],
+    "steps": [12.0, 10],
 }
 
 
 def made(noise: Any) -> list[Any]:
     run: Any = types.SimpleNamespace(
-        end={"noise": noise}, header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36)))
+        end={"noise": noise},
+        header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
+        rows=np.random.default_rng(1).standard_normal((10, 36)),
     )
     return list(noise_checks(run))
 
 
-def test_good_statistics_give_nine_checks() -> None:
+def test_good_statistics_give_ten_checks() -> None:
     found = made(GOOD)
-    assert len(found) == 9
+    assert len(found) == 10
     assert {one.assumption for one in found} == {"fresh-noise", "noise-isotropy", "noise-law"}
-    assert "most extreme in weight" in next(one.note for one in found if "layer's noise" in one.test)
+    assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 
 
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     assert list(noise_checks(types.SimpleNamespace(end=None))) == []  # type: ignore[arg-type]
-    assert made(None) == made([]) == made({}) == []
+    assert made(None) == made([]) == []
+    assert [one.test for one in made({})] == [DIRECTIONS]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from support.opacus_training import Training
 from torch import nn
 
 import dpspec
@@ -44,6 +45,10 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
     assert "# not recorded; bounds do not depend on it" in text
+    if len(noises) > 1:  # no scheduler changed the noise
+        assert main(["run", "recorded.yaml"]) == 1
+        text = text.replace("run: run", "run: run\n  public: [noise_multiplier]")
+        (tmp_path / "recorded.yaml").write_text(text)
     assert main(["run", "recorded.yaml", "--report", "json=result.json"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     (verdict,) = result["audits"][0]["verdicts"]
@@ -67,3 +72,17 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "a", "--from", "run", "--mechanism", "group"]) == 2
     assert "leave out --mechanism" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monkeypatch):
+    """Nobody sees single contributions, so the claim is not proved unless the user assumes that they are clipped."""
+    monkeypatch.chdir(tmp_path)
+    Training(epochs=2, clipping="ghost").run(tmp_path / "run")
+    assert main(["new", "spec", "recorded", "--from", "run"]) == 0
+    text = (tmp_path / "recorded.yaml").read_text()
+    assert "record with loss=, or add assume: [per-record-clipping]; then remove expect" in text
+    assert main(["run", "recorded.yaml"]) == 0
+    assert main(["run", "recorded.yaml", "--set", "claims.0.expect=[proved]"]) == 1
+    assumed = ["--set", "claims.0.expect=[proved]", "--set", "training.assume=[per-record-clipping]"]
+    assert main(["run", "recorded.yaml", *assumed]) == 0

@@ -15,7 +15,7 @@ from torch import nn
 import dpspec
 from dpspec.engine.recorded.told_noise import GradientSums
 from dpspec.errors import UsageError
-from dpspec.recording.watching.gradients_got import GradientsGot
+from dpspec.recording.watching.gradients.gradients_got import GradientsGot
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.pending_step import PendingStep
 

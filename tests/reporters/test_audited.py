@@ -361,3 +361,7 @@ def _told(epsilon: float, delta: float, **claim: object) -> str:
     (said, *more) = risk(audit(document=document, verdicts=verdicts, findings=(weak,), series=()))
     assert not more
     return said
+
+
+def test_the_glossary_and_explain_name_certified_bounds():
+    assert "certified lower bound exceeds the claim" in glossary.VERDICTS["refuted"]

@@ -119,3 +119,8 @@ def test_the_words_that_no_statement_says() -> None:
     page = statement.render(factory.result(audit())).lower()
     assert "is private" not in page
     assert " safe" not in page
+
+
+def test_a_statement_says_where_lower_ends_come_from(result):
+    (text, *_) = [line for line in statement.render(result).splitlines() if "lower end" in line]
+    assert text.endswith("The lower end of an interval is certified by theory or")

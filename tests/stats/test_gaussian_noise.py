@@ -90,15 +90,33 @@ def test_the_bound_on_products_is_above_the_exact_moment_bound(lengths):
             assert bound < 0.85 * exact
 
 
-def test_singular_values_of_normal_matrices_are_within_the_bound():
-    rejected = 0
-    for _ in range(400):
-        values = np.linalg.svd(RANDOM.standard_normal((8, 40)), compute_uv=False)
-        rejected += tested.log_singular(8, 40, values[-1], values[0]) <= math.log(0.5)
-    assert rejected <= 0.5 * 400 + 4.0 * 10.0
-    assert tested.log_singular(8, 40, 0.0, 9.0) == pytest.approx(math.log(2) - 0.5 * (40**0.5 - 8**0.5) ** 2)
-    assert tested.log_singular(40, 8, 3.0, 20.0) == tested.log_singular(8, 40, 3.0, 20.0)
-    assert tested.singular(4, 4, 0.0, 2.0, 1, "").p_value == 1.0
+@pytest.mark.parametrize("shape", [(2, 3), (6, 40), (40, 6), (12, 12)])
+def test_components_of_independent_vectors_are_chi_square(shape):
+    found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]
+    short = min(shape)
+    assert {degrees for _, degrees in found} == {short * (short - 1) // 2}
+    assert stats.kstest([value for value, _ in found], stats.chi2(found[0][1]).cdf).pvalue > 1e-4
+
+
+def test_dependent_vectors_have_large_components():
+    subspace = (
+        RANDOM.standard_normal((30, 100)) @ np.linalg.qr(RANDOM.standard_normal((200, 100)))[0].T * math.sqrt(2.0)
+    )
+    value, degrees = tested.dependence(subspace)
+    assert 1.5 < value / degrees < 2.6
+    assert tested.log_chi_square(value, degrees) < math.log(1e-12)
+    pair = RANDOM.standard_normal((2, 4000))
+    pair[1] = 0.2 * pair[0] + math.sqrt(0.96) * pair[1]
+    assert 40.0 < tested.dependence(pair)[0] < 360.0
+
+
+@pytest.mark.parametrize(("value", "degrees"), [(3.0, 7), (900.0, 700), (500.0, 700)])
+def test_two_sided_tails_of_chi_square_values(value, degrees):
+    tail = min(stats.chi2(degrees).cdf(value), stats.chi2(degrees).sf(value))
+    assert tested.log_chi_square(value, degrees) == pytest.approx(math.log(2.0 * tail), rel=1e-9)
+    assert tested.log_chi_square(1e5, degrees) < -1e4
+    assert tested.log_chi_square(0.0, degrees) == -math.inf
+    assert tested.log_chi_square(1.0, 0) == 0.0
 
 
 def test_scores_of_chi_square_values_are_standard_normal():
@@ -120,11 +138,9 @@ def test_measurements_reject_a_deviation_of_the_size_that_they_state():
     assert tested.shifts(5000 * shifts.detectable, 5000, 100, "").p_value <= level
     coarse = tested.coarse(0, 4000, "")
     assert tested.coarse(round(4000 * coarse.detectable), 4000, "").p_value <= level
-    long, short = math.sqrt(100), math.sqrt(16)
-    singular = tested.singular(16, 100, long - short, long + short, 2, "")
-    assert tested.singular(16, 100, 6.0, (long + short) * (1 + singular.detectable), 2, "").p_value <= level
     counts = np.round(1e5 * tested._probabilities(0.0)[0][: tested.INTERVALS])
     shares = tested.shares(counts.astype(int).tolist(), 0.0, 10, "")
     counts[18] += 1e5 * shares.detectable
     assert tested.shares(counts.astype(int).tolist(), 0.0, 10, "").p_value <= level
     assert tested.spread(150.0, 150, "").p_value > 0.5
+    assert tested.spread(250.0, 150, "", 10).p_value == pytest.approx(10 * tested.spread(250.0, 150, "").p_value)

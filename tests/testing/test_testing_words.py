@@ -65,7 +65,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             lambda f: dataclasses.replace(f, bound="lower"),
             "claim 'one' asks for an upper bound of epsilon, and there is",
         ),
-        (lambda f: dataclasses.replace(f, bound="uper"), "Finding.bound is 'uper', not one of upper, lower, estimate"),
+        (lambda f: dataclasses.replace(f, bound="uper"), "it.bound must be one of upper, lower, estimate"),
         (lambda f: dataclasses.replace(f, source=" "), "its source is empty; say whose theorem it is, or which test"),
         (
             lambda f: dataclasses.replace(f, value=float("nan")),
@@ -78,7 +78,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             "does not speak of it: its adjacency is 'replace-one', and the claim's 'add-remove'",
         ),
         (lambda f: dataclasses.replace(f, scope=Scope(data="some")), "its scope's data is 'some' (valid: all, coll"),
-        (lambda f: {"epsilon": f.value}, "bound() yields a dict, not a Finding or Series"),
+        (lambda f: {"epsilon": f.value}, "yields a dict, which is no Finding, Series, Check or Evidence"),
     ],
 )
 def test_bounds_that_are_wrong(told, base, change, says):
@@ -159,7 +159,7 @@ def test_a_descriptor_that_cannot_travel(told):
 def test_schemas_that_are_wrong(told):
     properties = {"scale": {"oneOf": [{"type": "number"}]}}
     schemas = Schemas(mechanism={"type": "object", "properties": properties, "additionalProperties": False})
-    assert "schemas.mechanism.properties.scale.oneOf: oneOf gives misleading messages" in told(schemas=schemas)
+    assert "schemas.mechanism.properties.scale: has no description" in told(schemas=schemas)
 
 
 def test_evidence_and_checks_that_are_wrong(told, base):

@@ -84,12 +84,6 @@ def test_records_that_are_not_what_was_asked_for_are_told_as_theirs(odd, made: s
     assert says in str(told.value)
 
 
-def test_what_raises_is_blamed_on_its_plugin(odd) -> None:
-    with pytest.raises(ZeroDivisionError) as told:
-        odd("def make(asked):\n    return 1 / 0\n").attack.records(4, 1)
-    assert "dpspec-odd" in str(vars(told.value))
-
-
 def test_rows_are_not_given_to_kinds_that_do_not_ask(odd) -> None:
     body = "def make(asked):\n    assert asked.x is None and asked.y is None\n    return " + GOOD + "\n"
     assert isinstance(odd(body, reads=False).attack.records(4, 1), Records)

@@ -1,38 +1,35 @@
-"""A step that first shows which of several mixtures of Gaussians it is, and then an output of that one.
+"""A step that first reveals which of several mixtures of Gaussians it is, and then an output of that one.
 
-Which one it is has the same law with the group and without, so that only the output leaks: with weights w_i and
-profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Telling a case that people are not told is an upper
-bound on what they learn: forgetting it again is a post-processing (joint convexity of the hockey-stick divergence).
+The case has the same distribution with the group and without, so that only the output leaks: with weights w_i and
+profiles delta_i, delta(epsilon) = sum_i w_i delta_i(epsilon). Revealing a case that an adversary does not see gives an
+upper bound: forgetting it again is a post-processing (joint convexity of the hockey-stick divergence).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.arbitrary.slices import SlicedPair
-from dpspec.accounting.grid.cells import Bins
-from dpspec.accounting.mixture.masses import Masses
+from dpspec.accounting.grid.discretise import Atoms, discretise_from_above, discretise_from_below
 from dpspec.accounting.mixture.mixture import Mixture
-from dpspec.accounting.mixture.truncated_mixture import truncate_outputs
+from dpspec.accounting.mixture.truncated_mixture import OutputRange, TruncatedMixture, build_cells, truncate_outputs
 from dpspec.accounting.numerics.floats import EPS, Direction, Floats, one_direction
+from dpspec.accounting.pair import Pair, TruncatedPair
 
 #: How far the weights may sum from one; they are then divided by their sum.
 _SUM_TOLERANCE = 1e-9
 
-#: Slices of the first cut.
-_FIRST = 256
-
-#: ln of a tail of one case that is never left out.
+#: ln of the largest tail of one case that is cut off.
 _LEAST_TAIL = -0.7
 
 #: What rounding can have changed of a case's weight or largest loss, relatively.
 _ROUNDED = 1e-12
 
 
-class Revealed(SlicedPair):
+class Revealed(Pair):
     """``cases``: (weight, mixture) each, weights above 0 and summing to one; sensitivities in units of one clip norm.
 
     All cases have the same sigma. Raises ``ValueError`` naming the argument.
@@ -72,59 +69,60 @@ class Revealed(SlicedPair):
         high = float(np.logaddexp.reduce([log + bounds[1] for log, bounds in each]))
         return low - _ROUNDED, min(0.0, high + _ROUNDED)
 
-    def points(self, direction: Direction, log_edge: float, log_far: float) -> Floats:
-        """Outputs in units of sigma, between those beyond which each case, by its weight, has little mass."""
-        ends = []
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """Each case without the outcomes that, by its weight, have little mass."""
+        parts = []
         for weight, pair in self.cases:
-            edge, far = log_edge - math.log(weight), log_far - math.log(weight)
-            if edge < _LEAST_TAIL and far < _LEAST_TAIL:
-                area = truncate_outputs(pair.ratio, one_direction(direction), edge, far)
-                ends.append((area.low, area.high))
-        return np.linspace(min(low for low, _ in ends), max(high for _, high in ends), _FIRST + 1)
-
-    def bins(self, points: Floats, direction: Direction) -> tuple[Bins, Floats, Floats]:
-        """A bin for each case and slice, and for what lies beyond either outermost point."""
-        present = one_direction(direction) == "present-first"
-        each = [_bins(pair, weight, points, present) for weight, pair in self.cases]
-        left, right = np.concatenate((points[:1], points)), np.concatenate((points, points[-1:]))
-        bins = Bins(
-            mass=np.concatenate([one.mass for one in each]),
-            loss=np.concatenate([one.loss for one in each]),
-            low=np.concatenate([one.low for one in each]),
-            high=np.concatenate([one.high for one in each]),
-            error=np.concatenate([one.error for one in each]),
-            loss_error=np.concatenate([one.loss_error for one in each]),
-            shift=max(one.shift for one in each),
-        )
-        return bins, np.tile(left, len(each)), np.tile(right, len(each))
+            edge, far = (min(log - math.log(weight), _LEAST_TAIL) for log in (log_edge, log_far))
+            parts.append((weight, truncate_outputs(pair.ratio, one_direction(direction), edge, far)))
+        return _RevealedPart(tuple(parts), direction)
 
 
-def _bins(pair: Mixture, weight: float, points: Floats, present: bool) -> Bins:
-    """The bins of one case between neighbouring ``points`` (n,), and of both tails: (n + 1,)."""
-    ratio = pair.ratio
-    low, high = np.concatenate(([-np.inf], points)), np.concatenate((points, [np.inf]))
-    masses = Masses.of(ratio, low, high)
-    first, second = (masses.group, masses.none) if present else (masses.none, masses.group)
-    error = (masses.group_error if present else masses.none_error) + 16.0 * EPS + _ROUNDED
-    losses, noise = ratio.with_noise(points)
-    least = np.concatenate(([ratio.log_zero], losses))
-    most = np.concatenate((losses, [np.inf]))
-    if not present:
-        least, most = -most, -least
-    known = np.isfinite(first) & np.isfinite(second)
-    lost = np.isfinite(first) & ~known  # what cannot be told apart counts as infinite, and not from below
-    most = np.where(lost, np.inf, most)
-    shift = float(np.max(noise)) + 8.0 * EPS * float(np.max(np.abs(losses)))
-    with np.errstate(invalid="ignore"):
-        loss = np.where(known, np.clip(first - second, least - shift, most + shift), 0.0)
-        beside = 8.0 * EPS * (1.0 + np.abs(first) + np.abs(second))
-    loss_error = np.where(known, masses.group_error + masses.none_error + beside, 0.0)
-    return Bins(
-        mass=weight * np.exp(np.minimum(first, 0.0)),
-        loss=loss,
-        low=least,
-        high=most,
-        error=np.where(lost, 1.0, np.minimum(error, 1.0)),
-        loss_error=loss_error,
-        shift=shift,
+@dataclass(frozen=True, eq=False)
+class _RevealedPart(TruncatedPair):
+    """Ranges of outputs of the cases with their weights, put on one grid."""
+
+    cases: tuple[tuple[float, OutputRange], ...]
+    direction: Direction
+
+    def table(self) -> tuple[Floats, Floats]:
+        tables = [(math.log(weight), *TruncatedMixture(area, self.direction).table()) for weight, area in self.cases]
+        losses = np.concatenate([losses for _, losses, _ in tables])
+        return losses, np.concatenate([logs + log for log, _, logs in tables])
+
+    def atoms(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Atoms, Atoms]:
+        """The weighted measures of all cases; the grid is that of the heaviest case."""
+        above: list[tuple[float, Atoms]] = []
+        below: list[tuple[float, Atoms]] = []
+        align = None
+        for weight, area in sorted(self.cases, key=lambda case: -case[0]):
+            cells = build_cells(area, self.direction, spacing, tilts, widest, limit // len(self.cases), align)
+            if align is None:
+                align = cells[0].lowest if self.direction == "present-first" else -cells[0].lowest
+            above.append((weight * (1.0 + _ROUNDED), discretise_from_above(cells[0])))
+            below.append((weight * (1.0 - _ROUNDED), discretise_from_below(cells[1])))
+        return _weighted(above), _weighted(below)
+
+
+def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:
+    """The weighted sum of measures on grids that differ by whole steps."""
+    spacing = measures[0][1].spacing
+    first = min((atoms for _, atoms in measures), key=lambda atoms: atoms.lowest)
+    offsets = [round((atoms.lowest - first.lowest) / spacing) for _, atoms in measures]
+    index = np.concatenate([atoms.index + offset for offset, (_, atoms) in zip(offsets, measures, strict=True)])
+    nodes, place = np.unique(index, return_inverse=True)
+    masses = np.bincount(place, weights=np.concatenate([weight * atoms.masses for weight, atoms in measures]))
+    misfit = max(
+        abs(atoms.lowest - first.lowest - spacing * offset)
+        for offset, (_, atoms) in zip(offsets, measures, strict=True)
+    )
+    return Atoms(
+        lowest=first.lowest,
+        spacing=spacing,
+        index=nodes,
+        masses=np.asarray(masses, dtype=np.float64),
+        infinity=min(1.0, math.fsum(weight * atoms.infinity for weight, atoms in measures)),
+        shift=max(atoms.shift for _, atoms in measures)
+        + misfit
+        + 8.0 * EPS * (abs(first.lowest) + spacing * nodes[-1]),
     )

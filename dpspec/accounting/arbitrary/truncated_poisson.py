@@ -1,34 +1,11 @@
 """Truncated Poisson batches: Poisson ones, of which a uniformly random subset of ``cap`` records is kept if more enter.
 
-*What dominates a step, records added or removed.* Let n be the records of the smaller data set, m ~ Binomial(n, q) how
-many of them enter, j ~ Binomial(k, q) how many of the k members of the group, all independent. Without the group the
-batch is U, a uniformly random subset of min(m, cap) of those that entered. With it i <= j members are kept, and of the
-others a uniformly random subset of U: all of it where m + j <= cap, else cap - i of them. So both data sets can share
-U. With the group the sum has i contributions more than that of U, and where m + j > cap also i - max(0, cap - m) fewer:
+``docs/explanation/proofs/truncated-poisson.md`` has the pair that dominates a step (Theorem 4) and one that is attained
+(Theorem 5). A step reveals how full the batch is without the group:
 
-* m <= cap - k: nobody is displaced, i = j, and the sum moves by at most j clip norms;
-* m > cap - k: it moves by at most 2 i <= 2 j.
-
-Which of the two it is depends on the others alone. Whoever is told it, and who entered, and U, knows where the sum lies
-without the group, and telling more bounds what is told (joint convexity). Given all that, the sum moves by a vector of
-length at most j or 2 j, with j ~ Binomial(k, q) as before: a mixture that is dominated by the scalar one of just these
-lengths (Ganesh 2024, Lemma 2.9 and the proof of Theorem 3.1). So with P = P[Binomial(n, q) > cap - k] a step is
-dominated by the pair that reveals the case,
-
-    1 - P: N(0, sigma^2) against N(j, sigma^2);    P: N(0, sigma^2) against N(2 j, sigma^2).
-
-The second case dominates the first, so that the pair grows with P, and P with n: it holds of all data sets of which the
-smaller has n records *or fewer*. For one record, Ganesh 2025 (arXiv:2508.15089) has the same with the second rate
-multiplied by the chance that a drawn record is kept, which is near one wherever P is small. Records that are replaced,
-or that count for nothing but keep their place in the batch, are not covered: who is displaced differs there.
-
-*What is attained.* Give all others gradients of 0 and all members the same one, of the clip norm. Then a step shows
-N(0, sigma^2) without the group and N(i, sigma^2) with it, steps being independent. As all records of a full batch are
-alike, with M ~ Binomial(n + k, q),
-
-    P[i = a] = P[M > cap] Hypergeometric(a; cap of n + k, k) + P[j = a] P[m <= cap - a].
-
-What the mechanism leaks at worst lies between the two, which differ by little more than T P over T steps.
+* at most cap - k others enter: nobody is displaced, and the sum moves by the j ~ Binomial(k, rate) members drawn;
+* cap or more enter: i members are kept and displace as many others, so that it moves by at most 2 i;
+* between these, which is possible for k > 1 alone: by at most 2 j.
 """
 
 from __future__ import annotations
@@ -47,6 +24,9 @@ from dpspec.accounting.numerics.floats import Floats, inside, positive, whole
 #: What is charged for the accuracy of the incomplete beta function, relatively; it keeps 1e-12 (tested with mpmath).
 _BETA = 1e-9
 
+#: Full batches that are rarer than this are not treated apart.
+_RARELY = 1e-9
+
 #: A chance below this is taken to be this: what is smaller may have been lost to underflow.
 _LEAST = 1e-290
 
@@ -55,8 +35,19 @@ _LEAST = 1e-290
 class TruncatedPoisson:
     """One step with batches of at most ``cap`` records, each entering at ``rate``, for groups of up to ``k`` records.
 
-    n: the records of the smaller data set of the pair. sigma: the noise's deviation in clip norms, > 0. Adjacency
-    add-remove. See the module. Raises ``ValueError`` naming the argument.
+    Adjacency add-remove. Records that are replaced, or that count for nothing but keep their place in the batch, are
+    not covered: the displaced records differ there.
+
+    Attributes:
+        k: the largest group.
+        rate: the Poisson sampling rate.
+        cap: the largest batch.
+        n: the largest number of records of the smaller dataset of a pair.
+        sigma: the noise's standard deviation in clip norms, > 0.
+        fewest: the smallest such number, 0 if omitted: the bound is the tighter the closer it is to ``n``.
+
+    Raises:
+        ValueError: naming the argument.
     """
 
     k: int
@@ -64,28 +55,57 @@ class TruncatedPoisson:
     cap: int
     n: int
     sigma: float
+    fewest: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("cap", 1), ("n", 0)):
+        for name, least in (("k", 1), ("cap", 1), ("n", 0), ("fewest", 0)):
             whole(name, getattr(self, name), least)
+        if self.fewest > self.n:
+            raise ValueError(f"fewest must be at most n, got {self.fewest!r} and {self.n!r}")
         inside("rate", self.rate, one=True)
         positive("sigma", self.sigma)
 
     @property
     def displacing(self) -> float:
-        """P[Binomial(n, rate) > cap - k], rounded up: the chance that the group may displace others."""
+        """P[Binomial(n, rate) > cap - k], rounded up: the probability that the group may displace others."""
         if self.n <= self.cap - self.k:
             return 0.0
         return min(1.0, max(_LEAST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
 
+    @property
+    def full(self) -> float:
+        """P[Binomial(fewest, rate) >= cap], rounded down: the probability that others fill a batch; 0 if below 1e-9."""
+        value = binomial_tail(self.fewest, self.rate, self.cap) * (1.0 - _BETA)
+        return value if value > _RARELY else 0.0
+
     def above(self) -> Mixture | Revealed:
-        """A pair that dominates the step, for all data sets of which the smaller has ``n`` records or fewer."""
+        """A pair that dominates the step, for all datasets of which the smaller has ``fewest`` to ``n`` records."""
         roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
         if chance == 0.0:
             return roomy
-        tight = Mixture.poisson(self.k, self.rate, 0.5 * self.sigma)
-        full = Mixture(2.0 * tight.sensitivities, tight.probabilities, self.sigma)
-        return full if chance == 1.0 else Revealed([(1.0 - chance, roomy), (chance, full)])
+        full = min(self.full, chance)
+        j = np.arange(self.k + 1, dtype=np.float64)
+        cases = [(1.0 - chance, roomy)]
+        if full > 0.0:
+            cases.append((full, Mixture(2.0 * j, _probabilities(self.tails_when_full()), self.sigma)))
+        drawn = Mixture.poisson(self.k, self.rate, 0.5 * self.sigma)
+        cases.append((chance - full, Mixture(2.0 * drawn.sensitivities, drawn.probabilities, self.sigma)))
+        cases = [(weight, pair) for weight, pair in cases if weight > 0.0]
+        return cases[0][1] if len(cases) == 1 else Revealed(cases)
+
+    def tails_when_full(self) -> Floats:
+        """Bounds of P[i >= a given that others fill the batch], (k,) for a = 1..k, of i members kept, from above.
+
+        P[B' >= cap + a] P[Hypergeometric(cap of fewest + k, k) >= a] / P[B >= cap], with B ~ Binomial(fewest, rate) and
+        B' ~ Binomial(fewest + k, rate), and never more than P[Binomial(k, rate) >= a].
+        """
+        alike = np.exp(log_hypergeometric(self.k, self.fewest, self.cap))
+        found = []
+        for a in range(1, self.k + 1):
+            entered = binomial_tail(self.fewest + self.k, self.rate, self.cap + a)
+            kept = math.fsum(alike[a:]) * entered / binomial_tail(self.fewest, self.rate, self.cap)
+            found.append(min(1.0, kept * (1.0 + 4.0 * _BETA), binomial_tail(self.k, self.rate, a) * (1.0 + _BETA)))
+        return np.array(found)
 
     def attained(self) -> Mixture:
         """A pair that the step has for some data of n and n + k records, the chances of members rounded down."""
@@ -118,3 +138,9 @@ def binomial_tail(n: int, rate: float, least: int) -> float:
     if least <= 0:
         return 1.0
     return 0.0 if least > n else float(betainc(least, n - least + 1, rate))
+
+
+def _probabilities(tails: Floats) -> Floats:
+    """P[i = a], (k + 1,) for a = 0..k, from P[i >= a], (k,) for a = 1..k, each of which is rounded up."""
+    ends = np.concatenate(([1.0], np.minimum.accumulate(tails), [0.0]))
+    return np.asarray(ends[:-1] - ends[1:], dtype=np.float64)

@@ -137,6 +137,9 @@ def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
 #: Outputs under this, in units of sigma, have no mass that a double could hold.
 _FAR_LEFT = -39.0
 
+#: A mixture piles up at ln P[c = 0] if its least loss is within so many grid steps of it.
+_PILED = 64.0
+
 #: Quadrature step of the table in units of sigma, and its most points.
 _STEP, _POINTS = 0.05, 20_000
 
@@ -163,29 +166,47 @@ class TruncatedMixture(TruncatedPair):
 
 
 def build_cells(
-    area: OutputRange, direction: Direction, spacing: float, tilts: Sequence[float], widest: float, limit: int
+    area: OutputRange,
+    direction: Direction,
+    spacing: float,
+    tilts: Sequence[float],
+    widest: float,
+    limit: int,
+    align: float | None = None,
 ) -> tuple[Cells, Cells]:
     """The cells for an upper and for a lower bound; they differ where the loss piles up.
 
-    tilts: at which answers are wanted; widest: the most grid steps in a cell; limit: the most cells. Raises
-    ``TooLongError`` when more are needed.
+    Args:
+        area: the outputs.
+        direction: which of the two distributions is the first.
+        spacing: of the grid.
+        tilts: at which answers are wanted.
+        widest: the most grid steps in a cell.
+        limit: the most cells.
+        align: a log ratio that is on the grid, if the grid is that of another mixture too; the pile then is in a cell.
+
+    Raises:
+        TooLongError: more cells are needed.
     """
     ratio, present = area.ratio, direction == "present-first"
     bottom, step = np.array([-np.inf]), np.array([spacing])
-    pile = _Pile.of(area, spacing)
+    pile = _Pile.of(area, spacing) if align is None else None
     origin = area.losses()[0] if pile is None else pile.loss
+    piled = pile is not None or (align is not None and origin - ratio.log_zero < _PILED * spacing)
+    if align is not None:
+        origin = align + spacing * math.ceil((origin - align) / spacing)
     index = place_output_nodes(area, direction, origin, spacing, tilts, widest, limit)
     # The upper bound has nodes inside the pile as well, down to ln P[c = 0] or as far as there are outputs.
-    lead = 0 if pile is None else max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1)
+    lead = max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1) if piled else 0
     before = ratio.inverse(origin - spacing * np.arange(lead, 0, -1.0))
-    complete = pile is not None and bool(np.all(before > _FAR_LEFT))
+    complete = piled and bool(np.all(before > _FAR_LEFT))
     lead = int(np.sum(before > _FAR_LEFT))
     if lead + len(index) > limit:
         raise TooLongError(lead + len(index), limit)
     longer = np.concatenate((np.arange(-lead, 0), index))
     nodes = np.asarray(origin + spacing * longer, dtype=np.float64)
     z = np.concatenate((before[len(before) - lead :], ratio.inverse(nodes[lead:])))
-    z[lead] = area.low if pile is None else max(z[lead], _FAR_LEFT)
+    z[lead] = area.low if not piled else max(z[lead], _FAR_LEFT)
     losses, noise = ratio.with_noise(z)
     shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
     inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=present)

@@ -24,7 +24,7 @@ from dpspec.accounting.composition.rare_steps import (
     compose_with_rare_steps,
 )
 from dpspec.accounting.grid.cells import TooLongError
-from dpspec.accounting.grid.discretise import WIDEST, discretise_from_above, discretise_from_below
+from dpspec.accounting.grid.discretise import WIDEST
 from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
@@ -195,9 +195,8 @@ class GridRefinement:
         tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self.items)})
         # One step may decide the answer alone: no cell may be wider than what a single step's error allows.
         widest = 0.5 * math.sqrt(self._steps)
-        cells = [[(part.cells(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in truncated]
-        upper = [[(discretise_from_above(pair[0]), steps) for pair, steps in side] for side in cells]
-        lower = [[(discretise_from_below(pair[1]), steps) for pair, steps in side] for side in cells]
+        atoms = [[(part.atoms(spacing, tilts, widest, CELLS), steps) for part, steps in side] for side in truncated]
+        upper, lower = ([[(pair[end], steps) for pair, steps in side] for side in atoms] for end in (0, 1))
         for _ in range(5):
             # A steeper tilt than the grid resolves would pick out its last nodes.
             tilt, centre = min(self._saddle.tilt, 1.0 / spacing), self._saddle.epsilon

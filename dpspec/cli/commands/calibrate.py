@@ -49,8 +49,8 @@ def calibrate(
 ) -> int:
     """Find the least noise, the most steps, the largest rate or group, ... for which claims are proved.
 
-    Nothing is trained. The value found was itself judged, and so was the nearest one beyond it. Ends with 1 where no
-    value proves the claims.
+    Nothing is trained. The value found was itself judged, and so was the nearest one beyond it. Ends with 1 if no
+    value proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
     """
     from dpspec.cli.arguments import loaded_specs
     from dpspec.cli.terminal.progress import Progress
@@ -82,7 +82,7 @@ def calibrate(
         page.blank()
         page.line("This speaks of the mechanism as declared. Whether what runs is that, `dpspec run` tests.")
         emit(page.text())
-    return ExitCode.OK if all(c.proved for c in calibrations) else ExitCode.UNEXPECTED
+    return ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
 
 
 def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> None:
@@ -107,6 +107,13 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
         _verdicts(page, calibration.unproved, proved=False)
     if calibration.limit:
         page.line(f"Nothing beyond was tried: {calibration.limit}.", indent=2, hang=2)
+    if calibration.valid_beyond is not None:
+        page.line(
+            f"The search ended there, but {key.place} = {key.spelling(calibration.valid_beyond)} is valid: set it, or "
+            "another valid value, and calibrate again.",
+            indent=2,
+            hang=2,
+        )
     for value in calibration.contradictions:
         more = "More" if calibration.more_helps else "Less"
         page.line(
@@ -157,6 +164,7 @@ def _plain(calibration: Calibration) -> Json:
         "proved": point(calibration.proved),
         "unproved": point(calibration.unproved),
         "limit": calibration.limit or None,
+        "valid_beyond": calibration.valid_beyond,
         "evaluations": calibration.evaluations,
         "contradictions": list(calibration.contradictions),
         "set": None if calibration.proved is None else f"{key.place}={key.spelling(calibration.proved.value)}",

@@ -86,7 +86,7 @@ def _document(spec: Spec, *, origin: bool) -> str:
         span = spec.origin.get(path)
         return plain(f"{span.file}:{span.line}:{span.column}") if span is not None else "default"
 
-    return to_yaml(spec.to_json(), comment) if origin else to_yaml(spec.to_json())
+    return to_yaml(spec.to_json(), comment if origin else None)
 
 
 def schema(

@@ -20,7 +20,6 @@ import typer
 from dpspec.cli.terminal import interrupt
 from dpspec.cli.terminal.output import flush, note, silence, wants_color
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
-from dpspec.registry import plugin_watch
 from dpspec.text import plain_lines
 
 TRACKER = "the dpspec issue tracker"
@@ -53,11 +52,12 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, E
 
     Where no file can be written the text holds the whole report.
     """
+    from dpspec.registry.foreign_calls import raised_by
     from dpspec.registry.foreign_code import one_line
 
     report = bug_report(error, arguments)
     summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
-    plugin = _plugin(error)
+    plugin = raised_by(error)
     code = ExitCode.PLUGIN if plugin else ExitCode.BUG
     message = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
     try:
@@ -66,25 +66,6 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, E
         return f"{message}\n\n{report}", code
     readers = f"the authors of {plugin}" if plugin else TRACKER
     return f"{message}\nA report is in {place}: please look it over and send it to {readers}.", code
-
-
-def _plugin(error: BaseException) -> str:
-    """The distribution of the plugin whose code an error came out of; empty where that is dpspec's own."""
-    from dpspec.registry.foreign_calls import blamed
-    from dpspec.registry.loader import load_registry
-
-    if marked := blamed(error):
-        return marked
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    packages = [str(name).partition(".")[0] for name in modules]
-    if "dpspec" not in packages:
-        return ""
-    offering: dict[str, str] = {}
-    for name, plugin in load_registry().manager.list_name_plugin():
-        module = getattr(plugin, "__name__", type(plugin).__module__)
-        offering[module.partition(".")[0]] = name.partition(":")[0]
-    deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
-    return "" if deepest == "dpspec" else deepest
 
 
 def _write(report: str) -> Path:
@@ -104,7 +85,7 @@ def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) ->
         code = _outcome(command, arguments)
     except KeyboardInterrupt:
         code = _interrupted()
-    except Exception as error:  # telling of an error may fail as well
+    except (Exception, SystemExit) as error:  # the report of an error may fail, and a plugin may call sys.exit
         code = _report_bug(error, arguments)
     flush()
     return int(code)
@@ -176,10 +157,7 @@ def tell(error: SpecError | PluginError) -> None:
 
 
 def _interrupted() -> int:
-    if loading := plugin_watch.at_work():
-        note(f"\nInterrupted. {loading}")
-    else:
-        note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
+    note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
     return ExitCode.INTERRUPTED
 
 

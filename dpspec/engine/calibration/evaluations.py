@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dpspec.contract import DataError, Finding, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
+from dpspec.engine.calibration.valid_integers import ValidIntegers
 from dpspec.engine.judging.evidence_weight import claim_scope, proving_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
@@ -167,14 +168,17 @@ class _Room:
     scale: float
 
 
-def trend(evaluations: Evaluations, start: float, low: float, high: float) -> bool | None:
-    """True where larger values of the key leave the chosen claims more room, False where less.
+def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
+    """Whether larger values of the key leave the chosen claims more room; None if no two tried values differ.
 
-    None where no two of the values that are tried differ. Raises ``UsageError`` where some claims gain what others
-    lose.
+    low, high: the first and the last index of the valid values.
+
+    Raises:
+        UsageError: Some claims gain what others lose.
     """
     here = evaluations.at(start)
-    for other in _others(evaluations, start, low, high):
+    for index in _others(evaluations, valid.index(start), low, high):
+        other = valid.value(index)
         gaining, losing = changes(evaluations, here, evaluations.at(other))
         if gaining and losing:
             raise UsageError(
@@ -213,9 +217,10 @@ def _excess(point: Point) -> float | None:
 
 def _others(evaluations: Evaluations, start: float, low: float, high: float) -> Iterator[float]:
     seen = {start}
-    for factor in _FACTORS:
-        other = start * factor
-        other = min(max(float(round(other)) if evaluations.key.integer else other, low), high)
+    next_to = (start + 1.0, start - 1.0) if evaluations.key.integer else ()
+    for other in (*(start * factor for factor in _FACTORS), *next_to):
+        rounded = float(round(other)) if evaluations.key.integer else other
+        other = min(max(rounded, low), high)
         if other not in seen:
             seen.add(other)
             yield other

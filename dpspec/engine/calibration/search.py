@@ -15,6 +15,7 @@ from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
 from dpspec.engine.calibration.evaluations import Evaluations, Point, changes, crossing, trend
+from dpspec.engine.calibration.valid_integers import ValidIntegers, valid_beyond, valid_integers
 from dpspec.engine.judging.inequalities import statement
 from dpspec.errors import UsageError
 from dpspec.language.numeric_values import NumericKey, dotted, numeric_key, with_value
@@ -33,9 +34,10 @@ class Calibration:
     key: the number that was varied. claims: the ids that had to be proved.
     more_helps: whether larger values make the claims easier to prove.
     proved: the last value at which all of them are proved; None where there is none.
-    unproved: the value next to it at which one is not (``key.integer``: the next integer, otherwise within the
+    unproved: the value next to it at which one is not (``key.integer``: the next valid integer, otherwise within the
         precision); None where all are proved up to the limit. Without ``proved``, the limit that was tried in vain.
     limit: why nothing beyond the range was tried, where it ended at a limit.
+    valid_beyond: a valid value beyond that limit that was not tried; None if none is known.
     evaluations: how many values were judged.
     contradictions: values tried that speak against a bound that only rises or only falls: beyond either end, with the
         other end's answer; or, without ``proved``, a limit that is worse than the start.
@@ -52,6 +54,12 @@ class Calibration:
     limit: str
     evaluations: int
     contradictions: tuple[float, ...] = ()
+    valid_beyond: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether a value was found and no valid value is known that the search did not reach."""
+        return self.proved is not None and self.valid_beyond is None
 
     @property
     def private(self) -> bool:
@@ -113,8 +121,16 @@ def calibrate_spec(
         raise UsageError(f"{key.place} is {key.spelling(key.value)}; only numbers from 0 up can be varied")
     evaluations = Evaluations(spec, catalog, key, chosen, emit)
     start = _start(key)
-    low, high, limits = _valid_range(evaluations, start)
-    more_helps = trend(evaluations, start, low, high)
+    evaluations.candidate(start)  # reports errors of the spec itself
+
+    def is_valid(value: float) -> bool:
+        return not evaluations.wrong(value)
+
+    valid = ValidIntegers()
+    if key.integer:
+        valid = valid_integers(int(start), key.low, key.high, is_valid, spec.to_json()["mechanism"])
+    low, high, limits = _valid_range(evaluations, start, valid)
+    more_helps = trend(evaluations, start, low, high, valid)
     proved: Point | None = None
     unproved: Point | None = None
     contradictions: tuple[float, ...] = ()
@@ -129,26 +145,31 @@ def calibrate_spec(
         worst, best = limits if more_helps else limits[::-1]
         try:
             boundary = find_boundary(
-                lambda value: evaluations.at(value).proved,
+                lambda index: evaluations.at(valid.value(index)).proved,
                 low,
                 high,
                 increasing=more_helps,
                 integer=key.integer,
                 relative=relative,
-                start=start,
-                guess=lambda one, other: crossing(evaluations.at(one), evaluations.at(other)),
+                start=valid.index(start),
+                guess=lambda one, other: _guess(evaluations, valid, one, other),
             )
         except NeverHoldsError as error:
-            unproved, limit = evaluations.at(error.limit), best
+            unproved, limit = evaluations.at(valid.value(error.limit)), best
             gaining, losing = changes(evaluations, evaluations.at(start), unproved)
             turned = losing if more_helps else gaining
-            contradictions = error.contradictions or ((unproved.value,) if turned else ())
+            contradictions = tuple(map(valid.value, error.contradictions)) or ((unproved.value,) if turned else ())
         else:
-            proved, contradictions = evaluations.at(boundary.value), boundary.contradictions
+            proved = evaluations.at(valid.value(boundary.value))
+            contradictions = tuple(map(valid.value, boundary.contradictions))
             if boundary.fails_at is None:
                 limit = worst
             else:
-                unproved = evaluations.at(boundary.fails_at)
+                unproved = evaluations.at(valid.value(boundary.fails_at))
+    upwards = limit != "" and limit == limits[1]
+    beyond = None
+    if key.integer and upwards:
+        beyond = valid_beyond(valid.value(high), key.high, is_valid, spec.to_json()["mechanism"])
     return Calibration(
         name=_name(spec, key),
         source=source_file(spec.origin),
@@ -161,7 +182,14 @@ def calibrate_spec(
         limit=limit,
         evaluations=evaluations.judged,
         contradictions=contradictions,
+        valid_beyond=beyond,
     )
+
+
+def _guess(evaluations: Evaluations, valid: ValidIntegers, one: float, other: float) -> float | None:
+    """The index between two others at which the answer may change."""
+    value = crossing(evaluations.at(valid.value(one)), evaluations.at(valid.value(other)))
+    return None if value is None else valid.index(value)
 
 
 def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
@@ -190,34 +218,34 @@ def _start(key: NumericKey) -> float:
     return min(max(1.0, key.low), key.high)
 
 
-def _valid_range(evaluations: Evaluations, start: float) -> tuple[float, float, tuple[str, str]]:
-    """The values around ``start`` for which the spec is valid, and why nothing below and above was tried.
+def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:
+    """The first and the last index of the valid values around ``start``, and why nothing below and above was tried.
 
-    The schemas give limits of single keys; what does not fit together (a batch larger than the data, a claim about
-    larger groups than the threat model's) is known to the spec's checks alone, which are asked here.
+    The schemas limit single keys. The spec's checks, which are called here, limit combinations of keys: a batch that is
+    larger than the data, a claim about larger groups than those of the threat model.
     """
     key = evaluations.key
-    evaluations.candidate(start)  # whatever is wrong with the spec itself is told as such
+    first = valid.index(start)
     ends: list[float] = []
     reasons: list[str] = []
-    for limit in (key.low, key.high):
-        reason = evaluations.wrong(limit)
-        if not reason:
+    for limit in valid.limits(key.low, key.high):
+        if not evaluations.wrong(valid.value(limit)):
             ends.append(limit)
-            reasons.append(f"the range ends at {key.spelling(limit)}")
+            reasons.append(f"the range ends at {key.spelling(valid.value(limit))}")
             continue
         boundary = find_boundary(
-            lambda value: not evaluations.wrong(value),
-            min(start, limit),
-            max(start, limit),
-            increasing=limit < start,
+            lambda index: not evaluations.wrong(valid.value(index)),
+            min(first, limit),
+            max(first, limit),
+            increasing=limit < first,
             integer=key.integer,
             relative=1e-9,
-            start=start,
+            start=first,
         )
         ends.append(boundary.value)
         assert boundary.fails_at is not None  # the limit fails
-        reasons.append(f"{key.spelling(boundary.fails_at)} is not valid: {evaluations.wrong(boundary.fails_at)}")
+        fails = valid.value(boundary.fails_at)
+        reasons.append(f"{key.spelling(fails)} is not valid: {evaluations.wrong(fails)}")
     return ends[0], ends[1], (reasons[0], reasons[1])
 
 

@@ -63,7 +63,8 @@ def _short(name: str, value: object, claimed: object) -> str:
         said = "all" if claimed == "all" else repr(claimed)
         holds = f"it holds between neighbours of kind {value!r}"
         return f"{holds}, and the claim speaks of {said}: set threat_model.neighbours"
-    return f"its {name} is {value!r}, and the claim's {claimed!r}"
+    text = f"its {name} is {value!r}, and the claim's {claimed!r}"
+    return f"{text}: set over: this in the claim" if (name, value) == ("data", "this") else text
 
 
 def claim_scope(spec: Spec, claim: Claim) -> Scope:

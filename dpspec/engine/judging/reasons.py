@@ -119,8 +119,10 @@ def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) ->
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
     given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else _where(finding.scope.data)
     text = f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
-    if unchecked or enough is None:
+    if unchecked:
         return text
+    if enough is None:
+        return f"{text} Set over: this in the claim." if finding.scope.data == "this" else text
     return f"{text} It is proved for datasets of at least {enough} records: set min_records."
 
 

@@ -28,7 +28,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.preparing.texts import texts_flaw
 from dpspec.errors import PluginError
 from dpspec.registry.descriptors import CORE_KEYS
-from dpspec.registry.foreign_calls import called, is_foreign, made, misbehaved
+from dpspec.registry.foreign_calls import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -219,7 +219,7 @@ def _held(offered: Offered, rows: Any, count: int, context: Context) -> Directio
     parameters = context.facts.parameters
     assert parameters is not None
     try:
-        found, off = called(offered, "supports()", lambda: held(rows, count, parameters, context.device))
+        found, off = held(rows, count, parameters, context.device)
     except UnfitError as error:
         raise misbehaved(offered, str(error)) from None
     _require_orthonormal(offered, off)

@@ -14,9 +14,11 @@ from dpspec.contract.attacks import Attacker
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed
 from dpspec.engine.preparing.attacks import ChosenAttack
+from dpspec.engine.preparing.checked_providers import require_rows
 from dpspec.engine.preparing.initial_weights import chosen
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import trial_seed
+from dpspec.registry.foreign_calls import is_foreign
 
 #: A progress event at most this often, in seconds.
 _EVERY = 0.1
@@ -66,6 +68,9 @@ class RunContext:
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file is not what it was at the start")
+        offered = self.prepared.offers["data"][1]
+        if is_foreign(offered):
+            require_rows(offered, rows, self.prepared.facts, self.prepared.spec.data.options)
         return rows
 
     @cached_property

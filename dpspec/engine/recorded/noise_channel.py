@@ -18,8 +18,9 @@ from dpspec.stats.conformance.measurement import Measurement, check, worst
 REPEATED = "absolute values that repeat within a step"
 COMMON = "absolute values common to two sampled steps"
 SHIFTED = "products of coordinates at one distance or about one center"
-RANK = "singular values of a layer's noise"
-STEPS = "singular values of the noise of sampled steps"
+ROWS = "components of a layer's rows along each other"
+STEPS = "components of sampled steps along each other"
+DIRECTIONS = "components of all steps along each other"
 SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
 NORMS = "variance of the squared norms"
@@ -29,7 +30,7 @@ _FRESH = "Draw new noise for every coordinate of every tensor at every step: a d
 _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
 
 #: What to do when a test is rejected, by the test's name.
-ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, RANK, STEPS), _FRESH)
+ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS), _FRESH)
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
 
@@ -42,7 +43,7 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
     found = None if run.end is None else run.end.get("noise")
     if not isinstance(found, Mapping):
         return
-    for test in (_repeated, _common, _shifted, _ranks, _steps, _shape, _sums, _coarse):
+    for test in (_repeated, _common, _shifted, _rows, _steps, _shape, _sums, _coarse):
         yield from test(found, run)
 
 
@@ -75,23 +76,29 @@ def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         yield worst("noise-isotropy", made, "reported", f"at {sampled} sampled steps, and in total")
 
 
-def _ranks(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
-    given, tried = _numbers(found.get("matrix"), 5), _count(found.get("matrices"))
+def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    block, blocks = _numbers(found.get("block"), 3), _numbers(found.get("blocks"), 3)
     layers = run.header.layers
-    if given is None or not tried or given[0] >= len(layers) or min(given[1:3]) < 1.0:
+    if block is None or blocks is None or block[0] >= len(layers) or min(blocks[0], block[2], blocks[2]) < 1.0:
         return
-    layer, rows, columns = (int(one) for one in given[:3])
-    measured = gaussian_noise.singular(rows, columns, given[3], given[4], tried, RANK)
-    yield check("noise-isotropy", measured, "reported", f"of {tried} blocks, most extreme in {layers[layer][0]}")
+    made = [
+        gaussian_noise.spread(block[1], int(block[2]), ROWS, int(blocks[0])),
+        gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
+    ]
+    note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
+    yield worst("noise-isotropy", made, "reported", note)
 
 
 def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
-    given = _numbers(found.get("steps_matrix"), 4)
-    if given is None or min(given[:2]) < 1.0:
-        return
-    rows, columns = int(given[0]), int(given[1])
-    measured = gaussian_noise.singular(rows, columns, given[2], given[3], 1, STEPS)
-    yield check("fresh-noise", measured, "reported", f"{rows} by {columns}")
+    given = _numbers(found.get("steps"), 2)
+    if given is not None and given[1] >= 1.0:
+        yield check("fresh-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps")
+    rows = run.rows[run.rows.any(axis=1)]
+    if len(rows) > 1:
+        squares, degrees = gaussian_noise.dependence(rows)
+        if degrees:
+            measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
+            yield check("fresh-noise", measured, "reported", "along the fixed directions")
 
 
 def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:

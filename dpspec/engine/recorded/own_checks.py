@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.gradient_checks import ADVICE, gradient_checks
+from dpspec.engine.recorded.channels.gradient_checks import ADVICE, gradient_checks
 from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.noise_channel import ADVICE as NOISE_ADVICE
 from dpspec.engine.recorded.noise_channel import noise_checks

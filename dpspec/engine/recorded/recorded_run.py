@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpspec.engine.recorded.channels.options import OptionHistory
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, UNSEEN
@@ -32,10 +33,11 @@ class RecordedRun:
     """What a folder says of a run.
 
     columns: by name, (T,) float64, NaN where nothing was seen; counts too. layers: of each the sum over the steps of
-    its noise's squares in units of the deviation that the options ask for; quietest: the same of its quietest step.
-    rows (k, W): the noise along the directions, in these units, of the first and the last steps, those in between left
-    out where there are many. end: what was known at the end; None where the recording came to none. scored: that
-    canaries were scored, None where they were not.
+    its noise's squares in units of the deviation that the options ask for; quietest: the same of its quietest
+    step. rows (k, W): the noise along the directions, in these units, of the first and the last steps, those in
+    between left out where there are many. options: those of the optimizer, and what changed them. end: what was
+    known at the end; None where the recording came to none. scored: that canaries were scored, None where they
+    were not.
     """
 
     folder: RunFolder
@@ -44,6 +46,7 @@ class RecordedRun:
     quietest: Array
     rows: Array
     end: Mapping[str, Any] | None
+    options: OptionHistory
     scored: Scored | None = None
 
     @property
@@ -79,6 +82,7 @@ def read_run(path: Path) -> RecordedRun:
     last: deque[Array] = deque(maxlen=KEPT)
     end: Mapping[str, Any] | None = None
     scored: Scored | None = None
+    options = OptionHistory()
     for step in folder.steps():
         if isinstance(step, Scored):
             scored = step
@@ -86,6 +90,7 @@ def read_run(path: Path) -> RecordedRun:
         if isinstance(step, Mapping):
             end = step
             continue
+        options.add(step.step, step.options)
         for name, column in kept.items():
             column.append(float(getattr(step, name)))
         if step.deviation > 0.0:
@@ -107,5 +112,12 @@ def read_run(path: Path) -> RecordedRun:
     rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
     rows = np.nan_to_num(rows, nan=0.0, posinf=65504.0, neginf=-65504.0)
     return RecordedRun(
-        folder=folder, columns=columns, layers=layers, quietest=quietest, rows=rows, end=end, scored=scored
+        folder=folder,
+        columns=columns,
+        layers=layers,
+        quietest=quietest,
+        rows=rows,
+        options=options,
+        end=end,
+        scored=scored,
     )

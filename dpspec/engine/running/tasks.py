@@ -18,6 +18,7 @@ from dpspec.contract import DataError, Facts, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event
 from dpspec.engine.preparing.attacks import offers_of
+from dpspec.engine.preparing.checked_providers import require_storable
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import known_code
@@ -25,6 +26,7 @@ from dpspec.engine.storage.origins import environment, version_of
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
 from dpspec.executors import Place
+from dpspec.registry.foreign_calls import mark, misbehaved
 
 
 class WorkerCache:
@@ -105,7 +107,11 @@ class AuditTask:
             context = cache.context(
                 self.spec, self.catalog, self.facts, device=place.device, emit=place.tell, stop=place.stopped
             )
-            yield from self.run(context)
+            try:
+                yield from self.run(context)
+            except Exception as error:
+                mark(error)
+                raise
 
     def run(self, context: RunContext) -> Iterator[Any]:
         """The work itself, part by part."""
@@ -142,8 +148,13 @@ class TrainTrials(AuditTask):
             from dpspec.training.fitting import require_fitting
 
             require_fitting(model, context.facts)
-        began = time.monotonic()
+        began, missing = time.monotonic(), set(self.indices)
+        _, mechanism = context.prepared.offers["mechanism"]
         for trial in context.prepared.audit.trials(context.inputs, context, self.indices):
+            if trial.index not in missing:
+                raise misbehaved(mechanism, f"trials() makes trial {trial.index}, which was not requested")
+            missing.discard(trial.index)
+            require_storable(mechanism, trial)
             seconds = time.monotonic() - began
             recorded = {
                 **environment(None),
@@ -158,6 +169,8 @@ class TrainTrials(AuditTask):
             }
             yield NewTrial(trial=trial, seconds=seconds, recorded=FrozenMap(recorded))
             began = time.monotonic()
+        if missing:
+            raise misbehaved(mechanism, f"trials() ends without trial {min(missing)}")
 
     def _folder(self, index: int) -> Path | None:
         """In another process, a folder that the caller made is there only if the disk is the same."""

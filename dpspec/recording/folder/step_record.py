@@ -1,25 +1,29 @@
 """One logical step as it is recorded: a public part, and an internal one that speaks of records.
 
 Numbers that were not seen are NaN, counts that were not seen ``UNSEEN``; nothing is guessed. Both parts are fixed
-numbers in little-endian order, then arrays: no pickle, no names.
+numbers in little-endian order, then arrays; the public one ends with the options that changed, as JSON. No pickle.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.recording.folder import members
+from dpspec.recording.folder import members, option_record
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
 
 #: Stands for a count that nobody saw.
 UNSEEN = 2**32 - 1
+
+#: A sum that differs by at most this, in clip norms, differs by rounding alone.
+ROUNDING = 5e-3
 
 _COUNTS = ("step", "drawn", "batches", "rows", "virtual", "updates", "told_steps")
 _NUMBERS = (
@@ -52,7 +56,7 @@ class PublicStep:
     gradient was really divided by. told_noise, told_rate: what the accountant was told last. rate: with which each
     record enters a batch, where the sampler is one of Poisson's. noise_squares: the sum of squares of the noise that
     was added; layers (L,): that of each layer; directions (W,): the noise along fixed directions of length one, over
-    ``deviation`` where that is above 0.
+    ``deviation`` where that is above 0. options: those that changed before the step, as :mod:`option_record` has them.
     """
 
     step: int
@@ -75,13 +79,15 @@ class PublicStep:
     noise_squares: float = math.nan
     layers: Floats = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
     directions: Halves = field(default_factory=lambda: np.zeros(0, dtype=np.float16))
+    options: Mapping[str, option_record.OptionChange] = field(default_factory=dict)
 
     def encode(self, internal: bytes) -> bytes:
         """Its bytes; ``internal``: the digest of the step's internal part, which they hold fast."""
         counts = [min(int(getattr(self, name)), UNSEEN) for name in _COUNTS]
         numbers = [float(getattr(self, name)) for name in _NUMBERS]
         head = _PUBLIC.pack(internal, *counts, *numbers, len(self.layers), len(self.directions))
-        return head + self.layers.astype("<f4").tobytes() + self.directions.astype("<f2").tobytes()
+        arrays = self.layers.astype("<f4").tobytes() + self.directions.astype("<f2").tobytes()
+        return head + arrays + option_record.encode(self.options)
 
     @classmethod
     def decode(cls, data: bytes, layers: int, width: int) -> tuple[PublicStep, bytes]:
@@ -95,13 +101,15 @@ class PublicStep:
                 f"a step has {layers} layers and {width} directions, this one {found_layers} and {found_width}"
             )
         rest = data[_PUBLIC.size :]
-        if len(rest) != 4 * found_layers + 2 * found_width:
+        length = 4 * found_layers + 2 * found_width
+        if len(rest) < length:
             raise ValueError("a step has another length than its numbers say")
         counts = dict(zip(_COUNTS, read[: len(_COUNTS)], strict=True))
         numbers = dict(zip(_NUMBERS, read[len(_COUNTS) : -2], strict=True))
         squares = np.frombuffer(rest[: 4 * found_layers], dtype="<f4")
-        along = np.frombuffer(rest[4 * found_layers :], dtype="<f2")
-        return cls(**counts, **numbers, layers=squares, directions=along), internal
+        along = np.frombuffer(rest[4 * found_layers : length], dtype="<f2")
+        options = option_record.decode(rest[length:])
+        return cls(**counts, **numbers, layers=squares, directions=along, options=options), internal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Whom a recorder watches, and what it measures of a step.
+"""What a recorder observes of a training, and how it measures a step.
 
 ``recognised``: what is known by name and what is refused; ``sampler_watch``, ``optimizer_watch``, ``parameter_watch``,
-``accountant_watch``: one each; ``contributions``, ``noise_sketch``: what is clipped and added; ``pending_step``: the
-record that it becomes. Nothing here changes what it looks at, but for gradient canaries that the caller planted.
+``accountant_watch``: one each; ``gradients``: the clipped sum; ``noise_sketch``, ``noise_watch``: its noise;
+``pending_step``: the record of a step. Nothing here changes the training, except that ``optimizer_watch`` adds gradient
+canaries if the caller planted some.
 """

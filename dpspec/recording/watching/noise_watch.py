@@ -1,7 +1,7 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
 Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
-contribute their largest absolute values, products of coordinates at all distances, singular values of layers, and
+contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
 coordinates to compare with other sampled steps. ``dpspec.stats.conformance.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
@@ -65,8 +65,8 @@ class NoiseWatch:
         self._repeats: list[float] = [0, 0.0, 0]
         self._shift: tuple[float, list[float]] = (1.0, [])
         self._pooled: tuple[Array, Array] | None = None
-        self._matrix: tuple[float, list[float]] = (1.0, [])
-        self._matrices = 0
+        self._block: tuple[float, list[float]] = (1.0, [])
+        self._blocks: list[float] = [0, 0.0, 0]
         self._rows: list[tuple[int, Array, Array]] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
 
@@ -85,26 +85,32 @@ class NoiseWatch:
         if not all(part.is_floating_point() for part in given):
             return
         unit = 0.5 * max(self._resolution, *(torch.finfo(part.dtype).eps for part in given))
-        values, sums = _joined(noise), None if total is None else _joined(total)
-        largest = 0.0 if sums is None else float(sums.abs().max()) / std
-        if math.isfinite(largest) and bool(values.isfinite().all()):
-            self._seen += 1
-            self._unit = max(self._unit, unit)
-            self._add(values, sums, std, unit, largest, sampled)
-
-    def _add(self, noise: Tensor, total: Tensor | None, std: float, unit: float, largest: float, sampled: bool) -> None:
-        self._add_values(noise, total, std, unit)
-        if unit * (largest + 8.0) <= _ROUNDING:
-            self._add_norms(noise, std)
+        parts, sums = _rows(noise), None if total is None else _rows(total)
+        ends = [end for one in sums or parts if len(one) for end in torch.aminmax(one)]
+        largest = np.abs(_array(torch.stack(ends)))
+        layers = self._layers(parts)
+        if not (np.isfinite(layers).all() and np.isfinite(largest).all()):
+            return
+        self._seen += 1
+        self._unit = max(self._unit, unit)
+        self._add_values(parts, sums, std, unit)
+        if unit * (float(largest.max()) / std + 8.0) <= _ROUNDING:
+            self._add_norms(layers, std)
             if sampled:
-                self._add_sampled(noise, total, std, unit)
+                self._add_sampled(torch.cat(parts), None if sums is None else torch.cat(sums), std, unit)
 
-    def _add_values(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
+    def _layers(self, parts: Sequence[Tensor]) -> Array:
+        """(2, L) sums and squared norms of the layers that have coordinates."""
+        if len(parts) == 1 < len(self._sizes):
+            parts = torch.split(parts[0], [int(size) for size in self._sizes])
+        return _array(torch.stack([torch.stack([one.sum(), torch.dot(one, one)]) for one in parts if len(one)])).T
+
+    def _add_values(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float, unit: float) -> None:
         """Count the values of some coordinates by interval."""
         where = self._coordinates.every(_VALUES)
-        values = _array(noise[where]) / std
+        values = _every(noise, where) / std
         if total is not None:
-            values = values[np.abs(_array(total[where])) <= _SUM * std]
+            values = values[np.abs(_every(total, where)) <= _SUM * std]
         counts = np.bincount(np.searchsorted(gaussian_noise.EDGES, values), minlength=gaussian_noise.INTERVALS)
         self._counts += counts
         self._tested += 1
@@ -113,12 +119,9 @@ class NoiseWatch:
         if log_p < self._worst[0]:
             self._worst = log_p, counts.tolist()
 
-    def _add_norms(self, noise: Tensor, std: float) -> None:
+    def _add_norms(self, layers: Array, std: float) -> None:
         """Add the normal scores of sums and squared norms, of each layer and of all coordinates."""
-        layers = [part for part in torch.split(noise, [int(size) for size in self._sizes]) if len(part)]
-        found = torch.stack([torch.stack([part.sum(), torch.dot(part, part)]).double() for part in layers])
-        sizes = self._sizes[self._sizes > 0]
-        sums, squares = _array(found).T
+        sizes, (sums, squares) = self._sizes[self._sizes > 0], layers
         if len(sizes) > 1:
             sizes = np.append(sizes, sizes.sum())
             sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
@@ -148,16 +151,16 @@ class NoiseWatch:
                 self._repeats[2] + max(0, len(largest) - 1),
             ]
             where = self._coordinates.every(_VALUES)
-            self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
+            self._add_coarse(_every([noise], where), _every([total], where), std, unit)
         kept = _array(noise[self._kept]) / std
         self._keep((self._seen, largest, kept.astype(np.float32)))
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
-            values = _array(noise[block.to(noise.device)]) / std
-            found_p, matrix = _extremes(values)
-            self._matrices += 1
-            if found_p < self._matrix[0]:
-                self._matrix = found_p, [layer, *matrix]
+            squares, degrees = gaussian_noise.dependence(_array(noise[block.to(noise.device)]) / std)
+            self._blocks = [self._blocks[0] + 1, self._blocks[1] + squares, self._blocks[2] + degrees]
+            log_p = gaussian_noise.log_chi_square(squares, degrees)
+            if log_p < self._block[0]:
+                self._block = log_p, [layer, squares, degrees]
 
     def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
         """Count the values whose last nonzero bit is larger than rounding explains."""
@@ -220,9 +223,9 @@ class NoiseWatch:
             "shift": self._shift[1],
             "pooled_shift": self._pooled_worst(),
             "shifts": 0 if self._pooled is None else len(self._pooled[0]),
-            "matrix": self._matrix[1],
-            "matrices": self._matrices,
-            "steps_matrix": self._steps_matrix(),
+            "block": self._block[1],
+            "blocks": self._blocks,
+            "steps": self._between_steps(),
         }
 
     def _pooled_worst(self) -> list[float]:
@@ -232,11 +235,11 @@ class NoiseWatch:
         worst = int(np.argmin(gaussian_noise.log_products(products, pairs)))
         return [float(products[worst]), int(pairs[worst])]
 
-    def _steps_matrix(self) -> list[float]:
-        """Singular values of the matrix of sampled steps by compared coordinates."""
+    def _between_steps(self) -> list[float]:
+        """[chi-square value, degrees of freedom] of the sampled steps, in the compared coordinates."""
         if len(self._rows) < 2:
             return []
-        return _extremes(np.stack([row[2] for row in self._rows]).astype(np.float64))[1]
+        return list(gaussian_noise.dependence(np.stack([row[2] for row in self._rows]).astype(np.float64)))
 
     def _common(self) -> tuple[list[float], int]:
         """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
@@ -264,22 +267,21 @@ def _least(values: Array) -> float:
     return float(values[-1]) if len(values) == _LARGEST else 0.0
 
 
-def _extremes(values: Array) -> tuple[float, list[float]]:
-    """ln of the bound for a matrix's singular values; [rows, columns, smallest, largest]."""
-    rows, columns = values.shape if values.shape[0] <= values.shape[1] else values.shape[::-1]
-    gram = values @ values.T if len(values) == rows else values.T @ values
-    squares = np.linalg.eigvalsh(gram)
-    smallest, largest = math.sqrt(max(0.0, float(squares[0]))), math.sqrt(max(0.0, float(squares[-1])))
-    return gaussian_noise.log_singular(rows, columns, smallest, largest), [rows, columns, smallest, largest]
+def _rows(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Each tensor in one row, in single or double precision, all on one device."""
+    flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
+    return [part if part.dtype in (torch.float32, torch.float64) else part.float() for part in flat]
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """All values in one row, in single or double precision."""
-    device = parts[0].device
-    flat = torch.cat([part.detach().reshape(-1).to(device) for part in parts])
-    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+def _every(parts: Sequence[Tensor], where: slice) -> Array:
+    """The coordinates ``where`` of all tensors in a row."""
+    chosen, start = [], 0
+    for part in parts:
+        chosen.append(part[(where.start - start) % where.step :: where.step])
+        start += len(part)
+    return _array(torch.cat(chosen))
 
 
 def _array(values: Tensor) -> Array:
-    found: Array = values.detach().double().cpu().numpy()
+    found: Array = values.detach().cpu().double().numpy()
     return found

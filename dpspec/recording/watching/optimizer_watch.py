@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -18,20 +18,24 @@ from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
-from dpspec.recording.watching.contributions import Contributions
+from dpspec.recording.watching.gradients.contributions import Contributions
+from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
+from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
+from dpspec.recording.watching.gradients.size_scaling import SizeScaling
+from dpspec.recording.watching.gradients.summed_gradients import SummedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.pending_step import PendingStep
-from dpspec.recording.watching.recomputed_sums import RecomputedSums
-from dpspec.recording.watching.replaced_methods import ReplacedMethods
-from dpspec.recording.watching.size_scaling import SizeScaling
-from dpspec.recording.watching.summed_gradients import SummedGradients
 
 #: What is called when the inner optimizer is about to step, and when it has stepped.
 Moment = Callable[[], None]
 
 #: Adds gradient canaries to the sums of a step before noise is, by its clip norm; gives the norm of each, (k,).
 Entering = Callable[[float], Tensor]
+
+#: Gets the first row of a physical batch in its step, the number of its rows and its per-sample gradients, None for
+#: ghost clipping.
+Probing = Callable[[int, int, Sequence[Tensor] | None], None]
 
 
 class OpacusWatch:
@@ -45,8 +49,10 @@ class OpacusWatch:
         sketch: NoiseSketch,
         noise: NoiseWatch,
         entering: Entering | None = None,
+        probing: Probing | None = None,
     ) -> None:
-        self._entering, self._noise = entering, noise
+        self._entering, self._noise, self._probing = entering, noise, probing
+        self._coefficients = 0
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._undo: list[Callable[[], None]] = []
         self._scaled: Tensor | None = None
@@ -71,9 +77,12 @@ class OpacusWatch:
         """How many updates left other gradients than they began with."""
         return 0 if self._changed is None else int(self._changed)
 
-    def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None]) -> None:
-        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training."""
-        optimizer, self._guarded = self._optimizer, guarded
+    def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
+        """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
+
+        ``use`` is called when options of clipping or noise are about to be used.
+        """
+        optimizer, self._guarded, self._use = self._optimizer, guarded, use
         self._ids = [id(p) for p in optimizer.params]
         if self._clipping == "ghost":
             self._replace(optimizer, "accumulate", self._around_accumulate)
@@ -116,9 +125,18 @@ class OpacusWatch:
         self._undo.append(undo)
 
     def _around_clipping(self, original: Callable[[], Any]) -> Any:
+        self._guarded(self._use)
         assert self.recomputed is not None
         self._guarded(lambda: self.sums.compare(self.sums.flat()))
         self._guarded(self.recomputed.expect)
+
+        def probe() -> None:
+            if self._probing is not None:
+                gradients = self._optimizer.grad_samples
+                start = 0 if self.step.rows == UNSEEN else self.step.rows
+                self._probing(start, len(gradients[0]), gradients)
+
+        self._guarded(probe)
         with contextlib.ExitStack() as stack:
             seen: list[Contributions] = []
             self._guarded(lambda: seen.append(stack.enter_context(Contributions(self._optimizer.params))))
@@ -145,6 +163,13 @@ class OpacusWatch:
 
     def _around_accumulate(self, original: Callable[[], Any]) -> Any:
         self._guarded(lambda: self.sums.compare(self.sums.flat()))
+
+        def probe() -> None:
+            size, self._coefficients = self._coefficients, 0
+            if self._probing is not None and size:
+                self._probing(self.step.rows - size, size, None)
+
+        self._guarded(probe)
         result = original()
 
         def look() -> None:
@@ -155,10 +180,11 @@ class OpacusWatch:
         return result
 
     def _around_coefficients(self, original: Callable[[], Any]) -> Any:
+        self._guarded(self._use)
         result = original()
 
         def look() -> None:
-            rows = len(result)
+            rows = self._coefficients = len(result)
             self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
 
         self._guarded(look)
@@ -170,6 +196,7 @@ class OpacusWatch:
             self.sums.compare(flat)
             self.sums.forget()
 
+        self._guarded(self._use)
         self._guarded(compare)
         self._guarded(self._enter)
         result = original()

@@ -76,6 +76,12 @@ class SamplerWatch:
         """The batch that was drawn last, of those that no step took yet; nothing where there is none."""
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
 
+    def current(self) -> Indices:
+        """The batch of the step that is going on, before :meth:`take`; empty if it is not known."""
+        if not self._waiting:
+            return np.zeros(0, dtype=np.int64)
+        return self._waiting[0 if self._ahead else -1][1]
+
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The records drawn for a step that added up ``rows`` contributions, and in how many batches; None of none.
 

@@ -232,6 +232,6 @@ def _page(statement: Statement) -> Iterator[str]:
         yield from (f"- {markdown(text)}" for text in statement.assumptions)
         yield ""
     digest, created = markdown(statement.digest[:16]), markdown(statement.created)
-    yield f"Spec digest {digest}, audited {created} by dpspec. The lower end of an"
-    yield "interval is what attacks found; `dpspec verify` recomputes every number from the result file."
+    yield f"Spec digest {digest}, audited {created} by dpspec. The lower end of an interval is certified by theory or"
+    yield "found by an attack; `dpspec verify` recomputes every number from the result file."
     yield ""

@@ -52,7 +52,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             "were decided: more might have shown more."
         )
     if audit.planned_trials:
-        yield "A lower bound is what these attacks found: a stronger attack may find more, never less."
+        yield "A lower bound by an attack is a minimum: a stronger attack may find more, never less."
         if audit.conformance.status == "conforms-within":
             yield (
                 "Conformance means that no test saw a deviation; deviations smaller than the tests can see, "

@@ -13,8 +13,10 @@ Shares. The number of values in an interval of probability q is binomial: P <= e
 Shifts. X = sum of products x_i x_j over the edges of a graph whose components are paths has
 ln E e^(s X) <= -(edges / 8) ln(1 - 4 s^2): the adjacency matrix has eigenvalues in (-2, 2), symmetric about 0.
 
-Singular values of a p by q matrix, p <= q: P[largest > sqrt(q) + sqrt(p) + t] and P[smallest < sqrt(q) - sqrt(p) - t]
-are each at most exp(-t^2 / 2) (Davidson and Szarek 2001, Theorem 2.13).
+Dependence of vectors. Of p independent normal vectors in q >= p dimensions each has independent N(0, 1) components
+along an orthonormal basis of the earlier ones (Bartlett 1933). Their p (p - 1) / 2 squares add up to a chi-square
+value. It is larger by about q r^2 for each pair of vectors with correlation r, and q / k times as large for vectors in
+a random subspace of k dimensions.
 """
 
 from __future__ import annotations
@@ -172,28 +174,28 @@ def shifts(product: float, pairs: int, tried: int, test: str) -> Measurement:
     )
 
 
-def log_singular(rows: int, columns: int, smallest: float, largest: float) -> float:
-    """ln of the bound on the probability of singular values as far out as these."""
-    short, long = sorted((math.sqrt(rows), math.sqrt(columns)))
-    beyond = max(0.0, largest - long - short, long - short - smallest)
-    return min(0.0, math.log(2.0) - 0.5 * beyond * beyond)
+def dependence(vectors: Array) -> tuple[float, int]:
+    """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
 
+    Args:
+        vectors: (p, q) one vector in each row. If p > q, the columns are the vectors.
 
-def singular(rows: int, columns: int, smallest: float, largest: float, tried: int, test: str) -> Measurement:
-    """Test the most surprising of ``tried`` matrices by its extreme singular values.
-
-    ``measured`` is the extreme one over its typical value; ``detectable`` is the relative deviation of the largest one.
+    Returns:
+        A chi-square value under independence, and its degrees of freedom m (m - 1) / 2, m = min(p, q).
     """
-    short, long = sorted((math.sqrt(rows), math.sqrt(columns)))
-    is_high = long == short or largest - long - short >= long - short - smallest
-    seen = (math.sqrt(2.0 * math.log(2.0 * tried / LEVEL)) + _Z) / (long + short)
-    return Measurement(
-        test=test,
-        declared=1.0,
-        measured=largest / (long + short) if is_high else smallest / (long - short),
-        p_value=_bounded(math.log(tried) + log_singular(rows, columns, smallest, largest)),
-        detectable=seen,
-    )
+    tall = vectors.T if len(vectors) <= vectors.shape[1] else vectors
+    upper = np.linalg.qr(tall, mode="r")
+    count = len(upper)
+    return float(np.square(np.triu(upper, 1)).sum()), count * (count - 1) // 2
+
+
+def log_chi_square(value: float, degrees: int) -> float:
+    """ln of the two-sided p-value of a chi-square value, finite where the probability underflows."""
+    if degrees < 1:
+        return 0.0
+    above = float(special.gammaincc(0.5 * degrees, 0.5 * value))
+    log_above = math.log(above) if above > 0.0 else 0.5 * (degrees - value + degrees * math.log(value / degrees))
+    return min(0.0, math.log(2.0) + min(noise_size.log_lower_tail(value, degrees), log_above))
 
 
 def scores(squares: Array, degrees: Array) -> Array:
@@ -203,9 +205,13 @@ def scores(squares: Array, degrees: Array) -> Array:
     return np.clip(score, -30.0, 30.0)
 
 
-def spread(squares: float, terms: int, test: str) -> Measurement:
-    """Test that ``terms`` independent normal scores have variance 1; ``squares`` is the sum of their squares."""
-    return replace(noise_size.two_sided(squares, 1.0, terms), test=test)
+def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
+    """Test that ``terms`` independent normal values have variance 1; ``squares`` is the sum of their squares.
+
+    tried: the number of such tests, if this is the most surprising one.
+    """
+    found = noise_size.two_sided(squares, 1.0, terms)
+    return replace(found, test=test, p_value=min(1.0, tried * found.p_value))
 
 
 def coarse(count: int, values: int, test: str) -> Measurement:

@@ -1,1 +1,1 @@
-"""What the paper prints, reproduced, repaired or refuted. Nothing here decides a verdict."""
+"""Results of the paper, reproduced, repaired or refuted. They support no verdict."""

@@ -1,6 +1,6 @@
-"""The paper's figures: steps and runs relative to what a saturated record loses, over training and by correctness.
+"""Figures of the paper: steps and runs relative to a saturated record, during training and by correctness.
 
-Published figures of the same experiment stand beside what was found.
+A table compares them with published values of the same experiment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpspec_per_instance.options import Composition
 
 
 def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Ratios to the data-independent value: over training, by correctness, by runs and by exponent."""
+    """Ratios to the data-independent value: by step, by correctness, by number of runs and by exponent."""
     yield _over_training(records)
     yield _by_correctness(records)
     yield _by_runs(records)
@@ -27,7 +27,7 @@ def ratio_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _over_training(records: Analysis) -> dps.Series:
-    """What a step adds at each record's models, over what a saturated record loses in it: the ratio over training."""
+    """Contribution of each step relative to a saturated record, by step."""
 
     def rows() -> Iterator[Sequence[dps.Json]]:
         composer = records.shown_side.composer
@@ -39,7 +39,7 @@ def _over_training(records: Analysis) -> dps.Series:
 
     return kit.series(
         "ratio-over-training",
-        "What a step adds, relative to the data-independent value, over training",
+        "Contribution of a step relative to the data-independent value, by step",
         kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), rows()),
         rigor="approximate",
         source=theory.RUN_SOURCE,
@@ -52,8 +52,10 @@ def _over_training(records: Analysis) -> dps.Series:
 
 
 def _by_correctness(records: Analysis) -> dps.Series:
-    """Five moments of training: what the step adds over all runs, and its divergence at the models that were met, both
-    relative to a saturated record: of records that the model gets right and of those that it does not."""
+    """Five steps: contribution over all runs, and divergence for records with correct and incorrect predictions.
+
+    Both are relative to a saturated record.
+    """
     side = records.shown_side
     composer, steps = side.composer, side.composer.observed
     shared = side.direction == records.audited.shared_direction
@@ -74,8 +76,8 @@ def _by_correctness(records: Analysis) -> dps.Series:
 
     return kit.series(
         "right-against-wrong",
-        "Steps relative to the data-independent value: what they add on average over records, and one step of records "
-        "that the model gets right, and wrong",
+        "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
+        "correct and incorrect predictions",
         kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), rows()),
         rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
@@ -87,8 +89,11 @@ def _by_correctness(records: Analysis) -> dps.Series:
 
 
 def _by_runs(records: Analysis) -> dps.Series:
-    """The whole run relative to the data-independent divergence, from few runs and from all: an estimate that still
-    rises has not seen what counts. confidence_upper: the bound that the runs give with confidence."""
+    """The run relative to the data-independent divergence, by number of runs.
+
+    An estimate that still increases has not observed the models with the largest loss. The column confidence_upper is
+    the confidence bound of the runs.
+    """
     side = records.shown_side
 
     def rows() -> Iterator[Sequence[dps.Json]]:
@@ -102,7 +107,7 @@ def _by_runs(records: Analysis) -> dps.Series:
 
     return kit.series(
         "ratio-by-runs",
-        "The run relative to the data-independent divergence, by how many runs are averaged",
+        "The run relative to the data-independent divergence, by number of runs",
         kit.columns_of(("runs", "order", "mean", "p10", "median", "confidence_upper", "estimability"), rows()),
         rigor="approximate",
         source=theory.RUN_SOURCE,
@@ -115,9 +120,10 @@ def _by_runs(records: Analysis) -> dps.Series:
 
 
 def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
-    """The same by the exponents of the composition: the theorem holds for each of them, and for schedules.
+    """The run relative to the data-independent divergence, by exponent of the composition.
 
-    Small ones ask less of runs and raise the orders of early steps. The least of several estimates is biased.
+    The theorem holds for every exponent and for schedules. Small exponents need fewer runs and increase the orders of
+    early steps. The minimum of several estimates is biased.
     """
     side, steps = records.shown_side, records.shown_side.composer.count
     choices: dict[str, float | tuple[float, ...]] = {
@@ -150,13 +156,13 @@ def _by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
 
     return kit.series(
         "ratio-by-exponent",
-        f"The same by the exponent of the composition over {steps} steps, from the last to the first where it changes",
+        f"The run by exponent of the composition over {steps} steps; schedules run from the last step to the first",
         kit.columns_of(
             ("exponent", "order", "first_order", "mean", "median", "confidence_upper", "estimability", "at_step_2"),
             rows(),
         ),
         rigor="approximate",
-        source=f"{theory.RUN_SOURCE}, with an exponent for every turn",
+        source=f"{theory.RUN_SOURCE}, with an exponent per step",
         privacy=records.privacy,
     )
 
@@ -165,7 +171,7 @@ def _mean(values: Floats, chosen: Array) -> float | None:
     return float(values[chosen].mean()) if chosen.any() else None
 
 
-#: The figures of a whole run, by their key in the spec.
+#: Names of the values of a run, by their key in the spec.
 _NAMES = {
     "median": "median epsilon",
     "tenth": "10th percentile of epsilon",
@@ -175,7 +181,7 @@ _NAMES = {
 
 
 def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """The table, where a reference is given: ratios over training, and epsilons of records by Renyi divergences."""
+    """Comparison with a reference, if the spec has one: ratios by step, and epsilons from Renyi divergences."""
     reference = (spec.audit.options.get("reference") if spec.audit is not None else None) or {}
     step_bound = Composition.of(spec.mechanism.options).step_bound
     if not reference or reference.get("step_bound", step_bound) != step_bound:
@@ -202,7 +208,7 @@ def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
     yield kit.series(
         "against-reference",
-        f"What was found, beside {reference.get('source', 'the reference')}",
+        f"Values of this audit and of {reference.get('source', 'the reference')}",
         kit.columns_of(("what", "order", "step", "found", "reference", "difference"), rows()),
         rigor="approximate",
         source=str(reference.get("source", "")),

@@ -1,17 +1,17 @@
-"""One step of any update rule by tuples of batches (Thudi et al., Theorem 3.6), sampled, for many records at once.
+"""One step of any update rule by sampled tuples of batches (Thudi et al., Theorem 3.6), vectorized over records.
 
-For a whole order a and any two data sets, with B a batch of the second argument's data set, B_1..B_a independent ones
-of the first's, and v_i = U(B_i) - U(B),
+For an integer order a and any two datasets, let B be a batch of the second argument's dataset, B_1..B_a independent
+batches of the first, and v_i = U(B_i) - U(B). Then
 
     D_a(first || second) <= E_B ln E exp(sum_{i<j} <v_i, v_j> / sigma^2) / (a - 1).
 
-No sampling amplification and no largest change: it charges how much updates spread, and does not vanish for equal data
-sets. Useless for sums, whose spread grows with the batch; useful for means. The paper estimates it by a plug-in over 20
-outer batches with 20 tuples each, which is biased downwards: an estimate, never a bound.
+The bound uses neither sampling amplification nor the maximum change. It depends on the variance of updates and does not
+vanish for equal datasets. It is useful for means, not for sums, whose variance grows with the batch. The paper's
+plug-in over 20 outer batches with 20 tuples each is biased downwards: an estimate, not a bound.
 
-Batches are rows of coins, their sums of clipped gradients one product of matrices that all records share: a record
-changes its row's sum by b g and its size by b. With rows S_i + b_i g over c_i, everything that the theorem asks for is
-made of the inner products of rows within one tuple, of rows with the outer batch, and of rows with the records.
+Batches are rows of inclusion bits. One matrix product shared by all records gives their sums of clipped gradients: a
+record changes its row's sum by b g and its size by b. With rows S_i + b_i g over c_i, the theorem only needs inner
+products of rows in one tuple, of rows with the outer batch, and of rows with the records.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 SOURCE = "Thudi et al. 2024, Theorem 3.6"
 
-#: The first model of a run, one in the middle, and the one before the last step.
+#: The first model of a run, the middle one, and the one before the last step.
 STAGES = ("initial", "middle", "final")
 
-#: So many numbers of pair products are held at once.
+#: Maximum number of pair products in memory.
 _HELD = 2**24
 
 
 class Estimate(NamedTuple):
-    """value: (...) the plug-in. inner_size: (...) the smallest effective number of tuples over outer batches."""
+    """Plug-in ``value`` (...), and the smallest effective number of tuples over outer batches, ``inner_size`` (...)."""
 
     value: Floats
     inner_size: Floats
 
 
 def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
-    """The mean over outer batches of ln(mean over tuples).
+    """Mean over outer batches of ln(mean over tuples).
 
-    exponents: (outer, inner, ...), the sums of <v_i, v_j> / sigma^2. An inner size below about 5 says that a single
-    tuple decides, and that the value is far too small.
+    Args:
+        exponents: Sums of <v_i, v_j> / sigma^2, shape (outer, inner, ...).
+
+    Returns:
+        The estimate. An inner size below about 5 means that one tuple dominates and the value is much too small.
     """
     e = np.asarray(exponents, dtype=np.float64)
     total = logsumexp(e, axis=1)
@@ -57,14 +60,14 @@ def plug_in(exponents: npt.ArrayLike, order: int) -> Estimate:
 
 
 class Batches(NamedTuple):
-    """Outer batches and tuples of inner ones: coins (outer, n) and (outer, inner, order, n), as float32."""
+    """Inclusion bits of outer batches (outer, n) and of tuples (outer, inner, order, n), as float32."""
 
     outer: Array
     inner: Array
 
 
 def draw(rng: np.random.Generator, records: int, rate: float, outer: int, inner: int, order: int) -> Batches:
-    """Poisson batches of ``records`` records."""
+    """Draw Poisson batches of ``records`` records."""
     return Batches(
         (rng.random((outer, records), dtype=np.float32) < rate).astype(np.float32),
         (rng.random((outer, inner, order, records), dtype=np.float32) < rate).astype(np.float32),
@@ -80,10 +83,10 @@ def typical_sizes(others: int, rate: float) -> range:
 def mean_changes(
     rng: np.random.Generator, gradients: Array, points: Array, inside: Array | None, sizes: range, draws: int
 ) -> Array:
-    """How much each record would change the mean of a batch of others, (sizes, draws, m): |g - mean| / (size + 1).
+    """Change of a batch mean by each record, |g - mean| / (size + 1), shape (sizes, draws, m).
 
-    Batches of all ``sizes`` are the beginnings of ``draws`` random orders of the data; a record's own place is passed
-    over. Arguments as for ``estimate_kinds``.
+    Batches of all ``sizes`` are prefixes of ``draws`` random orders of the data without the record. The other arguments
+    are those of ``estimate_kinds``.
     """
     n, count = len(gradients), np.array(sizes)
     own = np.square(points, dtype=np.float64).sum(axis=1)
@@ -93,7 +96,7 @@ def mean_changes(
         sums = np.cumsum(gradients[order[: sizes[-1] + 1]], axis=0, dtype=np.float64)
         squares, along = np.square(sums).sum(axis=1), sums @ points.T.astype(np.float64)
         places = np.full(len(points), n) if inside is None else np.argsort(order)[inside]
-        passed = places[None, :] < count[:, None]  # the record stands among the first: one more is taken, less its own
+        passed = places[None, :] < count[:, None]  # the prefix contains the record: extend it by one and subtract it
         last = count[:, None] - 1 + passed
         column = np.arange(len(points))[None, :]
         inner = along[last, column] - passed * own
@@ -104,7 +107,7 @@ def mean_changes(
 
 
 class _Rows(NamedTuple):
-    """sums: of gradients; sizes: of batches; coins: (..., m) of the records; with ``inside`` they are part of both."""
+    """Gradient sums, batch sizes, and inclusion bits (..., m) of the records; ``inside``: both include the records."""
 
     sums: Array
     sizes: Array
@@ -114,13 +117,15 @@ class _Rows(NamedTuple):
 def estimate_kinds(
     gradients: Array, points: Array, inside: Array | None, batches: Batches, coins: Batches | None, sigma: float
 ) -> tuple[Estimate, Estimate, Estimate]:
-    """Estimates of D(with || without) and D(without || with) of one step, and of the first where noise is added to sums
-    instead of means, (m,) each.
+    """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, (m,) each.
 
-    gradients: (n, d), clipped, of all records of the data. points: (m, d), those of the audited records.
-    inside: (m,), where the audited records stand in the data; None for records that are not in it, which ``coins`` of
-        shapes (outer, m) and (outer, inner, order, m) then add.
-    sigma: the deviation of the noise on the mean, or on the sum.
+    Args:
+        gradients: Clipped gradients of all records, shape (n, d).
+        points: Clipped gradients of the audited records, shape (m, d).
+        inside: Positions of the audited records in the data, shape (m,); None for records outside the data.
+        batches: Inclusion bits of the records of the data.
+        coins: Inclusion bits of records outside the data, shapes (outer, m) and (outer, inner, order, m).
+        sigma: Standard deviation of the noise on the mean, or on the sum.
     """
     rows = [
         _Rows(
@@ -147,9 +152,9 @@ def estimate_kinds(
 
 
 def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:
-    """sum_{i<j} <v_i, v_j> of every tuple, (outer, inner, m). present: whether tuples have the record, or the outer.
+    """sum_{i<j} <v_i, v_j> of every tuple, shape (outer, inner, m).
 
-    divided: by the sizes of batches.
+    ``present``: the tuples have the record; otherwise the outer batch has it. ``divided``: updates are batch means.
     """
     beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
     beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
@@ -177,10 +182,7 @@ def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside:
 
 
 def _part(rows: _Rows, present: bool, inside: bool, divided: bool) -> tuple[Array, Array]:
-    """How often g is added to each row, and by what its sum is divided.
-
-    That is the batch size, at least 1 (the mean of an empty batch is 0), or always 1.
-    """
+    """Multiplicity of g in each row, and the divisor of its sum: the batch size, at least 1, or always 1."""
     sizes = rows.sizes[..., None]
     if inside:
         beta = np.zeros_like(rows.coins) if present else -rows.coins

@@ -1,4 +1,4 @@
-"""The effect of the batch size where noise is added to means: Theorem 3.6, and Corollary 3.1 with strata."""
+"""Effect of the batch size with noise on means: Theorem 3.6, and Corollary 3.1 with strata."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from dpspec_per_instance.printed.one_step import (
     stratified_distances,
 )
 
-#: Epsilons of a step are tabulated at so many distances and looked up at the next larger one.
+#: Number of tabulated distances; lookups use the next larger one.
 _DISTANCES = 4096
 
-#: The corollary holds for every exponent; the best of these is shown.
+#: Exponents of the corollary, which holds for each. Tables show the best.
 _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
 
 
 def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Both tables, where audit.mean_rule is set."""
+    """Both tables if audit.mean_rule is set."""
     trial = records.trials[0]
     rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
     if rule is not None and "mean_rule" in trial.arrays:
@@ -39,9 +39,9 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Theorem 3.6: medians over records, with what one saturated record loses at that batch size, by Theorem 3.2.
+    """Theorem 3.6: medians over records, compared with a saturated record at that batch size by Theorem 3.2.
 
-    sum: what the theorem says of sums, by removal, of whose spread it is too large a bound to be of use.
+    The column sum has the theorem's value for sums under removal, which is too large to be useful.
     """
     values, sizes = trial.arrays["mean_rule"], trial.arrays["mean_rule_sizes"]
 
@@ -56,7 +56,7 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
 
     return kit.series(
         "mean-rule",
-        "One step if noise were added to the mean of a batch: the median record, by expected batch size",
+        "One step with noise on the mean of a batch: the median record, by expected batch size",
         kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), rows()),
         upper=("data_independent",),
         rigor="approximate",
@@ -70,10 +70,11 @@ def _tuple_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.T
 
 
 def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.Trial) -> dps.Series:
-    """Corollary 3.1: the median record's epsilon of one step, by batch size; a record against none.
+    """Corollary 3.1: the median record's present-first epsilon of one step, by batch size.
 
-    sampled: batches of typical sizes drawn, all others by a bound. bounded: all sizes by that bound, which the record's
-    norm decides. data_independent: for every record. printed: the same with the paper's constant.
+    Columns: sampled uses drawn batches of typical sizes and a bound for other sizes; bounded uses that bound, which
+    depends on the record's norm, for all sizes; data_independent holds for every record; printed is the latter with the
+    paper's constant.
     """
     delta = bounds.claimed_deltas(spec)[-1]
     inside = records.audited.population == "train"
@@ -99,7 +100,7 @@ def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.
 
     return kit.series(
         "mean-step",
-        f"Epsilon of one step at delta {delta:g} if noise were added to the mean of a batch: the median record".replace(
+        f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record".replace(
             "e-0", "e-"
         ),
         kit.columns_of(
@@ -107,7 +108,7 @@ def _moment_table(spec: dps.Spec, rule: MeanRule, records: Analysis, trial: dps.
         ),
         upper=("data_independent",),
         rigor="approximate",
-        source=f"{SOURCE}; batch sizes exactly, batches of typical sizes sampled",
+        source=f"{SOURCE}; exact batch sizes, sampled batches of typical sizes",
         privacy=records.privacy_of(norms.shape[1]),
         x="batch",
         y=["sampled", "data_independent"],
@@ -129,7 +130,7 @@ def _step_epsilon(
 
 @cache
 def _tabulated_epsilons(inner: float, sigma: float) -> Array:
-    """The epsilon of a batch at distances 0, ..., 1 clip norm."""
+    """Epsilon of a batch at distances 0, ..., 1 clip norm."""
     return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
 
 

@@ -1,4 +1,4 @@
-"""The mean rule at three models along a run: every record's clipped gradient once, and one product of matrices."""
+"""The mean rule at three models of a run: clipped gradients of all records, and one matrix product."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class _Snapshots(dps.Observer):
 
 
 def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
-    """``mean_rule``: estimates (stages, batches, orders, kinds, points); ``mean_rule_sizes``: effective tuples of each.
+    """Estimate the mean rule at the first, the middle and the last observed model of a separate run.
 
-    The stages are the first, the middle and the last observed model of a run like the first; the kinds are means by
-    removal, by addition, and sums.
-
-    Also, for each of the batches, what records would change of means of typical sizes, (stages, sizes, draws, points)
-    in clip norms, and the records' clipped norms, (stages, points).
+    Returns:
+        ``mean_rule``: estimates, shape (stages, batches, orders, kinds, points), for means under removal, means under
+        addition, and sums. ``mean_rule_sizes``: effective numbers of tuples. Per expected batch size, the change of
+        means of typical sizes by each record in clip norms, shape (stages, sizes, draws, points). The records' clipped
+        norms, shape (stages, points).
     """
     job = setup.job(0, "mean rule", progress="training for the mean rule")
     phases = dps.Phase.all_of(setup.inputs["mechanism"])
@@ -78,7 +78,7 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
 
 
 def _clipped(model: FlatModel, state: Tensor, x: Array, y: Array, clip: float) -> Array:
-    """Clipped gradients (n, P) float32."""
+    """Clipped gradients, float32, shape (n, P)."""
     parts = []
     for part_x, part_y in zip(*(torch.split(t, 1024) for t in tensors(x, y, model.device)), strict=True):
         rows = model.rows(state, part_x, part_y)

@@ -1,17 +1,17 @@
-"""One step as (epsilon, delta) by the moments of what a record changes (Thudi et al., Lemma A.1 and Corollary 3.1).
+"""One step as (epsilon, delta) from moments of the update's change (Thudi et al., Lemma A.1 and Corollary 3.1).
 
-For a batch B drawn from the data without the record, Delta(B) is how much the record would change the update, and
-epsilon(B) what the Gaussian mechanism loses at that distance and ``delta``. With q the record's probability of being
-drawn and N_p = (E exp(p epsilon(B)))^(1/p), 1 < p < inf, for every set S of outputs
+For a batch B drawn from the data without the record, let Delta(B) be the change of the update by the record, and
+epsilon(B) the epsilon of the Gaussian mechanism at that distance and ``delta``. Let q be the probability that the
+record is drawn and N_p = (E exp(p epsilon(B)))^(1/p), 1 < p < inf. For every set S of outputs
 
     P[with in S] <= q N_p P[without in S]^(1 - 1/p) + q delta + (1 - q) P[without in S]          (Lemma A.1)
     P[with in S] <= e^epsilon' P[without in S] + q delta + delta',
     epsilon' = ln((q N_p)^(p / (p - 1)) delta'^(-1 / (p - 1)) + 1 - q)                            (Corollary 3.1)
 
-One direction only: the reverse inequality is not given. The paper takes epsilon(B) = Delta sqrt(2 ln(1.25 / delta)) /
-sigma, a theorem only where that is at most 1; the exact profile of the Gaussian mechanism always holds.
+The paper gives no reverse inequality. It uses epsilon(B) = Delta sqrt(2 ln(1.25 / delta)) / sigma, which is only valid
+if it is at most 1; the exact profile of the Gaussian mechanism is always valid.
 
-Findings and tables hold them against what attacks on one step of a record reach: figures 8 to 11 of the paper.
+Findings and tables compare them with attacks on one step of a record: figures 8 to 11 of the paper.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from dpspec_per_instance.theory import checked_exponent, entropic_mean
 
 SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
 
-#: Where the classical constant does not hold, numbers made with it back nothing.
+#: Status of values that use the classical constant outside its range.
 CLASSICAL = Printed(refuted=True, reason="the classical Gaussian constant does not hold at this distance")
 
-#: Batch sizes with a smaller logarithm of their probability: no p within reach makes them count.
+#: Log-probability below which a batch size is negligible for every tried p.
 _NEVER = -1e4
 
-#: Exponents that are tried; the best counts.
+#: Exponents of the search.
 _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 60).tolist())
 
 
 class OneSided(NamedTuple):
-    """P[with in S] <= e^epsilon P[without in S] + delta for every S; not the reverse."""
+    """P[with in S] <= e^epsilon P[without in S] + delta for every S, without the reverse inequality."""
 
     epsilon: float
     delta: float
 
 
 def classical_constant(delta: float, sigma: float) -> float:
-    """sqrt(2 ln(1.25 / delta)) / sigma, which times the distance is the epsilon of the textbook."""
+    """sqrt(2 ln(1.25 / delta)) / sigma: times the distance, the textbook epsilon."""
     return math.sqrt(2.0 * math.log(1.25 / inside("delta", delta))) / positive("sigma", sigma)
 
 
 def classical_holds(delta: float, sigma: float, distance: float) -> bool:
-    """Whether the textbook's epsilon is enough at ``distance``: held against the exact profile, not a range of use."""
+    """True if the textbook epsilon is valid at ``distance``, by comparison with the exact profile."""
     epsilon = classical_constant(delta, sigma) * distance
     return distance == 0.0 or float(gaussian.delta(epsilon, distance / sigma)) <= delta
 
 
 def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
-    """The least epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
+    """Epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
     far = np.asarray(distances, dtype=np.float64)
     least = np.zeros(far.shape)
     least[far > 0] = gaussian.epsilon(inside("delta", delta), far[far > 0] / positive("sigma", sigma))
@@ -70,9 +70,9 @@ def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
 
 
 def log_moment(epsilon: npt.ArrayLike, p: float, log_masses: npt.ArrayLike | None = None) -> float:
-    """ln N_p from the epsilon (k,) of each batch and the logarithms of their probabilities (k,), uniform if left out.
+    """ln N_p from the epsilon (k,) of each batch and their log-probabilities (k,), uniform by default.
 
-    Over sampled batches it is an estimate, and at large p a bad one: the rarest batches weigh most.
+    Over sampled batches it is an estimate, which is poor at large p because the rarest batches dominate.
     """
     return float(entropic_mean(epsilon, checked_exponent(p), log_masses))
 
@@ -82,28 +82,28 @@ def lemma(rate: float, log_norm: float, delta: float, p: float, fpr: npt.ArrayLi
     at = np.asarray(fpr, dtype=np.float64)
     with np.errstate(divide="ignore"):
         log_drawn = math.log(rate) + log_norm + (1.0 - 1.0 / checked_exponent(p)) * np.log(at)
-    drawn = np.exp(np.minimum(log_drawn, 1.0))  # beyond one nothing is said
+    drawn = np.exp(np.minimum(log_drawn, 1.0))  # values above 1 are trivial
     return np.asarray(np.minimum(1.0, drawn + rate * delta + (1.0 - rate) * at), dtype=np.float64)
 
 
 def best_lemma(rate: float, sigma: float, norm: float, delta: float, fpr: npt.ArrayLike) -> Floats:
-    """The least of Lemma A.1's rates over exponents, at ``fpr`` (k,), for a sum that the record changes by ``norm``."""
+    """Minimum over exponents of Lemma A.1's rates at ``fpr`` (k,), for a sum that the record changes by ``norm``."""
     inner, _ = split(rate, delta)
     log_norm = float(epsilons(norm, inner, sigma))
     return np.asarray(np.min([lemma(rate, log_norm, inner, p, fpr) for p in _EXPONENTS], axis=0), dtype=np.float64)
 
 
 def split(rate: float, delta: float, *, whole: bool = False) -> tuple[float, float]:
-    """Half of ``delta`` for the step, as the delta of a batch that has the record, and the other half for slack.
+    """Split ``delta`` into the delta of a batch with the record and slack, half each.
 
-    whole: all of it for the step. The delta of a batch is below one, whatever the rate.
+    ``whole``: no slack. The delta of a batch is below 1 for every rate.
     """
     inner = min(delta * (1.0 if whole else 0.5) / inside("rate", rate, one=True), 0.5)
     return inner, delta - rate * inner
 
 
 def corollary(rate: float, log_norm: float, delta: float, slack: float, p: float) -> OneSided:
-    """Corollary 3.1 with delta' = ``slack``; log_norm is ln N_p. Raises ``ValueError`` where it does not apply."""
+    """Corollary 3.1 with delta' = ``slack``; ``log_norm`` is ln N_p. Raises ``ValueError`` if it does not apply."""
     q = inside("rate", rate, one=True)
     total = q * inside("delta", delta) + inside("slack", slack)
     if total >= 1.0:
@@ -115,9 +115,9 @@ def corollary(rate: float, log_norm: float, delta: float, slack: float, p: float
 
 
 def amplified(rate: float, epsilon: float, delta: float) -> OneSided:
-    """What sampling leaves of (epsilon, delta) where the distance is constant: ln(1 + q (e^epsilon - 1)), q delta.
+    """Amplification by sampling at a constant distance: ln(1 + q (e^epsilon - 1)), q delta.
 
-    The limit of the corollary for p -> inf, and never larger.
+    It is the limit of the corollary for p -> inf, and never larger than the corollary.
     """
     q = inside("rate", rate, one=True)
     rest = math.log1p(-q) if q < 1.0 else -math.inf
@@ -127,11 +127,11 @@ def amplified(rate: float, epsilon: float, delta: float) -> OneSided:
 def stratified_distances(
     records: int, rate: float, norm: float, clip_norm: float, sampled: Mapping[int, npt.ArrayLike] | None = None
 ) -> tuple[Floats, Floats]:
-    """Distances of the mean rule and the logarithms of their probabilities (k,), batch size by batch size.
+    """Distances of the mean rule and their log-probabilities, shape (k,) each, by batch size.
 
-    Batch sizes are Binomial(records, rate), exactly. A size b in ``sampled`` has distances of batches of that size; any
-    other the bound (norm + clip_norm) / (b + 1), and the empty batch ``norm``. The rare small batches that decide large
-    p are so never left to chance.
+    Batch sizes have the exact distribution Binomial(records, rate). A size b in ``sampled`` uses the distances of
+    sampled batches; other sizes use the bound (norm + clip_norm) / (b + 1), the empty batch ``norm``. Rare small
+    batches, which dominate for large p, therefore never depend on sampling.
     """
     n, given = whole("records", records, 0), dict(sampled or {})
     sizes = np.arange(n + 1)
@@ -155,26 +155,32 @@ def best_corollary(
     slack: float,
     ps: npt.ArrayLike = _EXPONENTS,
 ) -> tuple[OneSided, float]:
-    """The least epsilon' over exponents, each of which is valid, and the exponent; arguments as for ``log_moment``."""
+    """Minimum epsilon' over exponents, all of which are valid, and its exponent; arguments as for ``log_moment``."""
     bounds = [
         (corollary(rate, log_moment(epsilon, p, log_masses), delta, slack, p), p) for p in np.asarray(ps).tolist()
     ]
     return min(bounds, key=lambda pair: pair[0].epsilon)
 
 
-#: Clipped norms, in clip norms, at which one step is shown.
+#: Clipped norms, in clip norms, in the table of one step.
 NORMS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 #: False-positive rates of attacks.
 RATES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.5)
 
-#: The classical constant where it does hold.
+#: Status of values that use the classical constant in its range.
 _HOLDS = dps.Printed(refuted=False, reason="with the classical Gaussian constant, which holds at this distance")
 
 
 class OneStep(NamedTuple):
-    """One step of a record, present-first, at one delta. corollary, by Corollary 3.1; amplified, its limit for large p;
-    printed, with the paper's constant; holds, whether that one is right here."""
+    """Present-first epsilon of one step of a record at one delta.
+
+    Attributes:
+        corollary: By Corollary 3.1.
+        amplified: Limit of the corollary for large p.
+        printed: With the paper's constant.
+        holds: True if the paper's constant is valid here.
+    """
 
     corollary: float
     amplified: float
@@ -183,7 +189,7 @@ class OneStep(NamedTuple):
 
 
 def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
-    """Of a sum of clipped gradients with the record's at ``norm`` and noise ``sigma``, both in clip norms."""
+    """One step of a sum of clipped gradients; ``norm`` of the record and noise ``sigma`` are in clip norms."""
     inner, slack = split(rate, delta)
     whole, _ = split(rate, delta, whole=True)
     exact, classical = float(epsilons(norm, inner, sigma)), classical_constant(inner, sigma) * norm
@@ -201,7 +207,7 @@ def _worst_step(steps: Sequence[tuple[float, float]], norm: float, delta: float)
 
 
 def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterator[dps.Finding]:
-    """Epsilon of one step of a saturated record, of the worst of ``steps`` (rate, noise), and the printed form."""
+    """Epsilon of one step of a saturated record for the worst of ``steps`` (rate, noise), and the printed form."""
     worst = _worst_step(steps, 1.0, delta)
     forms = [
         (worst.corollary, SOURCE, "one step of a saturated record", None),
@@ -227,7 +233,7 @@ def step_findings(steps: Sequence[tuple[float, float]], delta: float) -> Iterato
 
 
 def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """One step by the record's clipped norm: figures 8 to 11 of the paper, for sums."""
+    """Table of one step by the record's clipped norm: figures 8 to 11 of the paper, for sums."""
 
     def rows() -> Iterator[Sequence[dps.Json]]:
         for norm in NORMS:
@@ -236,9 +242,7 @@ def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Serie
 
     return kit.series(
         "one-step",
-        f"Epsilon of one step at delta {delta:g}, a record against none, by the record's clipped norm".replace(
-            "e-0", "e-"
-        ),
+        f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),
         kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows()),
         upper=("corollary", "amplified"),
         rigor="theorem",
@@ -250,14 +254,14 @@ def step_series(steps: Sequence[tuple[float, float]], delta: float) -> dps.Serie
 
 
 def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: float) -> dps.Series:
-    """The most that attacks on a saturated record reach: in one step by Lemma A.1, in the run by its divergences."""
+    """Maximum power of attacks on a saturated record: in one step by Lemma A.1, in the run by its divergences."""
     composer = Composer(spec.mechanism.options, "present-first")
     fpr = np.array(RATES)
     single = np.max([best_lemma(*step, 1.0, delta, fpr) for step in steps], axis=0)
     whole = np.min([true_positive_rate(fpr, a, composer.baseline(a)) for a in composer.orders], axis=0)
     return kit.series(
         "attack-limits",
-        "True-positive rate that no attack on one record exceeds, in one step and in the whole run",
+        "Maximum true-positive rate of attacks on one record, in one step and in the run",
         kit.columns_of(("fpr", "one_step", "run"), zip(RATES, single.tolist(), whole.tolist(), strict=True)),
         upper=("one_step", "run"),
         rigor="theorem",
@@ -270,9 +274,9 @@ def attack_series(spec: dps.Spec, steps: Sequence[tuple[float, float]], delta: f
 
 
 def true_positive_rate(fpr: npt.ArrayLike, order: npt.ArrayLike, divergence: npt.ArrayLike) -> Floats:
-    """The most that an attack on one record reaches: (e^d fpr)^((a - 1) / a), at most 1; arrays broadcast.
+    """Maximum true-positive rate of an attack on one record: (e^d fpr)^((a - 1) / a), at most 1; arrays broadcast.
 
-    For an ordered pair of data sets, D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S.
+    For an ordered pair of datasets, D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S.
     """
     a = checked_orders(order)
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""The keys of the audit block that decide nothing, the mean rule and a reference, and what of them is refused."""
+"""The keys ``mean_rule`` and ``reference`` of the audit block, and located messages for invalid values."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec_per_instance.options import AuditBlock, Composition
 
-#: The mean rule holds all clipped gradients at once: bytes at most.
+#: Maximum bytes of clipped gradients of the mean rule, which needs all of them in memory.
 MOST_BYTES = 2**30
 
 MEAN_RULE: dict[str, dps.Json] = kit.block(
-    "Also estimate, at models along a run, what one step would lose if it added the same noise to the mean of its "
-    "batch: an estimate for each expected batch size, and no bound.",
+    "Also estimate the privacy loss of one step with the same noise on the mean of its batch, at models of a run: an "
+    "estimate for each expected batch size, not a bound.",
     ["batches"],
     batches=kit.array(
         "Expected batch sizes.", kit.number("An expected batch size.", above=0), least=1, most=20, unique=True
     ),
     orders=kit.array(
-        "Renyi orders, whole ones.",
+        "Integer Renyi orders.",
         kit.integer("A whole order.", least=2, most=256),
         least=1,
         most=20,
         unique=True,
         default=[8],
     ),
-    points=kit.integer("How many of the audited records, the first ones.", least=1, most=100000, default=30),
-    outer=kit.integer("How many batches to compare with.", least=1, most=10000, default=20),
-    inner=kit.integer("How many tuples of batches for each of them.", least=1, most=10000, default=20),
+    points=kit.integer("Number of audited records, from the first.", least=1, most=100000, default=30),
+    outer=kit.integer("Number of reference batches.", least=1, most=10000, default=20),
+    inner=kit.integer("Number of tuples of batches per reference batch.", least=1, most=10000, default=20),
 )
 
 REFERENCE: dict[str, dps.Json] = kit.block(
-    "Figures of somebody else's audit of the same experiment, for a table beside what is found.",
+    "Values of an external audit of the same experiment, for a table of comparison.",
     ["source"],
-    source={"type": "string", "minLength": 1, "description": "Whose figures they are."},
+    source={"type": "string", "minLength": 1, "description": "Source of the values."},
     step_bound=kit.choice(
-        "How steps were bounded there; the table is shown where they are here too. Always if left out.",
+        "Bound on steps in the reference; the table requires the same bound here. Omit to always show it.",
         "directional",
         "theorem",
     ),
     ratios=kit.array(
         "Ratios over training.",
         kit.block(
-            "What steps add at one order, relative to a saturated record, on average over records.",
+            "Mean contribution of steps at one order, relative to a saturated record.",
             ["order", "steps", "means"],
             order=kit.number("One of mechanism.orders.", above=1),
             steps=kit.array("Observed steps.", kit.integer("An observed step, from 1.", least=1), most=1000),
@@ -52,17 +52,17 @@ REFERENCE: dict[str, dps.Json] = kit.block(
         ),
         most=100,
     ),
-    median=kit.number("The median record's epsilon by Renyi divergences.", above=0),
-    tenth=kit.number("Its 10th percentile over records.", above=0),
+    median=kit.number("Median epsilon over records, from Renyi divergences.", above=0),
+    tenth=kit.number("10th percentile of epsilon over records.", above=0),
     share_below=kit.number(
-        "The share of records that lose less than the data-independent epsilon by one method.", above=0, most=1
+        "Fraction of records below the data-independent epsilon of the same method.", above=0, most=1
     ),
-    data_independent=kit.number("The data-independent epsilon by Renyi divergences.", above=0),
+    data_independent=kit.number("Data-independent epsilon from Renyi divergences.", above=0),
 )
 
 
 def refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    """Why the estimate of the mean rule cannot be made: batches or gradients that are too large."""
+    """Errors for mean-rule estimates with too large batches or gradients."""
     assert spec.audit is not None
     path: dps.Path = ("audit", "mean_rule")
     mean_rule = AuditBlock.of(spec.audit.options).mean_rule
@@ -71,20 +71,20 @@ def refuse_mean_rule(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnosti
     for i, batch in enumerate(mean_rule.batches):
         if batch > facts.records:
             yield kit.bad_value(
-                f"an expected batch of {batch:g} is more than the {facts.records} training records",
+                f"an expected batch size of {batch:g} exceeds the {facts.records} training records",
                 (*path, "batches", i),
             )
     if 4 * facts.records * (facts.parameters or 0) > MOST_BYTES:
         yield kit.bad_value(
-            f"the mean rule holds the clipped gradients of all {facts.records} records, "
+            f"the mean rule needs the clipped gradients of all {facts.records} records in memory, "
             f"{facts.parameters} numbers each: more than 1 GiB",
             path,
-            "leave mean_rule out, or take fewer records or a smaller model",
+            "remove mean_rule, or use fewer records or a smaller model",
         )
 
 
 def refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """Figures of a reference at orders or steps that are not observed here."""
+    """Errors for reference values at unobserved orders or steps."""
     assert spec.audit is not None
     reference: Mapping[str, Any] = spec.audit.options.get("reference") or {}
     composition = Composition.of(spec.mechanism.options)
@@ -104,7 +104,7 @@ def refuse_reference(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         for j, step in enumerate(ratios["steps"]):
             if int(step) not in observed:
                 yield kit.bad_value(
-                    f"step {step} is not observed: the observed ones are 1 and every {composition.observe_every} steps "
-                    f"further, up to {spec.steps}",
+                    f"step {step} is not observed: observed steps are 1 and every {composition.observe_every} steps "
+                    f"after it, up to {spec.steps}",
                     (*path, "steps", j),
                 )

@@ -1,7 +1,7 @@
-"""What the paper's other statements say of the declared mechanism, from theory alone; printed forms stand beside.
+"""Further statements of the paper for the declared mechanism, with their printed forms.
 
-Lemma A.1 and Corollary 3.1 of one step of a saturated record, the orders of Theorem 3.3's recursion, the number of runs
-of Fact 3.5, and Fact 5.2, unlearning without retraining.
+Lemma A.1 and Corollary 3.1 for one step of a saturated record, the orders in Theorem 3.3's recursion, the number of
+runs in Fact 3.5, and Fact 5.2, unlearning without retraining.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpspec_per_instance.printed import one_step
 
 SOURCE = "Thudi et al. 2024, Fact 5.2"
 
-#: The most deletions in a row that are shown, and the largest order.
+#: Maximum number of deletions, and largest order, in tables.
 DELETIONS, MOST_ORDER = 3, 512.0
 
 #: The constant of algorithm NPIU as printed: undefined at order 2, negative below, needlessly large above.
@@ -31,19 +31,19 @@ NPIU_PRINTED = dps.Printed(refuted=True, reason="the proof has (a - 1/2) / (a - 
 
 
 def triangle_constant(order: float) -> float:
-    """(a - 1/2) / (a - 1): D_a(P || Q) <= it D_2a(P || S) + D_(2a - 1)(S || Q) (Mironov 2017, Corollary 4)."""
+    """c = (a - 1/2) / (a - 1) in D_a(P || Q) <= c D_2a(P || S) + D_(2a - 1)(S || Q) (Mironov 2017, Corollary 4)."""
     a = float(checked_orders(order))
     return (a - 0.5) / (a - 1.0)
 
 
 def printed_constant(order: float) -> float:
-    """(a - 1) / (a - 2) as algorithm NPIU prints it, see ``NPIU_PRINTED``; infinite at 2."""
+    """(a - 1) / (a - 2) as printed in algorithm NPIU, see ``NPIU_PRINTED``; infinite at 2."""
     a = float(checked_orders(order))
     return math.inf if a == 2.0 else (a - 1.0) / (a - 2.0)
 
 
 def deletion_orders(order: float, deletions: int) -> Floats:
-    """The orders 2 b - 1, b = a, 2a, 4a, ..., (deletions,) at which ``unlearned`` asks for divergences."""
+    """Orders 2 b - 1, b = a, 2a, 4a, ..., shape (deletions,), of the divergences that ``unlearned`` needs."""
     return np.asarray(2.0 * float(checked_orders(order)) * 2.0 ** np.arange(deletions) - 1.0, dtype=np.float64)
 
 
@@ -53,10 +53,15 @@ def unlearned(
     divergence: npt.ArrayLike,
     constant: Callable[[float], float] = triangle_constant,
 ) -> Floats:
-    """The divergence at ``order`` after so many ``deletions`` without retraining, from the last to the first.
+    """Divergence at ``order`` after ``deletions`` deletions without retraining.
 
-    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2). divergence: (deletions, ...) at ``deletion_orders``: the
-    last deletion's first. constant: c.
+    d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2).
+
+    Args:
+        order: The order a.
+        deletions: Number of deletions.
+        divergence: Divergences at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first.
+        constant: The function c.
     """
     terms = np.asarray(divergence, dtype=np.float64)
     if terms.shape[:1] != (deletions,):
@@ -69,7 +74,7 @@ def unlearned(
 
 
 def _possible_deletions(orders: Sequence[float], most: float) -> Iterator[tuple[float, int]]:
-    """Each order with each number of deletions for which all orders that ``unlearned`` asks for are within ``most``."""
+    """Pairs of order and number of deletions for which ``unlearned`` needs no order above ``most``."""
     for order in orders:
         for deletions in range(1, DELETIONS + 1):
             if deletion_orders(order, deletions)[-1] <= most:
@@ -77,7 +82,7 @@ def _possible_deletions(orders: Sequence[float], most: float) -> Iterator[tuple[
 
 
 def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Finding | dps.Series]:
-    """Whichever records are deleted: by the divergences that no record exceeds."""
+    """Findings and table for any deleted records, by data-independent divergences."""
     composer = Composer(spec.mechanism.options, "present-first")
     shown = sorted({best_order, *(order for order in (2.0, 8.0) if order in composer.orders)})
     rows: list[tuple[float, int, float, float | None]] = []
@@ -94,14 +99,14 @@ def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Findi
                         value,
                         at={"alpha": order, "deletions": deletions},
                         scope=dps.Scope(direction="remove"),
-                        method="keeping the model while any records are deleted, one by one",
+                        method="keeping the model while records are deleted one by one",
                         source=SOURCE + (", with the constant of its proof" if how is None else ""),
                         assumptions=kit.ASSUMPTIONS,
                         printed=how,
                     )
     yield kit.series(
         "unlearning",
-        "Renyi divergence from a model that is kept to one trained without the deleted records, whichever they are",
+        "Renyi divergence from the kept model to one trained without the deleted records, for any records",
         kit.columns_of(("order", "deletions", "divergence", "printed"), rows),
         upper=("divergence",),
         rigor="theorem",
@@ -110,9 +115,10 @@ def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Findi
 
 
 def record_series(records: Analysis) -> Iterator[dps.Series]:
-    """Where training records' losses by removal are known: as if all deleted records were like the one in question.
+    """Table for deleted records that resemble the audited ones, if losses under removal are known.
 
-    The expectation is over training on all records; after a deletion it is over fewer, which nobody ran.
+    The expectation is over training on all records. After a deletion it would be over fewer records, for which there
+    are no runs.
     """
     side = records.sides.get("remove")
     if side is None or records.audited.population != "train":
@@ -130,7 +136,7 @@ def record_series(records: Analysis) -> Iterator[dps.Series]:
 
     yield kit.series(
         "unlearning-records",
-        "The same where the deleted records are like the 10th percentile, or the median, of those audited",
+        "Renyi divergence if the deleted records resemble the 10th percentile, or the median, of the audited ones",
         kit.columns_of(("order", "deletions", "data_independent", "p10", "median"), rows()),
         upper=("data_independent",),
         rigor="approximate",
@@ -139,21 +145,21 @@ def record_series(records: Analysis) -> Iterator[dps.Series]:
     )
 
 
-#: So near an expectation has to be known, relatively to what keeps it below the data-independent value.
+#: Required accuracy of an expectation, relative to its distance from the data-independent value.
 ACCURACY = 0.1
 
-#: What is wrong with Theorem 3.3 as the paper prints it.
+#: Error of Theorem 3.3 as printed.
 MISPRINT = dps.Printed(
     refuted=False,
     reason="the statement's recursion subtracts 1 / p where its proof subtracts 1 / (p - 1): valid, and looser",
 )
 
-#: Why Fact 3.5 backs nothing: it counts the samples of a two-sided version of Hoeffding's inequality.
+#: Error of Fact 3.5 as printed. The repaired count uses a two-sided Hoeffding inequality.
 FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the range not squared, one side only")
 
 
 def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
-    """Every statement at the largest claimed delta and the order that is best for the whole run."""
+    """All statements at the largest claimed delta and the best order of the run."""
     delta = bounds.claimed_deltas(spec)[-1]
     side = bounds.one_sided(bounds.spoken_directions(spec)[0])[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[side])
@@ -186,7 +192,7 @@ def _first_order_findings(composer: bounds.Composer, order: float, side: str) ->
 
 
 def printed_order(order: float, p: float, turns: int) -> float:
-    """The order after ``turns`` turns of the recursion as the statement prints it: g(a) = p / (p - 1) a - 1 / p."""
+    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
     a = float(checked_orders(order))
     for _ in range(turns):
         a = theory.checked_exponent(p) / (p - 1.0) * a - 1.0 / p
@@ -205,15 +211,15 @@ def _runs_findings(composer: bounds.Composer, order: float, side: str, failure: 
             value,
             at={"alpha": order},
             scope=dps.Scope(direction=side, data="this"),
-            method=f"counting runs that tell one step's expectation to {ACCURACY:g} of what keeps it below the "
-            f"data-independent value, but with probability {failure:.2g}",
+            method=f"number of runs that estimate one step's expectation to {ACCURACY:g} of its distance from the "
+            f"data-independent value, except with probability {failure:.2g}",
             source=source,
             printed=printed,
         )
 
 
 class Counts(NamedTuple):
-    """How many runs Fact 3.5 asks for: as printed, with its sign repaired, and by Hoeffding's inequality."""
+    """Number of runs in Fact 3.5: as printed, with a repaired sign, and by Hoeffding's inequality."""
 
     printed: float
     sign_repaired: float
@@ -237,5 +243,5 @@ def fact_3_5(order: float, epsilon: float, epsilon_doubled: float, accuracy: flo
 
 
 def _count(log_count: float) -> float:
-    """A number of runs from its logarithm, infinite where no float holds it."""
+    """Number of runs from its logarithm; infinite on overflow."""
     return math.exp(log_count) if log_count < 700.0 else math.inf

@@ -319,7 +319,7 @@ def test_the_plan_tells_what_is_trained_again(folder: Path) -> None:
     assert one.seconds < five.seconds < 5.0 * one.seconds
     assert five.memory_bytes < one.memory_bytes
     assert five.checks == one.checks
-    assert any("made 5 times, to look at up to 16 records" in note for note in five.notes)
+    assert any("trained 5 times to measure up to 16 records" in note for note in five.notes)
     assert not any("shard_records" in note for note in one.notes)
 
 
@@ -328,7 +328,7 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
     spec = loaded(folder, *large, "audit.attack=null", "audit.mean_rule=null")
     (note,) = [note for note in planned(spec).notes if "shard_records" in note]
     asked = int(note.partition("shard_records: ")[2].partition(" ")[0])
-    tasks = int(note.partition("among ")[2].partition(" ")[0])
+    tasks = int(note.partition("work into ")[2].partition(" ")[0])
     shared = loaded(folder, *large, "audit.attack=null", "audit.mean_rule=null", f"audit.shard_records={asked}")
     assert len(planned(shared).chunks) == 3 * tasks
     assert planned(spec).seconds < planned(shared).seconds < 1.26 * planned(spec).seconds
@@ -343,7 +343,7 @@ def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
         ("many", "whole number"),
         (
             "1",
-            "1 of 2000 records in each trial make 2000 trials of every run, and each trains anew: "
+            "1 of 2000 records in each trial make 2000 trials of every run, which all repeat the training: "
             f"at most {MOST_SHARDS}",
         ),
     ],

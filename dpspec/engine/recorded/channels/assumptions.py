@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.channels.contributions import contribution_assumptions
+from dpspec.contract.findings import AssumptionStatus
+from dpspec.engine.recorded.channels.contributions import clipping_assumption, contribution_assumptions
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE
 from dpspec.engine.recorded.half_precision import sums_type
@@ -103,11 +103,7 @@ def assumptions(
                 text += ", but batches were passed over at so many steps that it looks like a choice"
             found.append(Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text))
     largest = internal is not None and bool(np.isfinite(internal.largest).any())
-    if not largest:
-        text = "no contribution is longer than the clip norm; single contributions were not seen"
-        if header.clipping == "ghost":
-            text += ", as ghost clipping never forms them, and a loss beside its criterion would not be clipped"
-        found.append(Assumption(name="clipping", status="unchecked", text=text))
+    found.extend(clipping_assumption(run, observed=largest))
     half = sums_type(run)
     if half:
         text = f"sums of gradients and noise are rounded to {half}, and what that does to a neighbour's is not bounded"
@@ -122,13 +118,12 @@ def assumptions(
         why = not_measured(run)
         text += f"; whether its noise is in the gradients is not known: {why}" if why else ""
         found.append(Assumption(name="told-by-the-loop", status="unchecked" if why else "reported", text=text))
+    found += _update_rule(run, public)
     text = (
-        "the recorder saw all that moved the model: nothing was trained before or after the recording, and nothing but "
-        "this model is released of these records"
+        "nothing is trained on these records before or after the recording, and the released model is the one that the "
+        "recording ends with, or is chosen without reading records: early stopping and the best of several checkpoints "
+        "are such choices"
     )
-    own = run.said("optimizer")
-    if isinstance(own, str) and _CLASS.fullmatch(own):
-        text += f", and {own}, which is none of torch's optimizers, steps with the noisy gradients alone"
     resumed = run.said("resumed") is True
     before = header.told_before
     if resumed and not before:
@@ -137,16 +132,8 @@ def assumptions(
         text += f", but its accountant had counted {before} steps when it began"
     if run.end is None:
         text += f", but the recording has no end: what came after step {run.steps} is not known"
-    changed = run.said("changed")
-    changing = type(changed) is int and changed > 0
-    if changing:
-        text += f", but gradients were others after {changed} updates than before them: a hook changed them meanwhile"
-    restated = run.said("restated")
-    restating = type(restated) is int and restated > 0
-    if restating:
-        text += f", but what the optimizer remembers (momentum and the like) was changed before {restated} of its steps"
-    status = _unseen_status(before, resumed or changing or restating or run.end is None)
-    found.append(Assumption(name="nothing-unseen", status=status, text=text))
+    status: AssumptionStatus = "false" if before else "unchecked" if resumed or run.end is None else "declared"
+    found.append(Assumption(name="released-model", status=status, text=text))
     found.extend(contribution_assumptions(run, group_size))
     if header.scheme in ("shuffled", "sequential"):
         text = "which batch a record comes in does not depend on what the records are"
@@ -174,16 +161,33 @@ def unused_batches(run: RecordedRun) -> int:
     return max(0, drawn - int(np.nansum(batches)))
 
 
-def _unseen_status(before: int, doubted: bool) -> Literal["false", "unchecked", "declared"]:
-    return "false" if before else "unchecked" if doubted else "declared"
+def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:
+    """Whether public numbers and noisy sums alone decide each update; nothing if the recording shows it."""
+    doubts = list(run.options.doubts(public, private=False))
+    if not run.options.first:
+        doubts.append("the recording holds no options of the optimizer: record again with this version of dpspec")
+    changed, restated, own = (run.said(name) for name in ("changed", "restated", "optimizer"))
+    if type(changed) is int and changed > 0:
+        doubts.append(f"gradients were others after {changed} updates than before them: a hook changed them meanwhile")
+    if type(restated) is int and restated > 0:
+        doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
+    named = isinstance(own, str) and _CLASS.fullmatch(own)
+    text = f"{own}, which is none of torch's optimizers, steps with the noisy gradients alone" if named else ""
+    if doubts:
+        yield Assumption(name="update-rule", status="unchecked", text="; ".join([*doubts, text] if text else doubts))
+    elif text:
+        yield Assumption(name="update-rule", status="declared", text=text)
 
 
 def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
     text = "rate, divisor, clip norm, learning rate and number of steps do not depend on the records"
     counted, maybe = computed_from_records(run), maybe_computed(run)
-    status: Literal["false", "unchecked", "declared"] = "declared"
+    status: AssumptionStatus = "declared"
+    doubts = list(run.options.doubts(public, private=True))
     if counted:
         status, text = "false", f"{text}, but {counted}"
+    elif doubts:
+        status, text = "unchecked", f"{text}, but {'; '.join(doubts)}"
     elif adjacency != ADD_REMOVE and maybe:
         text += f" other than by their number, which is public: {maybe}"
     elif maybe and maybe_computed(run, public):
@@ -192,4 +196,8 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
         named = "all hyperparameters" if {*public} >= {*NAMES} else ", ".join(sorted(public))
         text += f": the user declares {named} public" if public else ": one run does not show it"
         text += f", although {maybe}" if maybe else ""
+    if run.options.first:
+        text += f". Options at the first step: {run.options.listed()}"
+    if run.options.calling:
+        text += f". {', '.join(run.options.calling)} calls functions of the script, which are assumed to read no record"
     return Assumption(name="public-constants", status=status, text=text)

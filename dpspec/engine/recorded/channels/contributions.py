@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption
-from dpspec.engine.recorded.gradient_checks import counts, numbers
+from dpspec.engine.recorded.channels.gradient_checks import counts, numbers
 from dpspec.engine.recorded.recorded_run import RecordedRun
+
+#: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
 
 #: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
 #: standard errors from 0.
@@ -18,11 +21,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     """group_size: the number of records that the claim covers."""
-    text = (
-        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
-        "loss mixes the records of a batch, and no record occurs several times"
-    )
-    yield Assumption(name="one-record", status="declared", text=text)
+    yield _one_record(run)
     repeats = run.header.repeats
     if repeats > 1:
         known = group_size >= repeats
@@ -41,6 +40,41 @@ def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assu
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: what the script did then is not known"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
+
+
+def _one_record(run: RecordedRun) -> Assumption:
+    text = (
+        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
+        "loss mixes the records of a batch, and no record occurs several times"
+    )
+    failure, found = run.said("probe_failure"), numbers(run, "probe", 6)
+    if isinstance(failure, str) and failure:
+        text += f"; the sensitivity probe failed: {failure[:200]}"
+    elif found is not None and found[0] >= 1.0:
+        probed, removed, _, _, confirmed, _ = found
+        text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
+        if removed >= 1.0 and confirmed == probed:
+            return Assumption(name="one-record", status="reported", text=text)
+        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of them"
+    return Assumption(name="one-record", status="declared", text=text)
+
+
+def clipping_assumption(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
+    """Yield the assumption that contributions are clipped, unless each of them was ``observed`` and so checked."""
+    if observed:
+        return
+    text = "no contribution is longer than the clip norm; single contributions were not observed"
+    found = numbers(run, "probe", 6)
+    if run.header.clipping == "ghost" and found is not None and 1.0 <= found[0] == found[4]:
+        text += f", and the sensitivity probe computed the same clipped sums at all {found[0]:.0f} steps that it chose"
+        yield Assumption(name=PER_RECORD_CLIPPING, status="reported", text=text)
+        return
+    if run.header.clipping == "ghost":
+        text += (
+            ", because ghost clipping never forms them, and a loss term outside its criterion is not clipped: give "
+            "dpspec.record loss=, for the sensitivity probe"
+        )
+    yield Assumption(name=PER_RECORD_CLIPPING, status="unchecked", text=text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:

@@ -8,7 +8,7 @@ _PRIVATE = ("rate", "divisor", "clip_norm", "noise_multiplier", "steps")
 #: Options of torch's optimizers, under the names that users give them.
 _OPTIONS = (
     *("learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "rho", "lambd"),
-    *("lr_decay", "momentum_decay", "etas", "step_sizes", "t0", "amsgrad", "centered", "maximize"),
+    *("parameters", "lr_decay", "momentum_decay", "etas", "step_sizes", "t0", "amsgrad", "centered", "maximize"),
 )
 
 #: All names that ``--public`` accepts.

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance.measurement import exact
 
 EDITED = "changes of the summed gradient outside of clipping"
 SUMS = "clipped sums that differ from the recomputed sum"
+CHANGE = "change of the clipped sum if a record is removed, in clip norms"
+INFLUENCE = "change of other contributions if a record is removed, in clip norms"
+SCALED = "steps whose per-sample gradients are scaled by the batch size"
 REPLACED = "methods of the optimizer that the script replaced"
 ELSEWHERE = "gradients computed at other parameters than the last step left"
 
@@ -20,6 +24,12 @@ ADVICE = {
     "counts.",
     SUMS: "The sum must be that of the per-sample gradients, each scaled to the clip norm if it is longer. The factor "
     "of a record must not depend on other records.",
+    CHANGE: "The sum must change by at most one clip norm if a record is removed: see loss_reduction, and layers or "
+    "losses that mix records.",
+    INFLUENCE: "A contribution must depend on its own record alone: replace batch normalization (for example by group "
+    "normalization), and losses that compare or weigh the records of a batch.",
+    SCALED: "Give the loss the reduction that make_private got as loss_reduction: otherwise every contribution depends "
+    "on the number of records in the batch.",
     REPLACED: "Call the methods of Opacus as they are, or record the loop as one of your own (run.clipped, run.summed, "
     "run.noised, run.stepped).",
     ELSEWHERE: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
@@ -41,7 +51,8 @@ def gradient_checks(run: RecordedRun) -> Iterator[Check]:
         calls, recomputed, different, limit = again
         note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
         limit = max(limit, 1e-9)
-        yield exact("clipping", SUMS, "measured", different == 0, 0, different, note, detectable=limit)
+        yield _sampled("clipping", SUMS, different == 0, 0.0, different, note, limit)
+    yield from _probe(run)
     names = run.said("replaced")
     if isinstance(names, list):
         known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
@@ -52,6 +63,34 @@ def gradient_checks(run: RecordedRun) -> Iterator[Check]:
         seen, other, steps, without = passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
         yield exact("gradient-parameters", ELSEWHERE, "measured", other == 0, 0, other, note)
+
+
+def _probe(run: RecordedRun) -> Iterator[Check]:
+    found = numbers(run, "probe", 6)
+    if found is None or found[0] < 1.0:
+        return
+    probed, removed, change, influence, _, scaled = found
+    note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
+    if removed >= 1.0:
+        yield _sampled("one-record", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
+        yield _sampled("one-record", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
+    yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
+
+
+def _sampled(
+    assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
+) -> Check:
+    """A property that was computed at random steps: it tests the others, and verifies none of them."""
+    return Check(
+        assumption=assumption,
+        test=test,
+        p_value=1.0 if right else 0.0,
+        observed="measured",
+        declared=declared,
+        measured=seen,
+        detectable=detectable,
+        note=note,
+    )
 
 
 def counts(run: RecordedRun, name: str, length: int) -> list[int] | None:

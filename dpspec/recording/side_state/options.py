@@ -1,0 +1,125 @@
+"""The options of an optimizer at each step, and what changed them.
+
+An option is a number, a boolean or a word of a parameter group, such as ``lr`` or ``betas[0]``, or an option of the
+private sum, such as ``clip_norm``. A change is accepted if a scheduler of torch or Opacus made it: its value before the
+call is the one that was read last, and it is one of those that the scheduler sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.folder.option_record import OptionChange
+from dpspec.recording.side_state.digests import digest
+from dpspec.recording.side_state.schedulers import SchedulerWatch
+
+Value: TypeAlias = float | str | None
+
+#: Keys of a parameter group that are no options.
+_NO_OPTIONS = ("params", "param_names")
+
+#: What an option was set by if not by a scheduler: before the first step, or by other code.
+START, UNKNOWN = "start", ""
+
+
+class OptionWatch:
+    """Reads the options whenever they are about to be used, and writes down those that changed."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        private: Callable[[], Mapping[str, Any]],
+        guarded: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Begin to observe schedulers; options are read from the first :meth:`look` on.
+
+        Args:
+            optimizer: The one that steps, with its parameter groups.
+            private: The options of the private sum, by name.
+            guarded: As for :class:`SchedulerWatch`.
+        """
+        self._optimizer, self._private = optimizer, private
+        self._last: dict[str, tuple[Value, ...]] | None = None
+        self._changed: dict[str, str] = {}
+        self._places: dict[int, int] = {}
+        self._schedulers = SchedulerWatch(self._before_scheduler, self._after_scheduler, guarded)
+
+    def remove(self) -> None:
+        """Observe no more."""
+        self._schedulers.remove()
+
+    def look(self) -> None:
+        """The options are about to be used."""
+        now = self._read()
+        if self._last is None:
+            self._changed = dict.fromkeys(now, START)
+        else:
+            self._note(now, frozenset(), UNKNOWN)
+        self._last = now
+
+    def written(self) -> dict[str, OptionChange]:
+        """What changed since the last call; at the first step all options."""
+        changed, self._changed = self._changed, {}
+        last = self._last or {}
+        return {name: OptionChange(by, last.get(name, ())) for name, by in changed.items()}
+
+    def _before_scheduler(self) -> None:
+        if self._last is not None:
+            self.look()
+
+    def _after_scheduler(self, name: str, sets: frozenset[str]) -> None:
+        if self._last is not None:
+            now = self._read()
+            self._note(now, sets, name)
+            self._last = now
+
+    def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> None:
+        """Mark what is not what it was: as set by a scheduler, unless other code has changed it since the last step."""
+        last = self._last or {}
+        for name in now.keys() | last.keys():
+            if _bits(now.get(name, ())) != _bits(last.get(name, ())):
+                known = name in sets and self._changed.get(name, by) != UNKNOWN
+                self._changed[name] = self._changed.get(name, by) if known else UNKNOWN
+
+    @torch.no_grad()
+    def _read(self) -> dict[str, tuple[Value, ...]]:
+        groups = [] if self._optimizer is None else self._optimizer.param_groups
+        read = [dict(_flat({k: v for k, v in group.items() if k not in _NO_OPTIONS})) for group in groups]
+        names = dict.fromkeys(name for group in read for name in group)
+        found = {name: tuple(group.get(name) for group in read) for name in names}
+        places = self._places
+        found["parameters"] = tuple(
+            digest(sorted(places.setdefault(id(p), len(places)) for p in group["params"]))[:16] for group in groups
+        )
+        for name, value in self._private().items():
+            found[name] = tuple(one for _, one in _flat({name: value}))
+        return found
+
+
+def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+    for name, value in options.items():
+        if isinstance(value, list | tuple):
+            yield from _flat({f"{name}[{i}]": one for i, one in enumerate(value)})
+        else:
+            yield str(name)[:100], _plain(value)
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return float(value)
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and abs(value) < 2**53:
+        return float(value)
+    if isinstance(value, str) and len(value) <= 60:
+        return value
+    return f"{type(value).__name__} {digest(value)[:16]}"
+
+
+def _bits(values: tuple[Value, ...]) -> tuple[str, ...]:
+    """Equal for the same values, NaN and signs of zero included."""
+    return tuple(map(repr, values))

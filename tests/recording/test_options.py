@@ -1,0 +1,400 @@
+"""Options that change during a training: accepted if a known scheduler or the user vouches for them, else open."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus.schedulers import (
+    ExponentialGradClip,
+    ExponentialNoise,
+    LambdaGradClip,
+    LambdaNoise,
+    StepGradClip,
+    StepNoise,
+)
+from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+
+import dpspec
+
+Script = Callable[[Training], None]
+
+DELTA = 1e-5
+
+
+def recorded(folder: Path, script: Script, *, public: tuple[str, ...] = (), **made: Any) -> CheckedRun:
+    training = Training(**made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(folder):
+            script(training)
+    return check_run(folder, Question(delta=DELTA, epsilon=1e3, public=public))
+
+
+def status(found: CheckedRun, name: str) -> str:
+    return {one.name: one.status for one in found.channels}[name]
+
+
+def why(found: CheckedRun, name: str) -> str:
+    return next(one.text for one in found.channels if one.name == name)
+
+
+def loop(training: Training, before: Callable[[Training, int, torch.Tensor], None], epochs: int = 2) -> None:
+    """Each step: backward, ``before`` with the number of the step and its records, then the step."""
+    number = 0
+    for _ in range(epochs):
+        for x, y in training.loader:
+            number += 1
+            training.optimizer_.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            before(training, number, x)
+            training.optimizer_.step()
+
+
+def group(training: Training) -> dict[str, Any]:
+    return training.optimizer_.param_groups[0]
+
+
+def raw_norm(training: Training) -> float:
+    return float(sum(p.grad_sample.sum(0).square().sum() for p in training.optimizer_.params).sqrt())
+
+
+# Scripts that let records decide an option.
+
+
+def decayed(training: Training) -> None:
+    """The weight decay of one step is a feature of a record: the parameters shrink by it."""
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        group(training)["weight_decay"] = abs(float(x[0, 0])) if number == 5 else 0.0
+
+    loop(training, before)
+
+
+def hooked(training: Training) -> None:
+    """The same in a hook before the inner step, undone by a hook after it."""
+    inner, seen = training.optimizer_.original_optimizer, [0.0]
+    inner.register_step_pre_hook(lambda *_: group(training).__setitem__("weight_decay", seen[0]))
+    inner.register_step_post_hook(lambda *_: group(training).__setitem__("weight_decay", 0.0))
+    loop(training, lambda training, number, x: seen.__setitem__(0, abs(float(x[0, 0]))))
+
+
+def normed(training: Training) -> None:
+    """The learning rate is one over the norm of the raw gradient."""
+    loop(training, lambda training, *_: group(training).__setitem__("lr", 1.0 / raw_norm(training)))
+
+
+def averaged(training: Training) -> None:
+    """The second beta of Adam follows the records."""
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        group(training)["betas"] = (0.9, 0.9 + 0.01 * float(torch.sigmoid(x[0, 0])))
+
+    loop(training, before)
+
+
+def pushed(training: Training) -> None:
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        group(training)["nesterov"], group(training)["momentum"] = False, float(torch.sigmoid(x[0, 0]))
+
+    loop(training, before)
+
+
+def plateau(training: Training) -> None:
+    """The training loss, which got no noise, decides when the rate falls."""
+    schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer_, patience=0, factor=0.5)
+    loop(training, lambda training, number, x: schedule.step(number * 1.0))
+
+
+def regrown(training: Training) -> None:
+    """The factor of a known scheduler follows the records."""
+    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
+        schedule.step()
+
+    loop(training, before)
+
+
+def jumped(training: Training) -> None:
+    """The epoch of a known scheduler follows the records."""
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 50)
+    loop(training, lambda training, number, x: schedule.step(10.0 * float(torch.sigmoid(x[0, 0]))))
+
+
+class Own(lr_scheduler.LRScheduler):
+    """A scheduler of the script: what it reads is not known."""
+
+    def get_lr(self) -> list[float]:
+        return [0.1 / (1.0 + self.last_epoch) for _ in self.optimizer.param_groups]
+
+
+def derived(training: Training) -> None:
+    schedule = Own(training.optimizer_)
+    loop(training, lambda *_: schedule.step())
+
+
+def patched(training: Training) -> None:
+    schedule = lr_scheduler.StepLR(training.optimizer_, 1)
+    schedule.get_lr = lambda: [raw_norm(training)]
+    loop(training, lambda *_: schedule.step())
+
+
+def sneaked(training: Training) -> None:
+    """A change right before a known scheduler multiplies it."""
+    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        if number == 5:
+            group(training)["lr"] += 0.01 * float(x[0, 0])
+        schedule.step()
+
+    loop(training, before)
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "public"),
+    [
+        (decayed, "weight_decay", "weight_decay"),
+        (hooked, "weight_decay", "weight_decay"),
+        (normed, "lr", "learning_rate"),
+        (pushed, "momentum", "momentum"),
+        (plateau, "lr", "learning_rate"),
+        (regrown, "lr", "learning_rate"),
+        (jumped, "lr", "learning_rate"),
+        (derived, "lr", "learning_rate"),
+        (patched, "lr", "learning_rate"),
+        (sneaked, "lr", "learning_rate"),
+    ],
+)
+def test_options_that_no_known_scheduler_set_are_open(script: Script, option: str, public: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, found.exit_code, status(found, "update-rule")) == ("open", 1, "open")
+    assert f"{option} of parameter group 0 changed before step " in why(found, "update-rule")
+    assert f"--public {public}" in found.reason
+    vouched = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=(public,)))
+    assert vouched.verdict == "proved"
+
+
+def test_betas_that_follow_records_are_open(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", averaged, optimizer="adamw")
+    assert (found.verdict, status(found, "update-rule")) == ("open", "open")
+    assert "betas[1] of parameter group 0 changed before step 2 (the first of 19 such steps)" in found.reason
+    assert check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=("betas",))).verdict == "proved"
+
+
+def clipped(training: Training) -> None:
+    """The clip norm is the median of the batch."""
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.optimizer_.params).sqrt()
+        training.optimizer_.max_grad_norm = float(norms.median())
+
+    loop(training, before)
+
+
+def louder(training: Training) -> None:
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        training.optimizer_.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
+
+    loop(training, before)
+
+
+def divided(training: Training) -> None:
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        training.optimizer_.expected_batch_size = 30.0 + abs(float(x[0, 0]))
+
+    loop(training, before)
+
+
+@pytest.mark.parametrize(
+    ("script", "public"), [(clipped, "clip_norm"), (louder, "noise_multiplier"), (divided, "divisor")]
+)
+def test_constants_that_follow_records_are_open(script: Script, public: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, status(found, "constants"), status(found, "update-rule")) == ("open", "open", "verified")
+    assert f"{public} changed before step 2" in found.reason
+    vouched = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=(public,)))
+    assert (vouched.verdict, status(vouched, "constants")) == ("proved", "assumed")
+    assumed = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, assume=("constants",)))
+    assert assumed.verdict == "proved"
+
+
+@pytest.mark.parametrize("public", [(), ("clip_norm",)])
+def test_a_loop_that_declares_another_clip_norm_is_open(public: tuple[str, ...], tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = nn.Linear(40, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sizes = [p.numel() for p in model.parameters()]
+    with dpspec.record(
+        tmp_path / "run", model=model, optimizer=optimizer, noise_multiplier=1.0, clip_norm=1.0, rate=0.1, records=200
+    ) as run:
+        for number in range(30):
+            clip = 1.0 + 0.1 * (number == 7)
+            run.declare(clip_norm=clip)
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            noise, total = torch.randn(sum(sizes)) * clip, torch.zeros(sum(sizes))
+            for p, part in zip(model.parameters(), (total + noise).split(sizes), strict=True):
+                p.grad = part.view_as(p) / 20.0
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.zeros(len(drawn)))
+            run.summed(total)
+            run.noised(noise)
+            run.stepped()
+    found = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=public))
+    assert (found.verdict, status(found, "constants")) == (("proved", "assumed") if public else ("open", "open"))
+    assert public or "clip_norm changed before step 8 (the first of 2 such steps)" in found.reason
+
+
+# Honest schedules.
+
+
+def two_groups(optimizer: Any) -> None:
+    params = optimizer.param_groups[0]["params"]
+    optimizer.param_groups[0]["params"] = params[:2]
+    optimizer.original_optimizer.add_param_group({"params": params[2:], "lr": 0.01, "weight_decay": 0.1})
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 3),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5, 9]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=4),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=8),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.95),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=15),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=20),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 5),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4, cycle_momentum=False),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60, cycle_momentum=False),
+    "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, 15)], [5]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, total_iters=5), lr_scheduler.ExponentialLR(o, 0.95)], o
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers_of_torch_are_accepted(name: str, tmp_path: Path) -> None:
+    """Made before the block or within it, for two parameter groups."""
+    for inside in (False, True):
+        folder = tmp_path / f"run-{inside}"
+        training = Training()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            training.build()
+            two_groups(training.optimizer_)
+            make = SCHEDULERS[name]
+            schedule = None if inside else make(training.optimizer_)
+            with training.recorder(folder):
+                schedule = schedule or make(training.optimizer_)
+                training.train(each=lambda _, made=schedule: made.step())
+        found = check_run(folder, Question(delta=DELTA, epsilon=1e3))
+        assert (found.verdict, status(found, "update-rule")) == ("proved", "verified"), found.reason
+        assert name in found.run.options.schedulers
+        constants = next(one.text for one in found.assumptions if one.name == "public-constants")
+        calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
+        assert ("calls functions of the script" in constants) is calling
+
+
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+def test_schedulers_that_set_momentum_are_accepted(kind: str, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        if kind == "OneCycleLR":
+            schedule: Any = lr_scheduler.OneCycleLR(training.optimizer_, 0.1, total_steps=60)
+        else:
+            schedule = lr_scheduler.CyclicLR(training.optimizer_, 0.01, 0.1, step_size_up=4)
+        training.train(each=lambda _: schedule.step())
+
+    found = recorded(tmp_path / "run", script, optimizer="adamw")
+    assert found.verdict == "proved", found.reason
+
+
+def test_fractions_of_an_epoch_are_accepted(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 2)
+        for epoch in range(3):
+            for number, (x, y) in enumerate(training.loader):
+                training.optimizer_.zero_grad()
+                training.criterion(training.model(x), y).backward()
+                training.optimizer_.step()
+                schedule.step(epoch + number / len(training.loader))
+
+    found = recorded(tmp_path / "run", script)
+    assert found.verdict == "proved", found.reason
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: ExponentialNoise(o, gamma=0.99),
+        lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step),
+        lambda o: StepNoise(o, step_size=5, gamma=0.95),
+        lambda o: ExponentialGradClip(o, gamma=0.99),
+        lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step),
+        lambda o: StepGradClip(o, step_size=5, gamma=0.95),
+    ],
+)
+def test_schedulers_of_opacus_are_accepted(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        schedule = make(training.optimizer_)
+        training.train(each=lambda _: schedule.step())
+
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, status(found, "constants")) == ("proved", "assumed"), found.reason
+
+
+def test_a_scheduler_vouches_for_the_options_that_it_sets_alone(tmp_path: Path) -> None:
+    """A function that it calls changes another option."""
+
+    def script(training: Training) -> None:
+        def scale(step: int) -> float:
+            group(training)["weight_decay"] = 0.01 * step
+            return 1.0
+
+        schedule = lr_scheduler.LambdaLR(training.optimizer_, scale)
+        training.train(each=lambda _: schedule.step())
+
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, status(found, "update-rule")) == ("open", "open")
+    assert "weight_decay" in found.reason
+
+
+def test_classes_get_their_methods_back(tmp_path: Path) -> None:
+    before = {name: dict(vars(getattr(lr_scheduler, name))) for name in ("LRScheduler", "SequentialLR", "StepLR")}
+    recorded(tmp_path / "run", lambda training: training.train())
+    for name, kept in before.items():
+        assert {key: vars(getattr(lr_scheduler, name))[key] for key in kept} == kept
+
+
+def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", lambda training: training.train(), optimizer="adamw")
+    text = next(one.text for one in found.assumptions if one.name == "public-constants")
+    assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
+
+
+def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
+    """With two groups and a rate of each that changes at every step."""
+    training = Training(epochs=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        two_groups(training.optimizer_)
+        schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+        with training.recorder(tmp_path / "run"):
+            training.train(each=lambda _: schedule.step())
+    assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000

@@ -1,0 +1,192 @@
+"""The sensitivity probe finds contributions that depend on other records, and leaves the training as it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import dpspec
+from dpspec.engine.recorded.channels.gradient_checks import CHANGE, INFLUENCE, SCALED
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def loss(model: Any, batch: Any) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def probed(
+    folder: Path, training: Training, script: Callable[[Training], None] | None = None, loss: Any = loss
+) -> CheckedRun:
+    """The answer to a claim about a training that is probed."""
+    training.build()
+    parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": training.loader}
+    with dpspec.record(folder, engine=training.engine, loss=loss, **parts):
+        (script or Training.train)(training)
+    return check_run(folder, Question(delta=1e-5, epsilon=1e4))
+
+
+def rejected(found: CheckedRun) -> set[str]:
+    return {check.test for check in found.checks if check.p_value == 0.0}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        {},
+        {"physical": 8},
+        {"workers": 1},
+        {"clipping": "per_layer", "clip": 0.1},
+        {"clipping": "adaptive"},
+        {"reduction": "sum", "clip": 0.01},
+        {"poisson": False},
+        {"clipping": "ghost", "clip": 0.1},
+        {"clipping": "ghost", "physical": 8},
+        {"optimizer": "adamw", "canaries": 20},
+    ],
+)
+def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> None:
+    found = probed(tmp_path / "run", Training(**made))
+    assert found.run.said("probe_failure") == ""
+    calls, removed, change, influence, confirmed, scaled = found.run.said("probe")
+    assert calls >= 2
+    assert removed >= 2
+    assert confirmed == calls
+    assert scaled == 0
+    assert not rejected(found) & {CHANGE, INFLUENCE, SCALED}
+    assert 0.0 < change <= 1.001
+    assert influence < 1e-4
+    assert next(a.status for a in found.assumptions if a.name == "one-record") == "reported"
+
+
+def test_ghost_clipping_is_proved_if_the_probe_computes_its_sums(tmp_path: Path) -> None:
+    found = probed(tmp_path / "run", Training(clipping="ghost", clip=0.1))
+    assert (found.verdict, found.fine) == ("proved", True)
+
+
+def test_a_loss_beside_the_criterion_of_ghost_clipping_leaves_the_claim_open(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        for x, y in training.loader:
+            training.optimizer_.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            training.model.disable_hooks()
+            (0.1 * loss(training.model, (x, y)).sum()).backward()
+            training.model.enable_hooks()
+            training.optimizer_.step()
+
+    found = probed(tmp_path / "run", Training(clipping="ghost", clip=0.1), script)
+    assert found.verdict == "open"
+
+
+class Opposed(Training):
+    """Nine of ten records have the same gradient g, and the tenth -g; the clip norm is a little above |g| / b."""
+
+    def build(self) -> None:
+        super().build()
+        x, y = self.loader.dataset.tensors
+        x.fill_(1.0)
+        y.copy_(torch.arange(len(y)) % 10 == 0)
+        self.criterion = nn.CrossEntropyLoss(reduction="mean")
+        plain = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+        plain.load_state_dict(self.model._module.state_dict())
+        gradients = torch.autograd.grad(cross_entropy(plain(x[1:2]), y[1:2]), list(plain.parameters()))
+        length = float(torch.cat([g.flatten() for g in gradients]).norm())
+        self.optimizer_.max_grad_norm = 1.05 * length / self.batch
+        for group in self.optimizer_.param_groups:
+            group["lr"] = 1e-6
+
+
+def test_a_mean_loss_under_a_sum_changes_the_sum_by_more_than_a_clip_norm(tmp_path: Path) -> None:
+    """Without the opposed record all others are longer by 1/b: the sum moves by its own length and theirs together."""
+    found = probed(tmp_path / "run", Opposed(reduction="sum"))
+    assert found.verdict == "open"
+    assert {SCALED, CHANGE} <= rejected(found)
+    change = next(check.measured for check in found.checks if check.test == CHANGE)
+    assert change is not None
+    assert 1.4 < change < 2.0
+
+
+class Mixing(nn.Module):
+    """Centers its inputs by the mean of the batch, as batch normalization does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+
+def test_a_layer_that_mixes_records_is_found(tmp_path: Path) -> None:
+    class Mixed(Training):
+        def build(self) -> None:
+            super().build()
+            self.model._module[1] = nn.Sequential(Mixing(), nn.Tanh())
+
+    found = probed(tmp_path / "run", Mixed())
+    assert INFLUENCE in rejected(found)
+
+
+def test_a_loss_that_mixes_records_is_found(tmp_path: Path) -> None:
+    def weighted(model: Any, batch: Any) -> Tensor:
+        losses = loss(model, batch)
+        return losses * losses.detach() / losses.detach().sum()
+
+    found = probed(tmp_path / "run", Training(clip=0.05), loss=weighted)
+    assert INFLUENCE in rejected(found)
+
+
+def test_dropout_is_no_mixing_and_its_gradients_are_not_confirmed(tmp_path: Path) -> None:
+    class Dropped(Training):
+        def build(self) -> None:
+            super().build()
+            self.model._module[1] = nn.Sequential(nn.Tanh(), nn.Dropout(0.3))
+
+    found = probed(tmp_path / "run", Dropped())
+    assert not rejected(found)
+    one = next(a for a in found.assumptions if a.name == "one-record")
+    assert one.status == "declared"
+    assert "its loss gives the gradients of the training at 0 of them" in one.text
+
+
+def test_a_random_layer_is_no_mixing(tmp_path: Path) -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 0.3 * torch.randn_like(x)
+
+    class Random(Training):
+        def build(self) -> None:
+            super().build()
+            self.model._module[1] = nn.Sequential(nn.Tanh(), Noisy())
+
+    assert not rejected(probed(tmp_path / "run", Random()))
+
+
+def test_the_probe_changes_nothing_of_the_training(tmp_path: Path) -> None:
+    def states() -> tuple[Any, ...]:
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    plain, watched = Training(), Training()
+    parameters = plain.run()
+    before = states()
+    probed(tmp_path / "run", watched)
+    assert all(torch.equal(p, q) for p, q in zip(parameters, watched.model.parameters(), strict=True))
+    assert states() == before
+
+
+def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_path: Path) -> None:
+    found = probed(tmp_path / "run", Training(), loss=lambda model, batch: loss(model, batch).mean())
+    one = next(a for a in found.assumptions if a.name == "one-record")
+    assert one.status == "declared"
+    assert "the sensitivity probe failed: UsageError: loss(model, batch) must return" in one.text
+
+
+def test_a_loss_for_a_plain_loop_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(dpspec.errors.UsageError, match="loss is for Opacus' optimizer"):
+        dpspec.record(tmp_path / "run", model=nn.Linear(2, 2), loss=loss)
