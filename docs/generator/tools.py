@@ -38,11 +38,11 @@ _MODULES = (
             "stats.attacks.guess_counts",
         ),
     ),
-    ("", "", ("stats.binomial", "stats.attacks.gaussian_fit", "stats.attacks.scores", "stats.utility")),
+    ("", "", ("stats.binomial", "stats.attacks.gaussian_fit", "stats.utility")),
     (
         "What an audit will be able to show",
         "For `Audit.plan`, before anything is trained.",
-        ("stats.attacks.attack_power", "stats.conformance.expectations"),
+        ("stats.conformance.expectations",),
     ),
     (
         "Whether what ran is what was declared",
@@ -61,7 +61,7 @@ _MODULES = (
         "errors. Import all of these from `dpspec.accounting` itself; headings say where they live.",
         tuple(f"accounting.{name}" for name in ("privacy_loss", "mixture.mixture", "laplace", "gaussian", "pair")),
     ),
-    ("", "", ("accounting.arbitrary.discrete", "accounting.arbitrary.densities", "accounting.arbitrary.distributions")),
+    ("", "", ("accounting.arbitrary.discrete",)),
     ("", "", tuple(f"accounting.rdp.{name}" for name in ("divergences", "conversions", "selection"))),
     ("", "", tuple(f"accounting.tradeoff.{name}" for name in ("trade_off", "polygon", "certified_curves"))),
     ("", "", tuple(f"accounting.numerics.{name}" for name in ("interval", "findings", "search", "floats"))),

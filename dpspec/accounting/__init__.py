@@ -1,32 +1,31 @@
-"""Pure numerics of privacy accounting: float64, log space, no torch. Import names from here, not from the modules.
+"""Privacy accounting in float64 and log space, without torch. Import names from here, not from the modules.
 
 Every answer about a privacy loss is an ``Interval`` that contains the true value; ``library_accuracy`` is the one
-assumption that this rests on. Plugins and third parties need:
+assumption behind it.
 
-* the steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, ``Densities``, ``Distributions``, or a ``Pair``
-  of one's own; ``TruncatedPoisson`` (batches with a cap) has two, by ``Revealed`` from above and one that is attained;
-  ``RandomAllocation`` is an epoch of steps in one of which each record is, ``EqualMembers`` what a group attains;
-  ``gaussian``, a module, has the closed forms of plain Gaussian noise;
-* their composition: ``PrivacyLoss`` and ``group_curve``, asked for epsilon, delta, powers of tests, reconstruction;
-* Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and what they say of epsilon (``best_epsilon``, ...);
-* trade-off curves: ``GaussianTradeOff``, ``LaplaceTradeOff``, ``Polygon``, certified ones by ``tradeoff_bounds``;
-* ``find_boundary``: the least noise, or the most steps, for which a condition holds;
-* ``certified_upper``, ``certified_lower``: an end of an interval as a finding, with the rigor that it has; the interval
-  names the method, ``CLOSED``, ``ONE_STEP`` or ``GRID`` among others; ``round_up`` and ``round_down`` for texts.
+* Steps: ``Mixture`` (DP-SGD and groups), ``Laplace``, ``Discrete``, or a custom ``Pair``. ``TruncatedPoisson`` (batches
+  with a cap) has two, ``Revealed`` from above and one that is attained. ``RandomAllocation`` is an epoch of steps,
+  ``EqualMembers`` what a group attains in it. ``gaussian`` is a module of closed forms.
+* Composition: ``PrivacyLoss`` and ``group_curve``, with epsilon, delta, powers of tests and reconstruction.
+* Renyi divergences (``gaussian_rdp``, ``composed_rdp``, ...) and their conversions (``best_epsilon``, ...).
+* Trade-off curves: ``GaussianTradeOff``, ``LaplaceTradeOff``, ``Polygon``, certified ones by ``tradeoff_bounds``.
+* ``find_boundary``: the smallest noise, or the largest number of steps, for which a condition holds.
+* ``certified_upper``, ``certified_lower``: an end of an interval as a finding. The interval names its method:
+  ``CLOSED``, ``ONE_STEP`` or ``GRID`` among others. ``round_up`` and ``round_down`` are for texts.
 
-How it is laid out, each line using only those above it:
+Each line of this layout uses only those above it:
 
 * ``numerics``: intervals and findings of them, arguments, float64, monotone search, the accuracy of libraries
 * ``grid``: one step's outcomes in cells of privacy loss; measures above and below them
-* ``pair``: what any step states of itself
+* ``pair``: the interface of a step
 * ``gaussian``, ``laplace``, ``mixture``, ``arbitrary``: the steps, and epochs of them
 * ``composition``: T-fold convolution of measures on a grid, every error bounded
 * ``solver``: from a question to a certified interval, grid after grid
-* ``privacy_loss``: the composition of steps, and the questions that can be asked of it
+* ``privacy_loss``: the composition of steps, and its questions
 * ``rdp``: Renyi divergences and conversions
 * ``tradeoff``: f-DP
 
-Names are imported when they are first asked for: ``import dpspec.accounting`` alone imports neither numpy nor scipy.
+Names are imported on first use: ``import dpspec.accounting`` alone imports neither numpy nor scipy.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 
     from dpspec.accounting import gaussian
     from dpspec.accounting.arbitrary.allocation import EqualMembers, RandomAllocation
-    from dpspec.accounting.arbitrary.densities import Densities
     from dpspec.accounting.arbitrary.discrete import Discrete
-    from dpspec.accounting.arbitrary.distributions import Distributions
     from dpspec.accounting.arbitrary.revealed import Revealed
     from dpspec.accounting.arbitrary.truncated_poisson import TruncatedPoisson
     from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
@@ -76,15 +73,11 @@ if TYPE_CHECKING:
         best_log_delta,
         epsilon_at_orders,
         log_delta_at_orders,
-        optimal_epsilon,
-        optimal_log_delta,
-        zcdp_epsilon,
     )
     from dpspec.accounting.rdp.divergences import (
         checked_orders,
         composed_rdp,
         gaussian_rdp,
-        group_rdp,
         laplace_rdp,
         sampled_gaussian_integer_rdp,
         sampled_gaussian_rdp,
@@ -113,21 +106,18 @@ _NAMES = {
     "mixture.mixture": "Mixture",
     "mixture.masses": "log_binomial",
     "arbitrary.discrete": "Discrete",
-    "arbitrary.densities": "Densities",
-    "arbitrary.distributions": "Distributions",
     "arbitrary.revealed": "Revealed",
     "arbitrary.truncated_poisson": "TruncatedPoisson",
     "solver.solve": "GRID",
     "solver.without_grid": "CLOSED ONE_STEP",
     "privacy_loss": "PrivacyLoss group_curve",
     "rdp.divergences": (
-        "checked_orders composed_rdp gaussian_rdp group_rdp laplace_rdp sampled_gaussian_integer_rdp "
+        "checked_orders composed_rdp gaussian_rdp laplace_rdp sampled_gaussian_integer_rdp "
         "sampled_gaussian_rdp sampled_laplace_rdp"
     ),
     "rdp.moments": "log_excess_power",
     "rdp.conversions": (
-        "Best BestEpsilon Conversion best_epsilon best_log_delta epsilon_at_orders log_delta_at_orders "
-        "optimal_epsilon optimal_log_delta zcdp_epsilon"
+        "Best BestEpsilon Conversion best_epsilon best_log_delta epsilon_at_orders log_delta_at_orders"
     ),
     "rdp.selection": "SELECTION_ORDERS Tries drawn_cell_rdp selection_rdp",
     "tradeoff.trade_off": "GaussianTradeOff LaplaceTradeOff TradeOff",
@@ -151,11 +141,9 @@ __all__ = [
     "Boundary",
     "Cells",
     "Conversion",
-    "Densities",
     "Direction",
     "Directions",
     "Discrete",
-    "Distributions",
     "EqualMembers",
     "Floats",
     "GaussianTradeOff",
@@ -195,7 +183,6 @@ __all__ = [
     "gaussian",
     "gaussian_rdp",
     "group_curve",
-    "group_rdp",
     "inside",
     "laplace_rdp",
     "library_accuracy",
@@ -203,8 +190,6 @@ __all__ = [
     "log_delta_at_orders",
     "log_excess_power",
     "one_direction",
-    "optimal_epsilon",
-    "optimal_log_delta",
     "positive",
     "round_down",
     "round_up",
@@ -214,7 +199,6 @@ __all__ = [
     "selection_rdp",
     "tradeoff_bounds",
     "whole",
-    "zcdp_epsilon",
 ]
 
 

@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 
-from dpspec.accounting.arbitrary.densities import Densities, LogDensity
 from dpspec.accounting.arbitrary.discrete import Discrete
-from dpspec.accounting.arbitrary.distributions import Distributions, Law
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture.mixture import Mixture
 from dpspec.accounting.numerics.floats import OPPOSITE, Directions, directions, finite, inside, positive, whole
@@ -96,24 +94,6 @@ class PrivacyLoss:
     def discrete(cls, present: npt.ArrayLike, absent: npt.ArrayLike, direction: Directions = "both") -> PrivacyLoss:
         """One step that shows finitely many outcomes; see ``Discrete``."""
         return cls.of(Discrete(present, absent), direction)
-
-    @classmethod
-    def from_densities(
-        cls, present: LogDensity, absent: LogDensity, knots: Sequence[float], direction: Directions = "both"
-    ) -> PrivacyLoss:
-        """One step given by ln of two densities on the line; see ``Densities`` for what the caller asserts."""
-        return cls.of(Densities(present, absent, knots), direction)
-
-    @classmethod
-    def from_distributions(
-        cls,
-        present: Law,
-        absent: Law,
-        support: tuple[float, float] = (-math.inf, math.inf),
-        direction: Directions = "both",
-    ) -> PrivacyLoss:
-        """One step given by cumulative and survival functions; see ``Distributions`` for what the caller asserts."""
-        return cls.of(Distributions(present, absent, support), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
         """This, run ``times`` times."""

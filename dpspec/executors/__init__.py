@@ -1,17 +1,16 @@
-"""Where trials run: in this process, in several of this machine, or on a Ray cluster.
+"""Executors of trials: this process, several local processes, or a Ray cluster.
 
-Who writes an executor imports this: the tasks that it is given, and what its pool says of them. Plugins offer one as a
-``dpspec.contract.Executor``.
+A third-party executor imports tasks and messages from here. Plugins register it as a ``dpspec.contract.Executor``.
 """
 
 from dpspec.executors.pools import (
-    Demand,
     Message,
-    Needs,
     PartialResult,
-    Place,
     Pool,
+    PoolRequest,
+    Resources,
     Task,
+    TaskContext,
     TaskFailed,
     TaskFinished,
     TaskProgress,
@@ -19,13 +18,13 @@ from dpspec.executors.pools import (
 )
 
 __all__ = [
-    "Demand",
     "Message",
-    "Needs",
     "PartialResult",
-    "Place",
     "Pool",
+    "PoolRequest",
+    "Resources",
     "Task",
+    "TaskContext",
     "TaskFailed",
     "TaskFinished",
     "TaskProgress",

@@ -1,4 +1,4 @@
-"""Tasks one by one in this very process: nothing to start, nothing to send, and Ctrl-C stops at once."""
+"""Runs tasks one by one in this process, without startup or serialization. Ctrl-C stops immediately."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dpspec.executors import Message, Needs, PartialResult, Task, TaskFailed, TaskFinished, TaskProgress
+from dpspec.executors import Message, PartialResult, Resources, Task, TaskFailed, TaskFinished, TaskProgress
 
 
-class Here:
-    """The place of a task in this process."""
+class InlineContext:
+    """Context of a task in this process."""
 
     def __init__(self, device: str, seconds: float | None, tell: Callable[[Any], None]) -> None:
         self._device, self._tell = device, tell
@@ -18,22 +18,22 @@ class Here:
 
     @property
     def device(self) -> str:
-        """The device that it was given."""
+        """The given device."""
         return self._device
 
     def tell(self, value: Any) -> None:
-        """Passed on at once."""
+        """Forward ``value`` immediately."""
         self._tell(value)
 
     def stopped(self) -> bool:
-        """Whether its time is over."""
+        """True if the time limit has passed."""
         return self._until is not None and time.monotonic() > self._until
 
 
-class Inline:
-    """A pool of one, whose only worker is the caller: a task runs while its messages are asked for.
+class InlinePool:
+    """A pool whose only worker is the caller: a task runs while the caller iterates over its messages.
 
-    ``tell`` hears what tasks say at the moment they say it; without it that is left out.
+    ``tell`` receives progress reports immediately; without it they are dropped.
     """
 
     size = 1
@@ -42,12 +42,12 @@ class Inline:
         self.tell = tell
         self._task: Task | None = None
 
-    def room(self, needs: Needs) -> bool:
-        """One task at a time."""
+    def room(self, needs: Resources) -> bool:
+        """True if no task is pending."""
         return self._task is None
 
     def start(self, task: Task) -> None:
-        """Keep it until its messages are asked for."""
+        """Store the task until :meth:`messages` runs it."""
         self._task = task
 
     def messages(self) -> Iterator[Message]:
@@ -62,7 +62,7 @@ class Inline:
                 self.tell(TaskProgress(task=number, value=value))
 
         try:
-            for value in task.work(Here(task.needs.device, task.seconds, tell)):
+            for value in task.work(InlineContext(task.needs.device, task.seconds, tell)):
                 yield PartialResult(task=number, value=value)
         except Exception as error:
             self._task = None
@@ -72,5 +72,5 @@ class Inline:
             yield TaskFinished(task=number)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there are no resources to release."""
         self._task = None

@@ -1,4 +1,4 @@
-"""Where the work of a run is done: tasks that any process can do, and the pools that do them."""
+"""Tasks, messages and the interface of pools that run them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Protocol, TypeAlias
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
-    """What one task takes while it runs.
+class Resources:
+    """Resources of a running task.
 
-    threads: CPU threads that it computes with.
-    memory_bytes: of main memory; 0 where nobody knows.
-    device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; a task that computes on no device asks for ``cpu``.
+    Attributes:
+        threads: Number of CPU threads.
+        memory_bytes: Bytes of main memory; 0 if unknown.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``; ``cpu`` for tasks without a device.
     """
 
     threads: int = 1
@@ -22,13 +23,15 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
-    """What is going to be asked of a pool, as far as it is known when the pool is opened.
+class PoolRequest:
+    """Expected work of a pool at the time of its creation.
 
-    tasks: how many tasks there are for now; seconds: what all of them together may take, one after the other.
-    device: what tasks that need one ask for.
-    workers: how many tasks at once; None leaves that to the pool.
-    address: where a cluster listens, for executors that have one.
+    Attributes:
+        tasks: Number of tasks known so far.
+        seconds: Estimated sequential seconds of all tasks.
+        device: Device of tasks that need one.
+        workers: Number of concurrent tasks; None lets the pool decide.
+        address: Address of a cluster, for executors that use one.
     """
 
     tasks: int
@@ -38,39 +41,41 @@ class Demand:
     address: str | None = None
 
 
-class Place(Protocol):
-    """What a task finds where it runs."""
+class TaskContext(Protocol):
+    """Context of a running task."""
 
     @property
     def device(self) -> str:
-        """The device to compute on, as a task may ask for one."""
+        """The device of the task."""
 
     def tell(self, value: Any) -> None:
-        """Pass on what the task has to say while it works; a pool may hold it back, or leave it out."""
+        """Report progress. A pool may delay or drop the report."""
 
     def stopped(self) -> bool:
-        """Whether to stop at the next safe point."""
+        """True if the task should stop at the next safe point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A piece of work. It is pickled to travel, and so is what it yields.
+    """A unit of work. The task and its results are pickled.
 
-    number: tells it from the other tasks of a run; name: what people call it.
-    work: called where the task runs; yields each part of its outcome as soon as it is there.
-    seconds: after so many, ``Place.stopped`` says so; None for never.
+    Attributes:
+        number: Identifier of the task in its run.
+        name: Name for messages.
+        work: Called in the worker; yields parts of the result as they become available.
+        seconds: Time limit after which ``TaskContext.stopped`` returns True; None for no limit.
     """
 
     number: int
     name: str
-    needs: Needs
-    work: Callable[[Place], Iterator[Any]]
+    needs: Resources
+    work: Callable[[TaskContext], Iterator[Any]]
     seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """Something that a task tells while it works, usually an event."""
+    """A progress report of a running task, usually an event."""
 
     task: int
     value: Any
@@ -78,7 +83,7 @@ class TaskProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialResult:
-    """A part of a task's outcome, passed on as soon as it is there."""
+    """A part of a task's result."""
 
     task: int
     value: Any
@@ -86,14 +91,14 @@ class PartialResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFinished:
-    """A task has ended, and all parts of its outcome have been passed on."""
+    """A task has finished, and all parts of its result were delivered."""
 
     task: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFailed:
-    """A task raised; there is no point in running it again."""
+    """A task raised an error. It must not be repeated."""
 
     task: int
     error: BaseException
@@ -101,7 +106,7 @@ class TaskFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLost:
-    """What ran a task is gone: a process that was killed, a machine that was cut off. It can be run again."""
+    """The worker of a task was lost, for example killed or disconnected. The task can be repeated."""
 
     task: int
     reason: str
@@ -111,20 +116,20 @@ Message: TypeAlias = TaskProgress | PartialResult | TaskFinished | TaskFailed | 
 
 
 class Pool(Protocol):
-    """Runs tasks. Each that was started ends in exactly one ``TaskFinished``, ``TaskFailed`` or ``WorkerLost``."""
+    """Runs tasks. Each started task ends with exactly one ``TaskFinished``, ``TaskFailed`` or ``WorkerLost``."""
 
     @property
     def size(self) -> int:
-        """How many tasks it runs at once, as far as it can say."""
+        """Number of concurrent tasks."""
 
-    def room(self, needs: Needs) -> bool:
-        """Whether a task with such needs can be started now; an idle pool has room for any that it can run at all."""
+    def room(self, needs: Resources) -> bool:
+        """True if a task with these needs can start now. An idle pool accepts every task that it can run."""
 
     def start(self, task: Task) -> None:
-        """Begin a task for which there is room. Raises ``UsageError`` where it could never run."""
+        """Start a task for which there is room. Raises ``UsageError`` if the pool can never run it."""
 
     def messages(self) -> Iterator[Message]:
-        """What came of the tasks since it was last asked; waits for a moment where there is nothing yet."""
+        """Messages since the last call. Waits briefly if there are none."""
 
     def close(self) -> None:
-        """Stop whatever runs, and give everything back."""
+        """Stop all tasks and release all resources."""

@@ -1,13 +1,11 @@
-"""Tasks in processes of this machine. One that dies takes nothing with it but the task that it had.
+"""Runs tasks in local processes. A worker that dies loses only its current task.
 
-Each worker is a fresh interpreter (``spawn``: a fork of a process that has threads, or a GPU, may hang) at the other
-end of a pipe. It ends when its pipe does, so that none is left behind, however the caller ended. It looks for modules
-where the caller does, and never in the current folder.
+Each worker is a new interpreter (``spawn``, because forking a process with threads or a GPU can hang) with a pipe. It
+ends when the pipe closes, so no worker outlives the caller. It has the caller's module path without the current folder:
+``multiprocessing`` starts workers by ``python -c``, which puts the current folder first on the path, and a foreign file
+``multiprocessing.py`` there would run before dpspec.
 
-That may be a stranger's: ``python -c`` puts the current folder first on the path where modules are looked for, and that
-is how ``multiprocessing`` starts workers: a file ``multiprocessing.py`` lying there would run before anything of ours.
-
-The executor ``local`` is this process, or several of this machine where that is worth while.
+The executor ``local`` uses this process, or several processes if that is faster.
 """
 
 from __future__ import annotations
@@ -28,30 +26,30 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dpspec.executors import (
-    Demand,
     Message,
-    Needs,
     PartialResult,
     Pool,
+    PoolRequest,
+    Resources,
     Task,
     TaskFailed,
     TaskFinished,
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.inline import Here, Inline
+from dpspec.executors.inline import InlineContext, InlinePool
 
 _VARIABLE = "PYTHONSAFEPATH"
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Within it, Python processes are started as by ``python -P``, whatever options this one was started with."""
-    known: Any = util  # typeshed leaves out what spawn asks for options
+    """Context in which new Python processes start with the option ``-P`` (no current folder on the path)."""
+    known: Any = util  # typeshed lacks the function that spawn uses
     options = getattr(known, "_args_from_interpreter_flags", None)
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
-    if options is not None:  # the variable means nothing to children of ``python -E``
+    if options is not None:  # children of ``python -E`` ignore the variable
         known._args_from_interpreter_flags = lambda: [*options(), "-P"]
     try:
         yield
@@ -62,32 +60,32 @@ def safe_path() -> Iterator[None]:
 
 
 def asked() -> str | None:
-    """What the environment says of the path, for :func:`restore` in a process that was started here."""
+    """The environment's value for safe paths, for :func:`restore` in a worker."""
     return os.environ.get(_VARIABLE)
 
 
 def restore(value: str | None) -> None:
-    """Let processes that this one starts be as they would without us: a backend may run scripts that import others."""
+    """Restore the variable, so that scripts started by a backend see the user's environment."""
     if value is None:
         os.environ.pop(_VARIABLE, None)
     else:
         os.environ[_VARIABLE] = value
 
 
-#: Seconds after which :meth:`Processes.messages` returns although nothing was said.
+#: Timeout of :meth:`Processes.messages` in seconds.
 _MOMENT = 0.5
 
-#: Seconds that a worker is given to end by itself.
+#: Seconds before a worker that does not end is killed.
 _GRACE = 5.0
 
 
 class _GoneError(Exception):
-    """Nobody is at the other end of the pipe any more."""
+    """The other end of the pipe is closed."""
 
 
 @dataclass
 class _Worker:
-    """``device``: the GPU that it has come to hold, if any."""
+    """A worker process; ``device`` is the GPU that it uses, if any."""
 
     process: BaseProcess
     pipe: Connection
@@ -96,10 +94,14 @@ class _Worker:
 
 
 class Processes:
-    """At most ``most`` tasks at once, which compute with ``threads`` CPU threads and need ``budget`` bytes together.
+    """A pool of local processes.
 
-    devices: what tasks that need a device are spread over, evenly; several GPUs, or one device for all.
-    idle: the bytes of the budget that each process takes, with a task or without.
+    Args:
+        devices: Devices among which tasks are distributed evenly: several GPUs, or one device.
+        most: Maximum number of concurrent tasks.
+        threads: Total number of CPU threads.
+        budget: Total memory in bytes.
+        idle: Memory in bytes of a process without a task.
     """
 
     def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:
@@ -107,15 +109,15 @@ class Processes:
         self._devices, self._most, self._threads = tuple(devices), most, threads
         self._budget, self._idle = budget, idle
         self._workers: list[_Worker] = []
-        atexit.register(self.close)  # or the interpreter would wait for workers that wait for it
+        atexit.register(self.close)  # otherwise the interpreter and the workers would wait for each other
 
     @property
     def size(self) -> int:
-        """As many as it may run at most."""
+        """Maximum number of concurrent tasks."""
         return self._most
 
-    def room(self, needs: Needs) -> bool:
-        """Whether threads and memory that are not spoken for are enough; a lone task always fits."""
+    def room(self, needs: Resources) -> bool:
+        """True if the free threads and memory suffice. A single task always fits."""
         running = [needs, *(worker.task.needs for worker in self._workers if worker.task is not None)]
         processes = max(len(running), len(self._workers))
         return len(running) == 1 or (
@@ -125,7 +127,7 @@ class Processes:
         )
 
     def start(self, task: Task) -> None:
-        """Give it to an idle worker, to one that already holds its GPU if there is one, or to a new one."""
+        """Start the task in an idle worker, preferably one that already uses its GPU, or in a new worker."""
         device = self._least_busy() if task.needs.device != "cpu" else "cpu"
         idle = [worker for worker in self._workers if worker.task is None]
         if device == "cpu":
@@ -138,20 +140,20 @@ class Processes:
         worker.task = task
         if device != "cpu":
             worker.device = device
-        with suppress(OSError):  # it has died, which reading from it will tell
+        with suppress(OSError):  # a dead worker is detected when reading from its pipe
             worker.pipe.send((task, device))
 
     def messages(self) -> Iterator[Message]:
-        """What the workers said, and which of them died."""
+        """Messages of the workers, and losses of dead ones."""
         busy = [worker for worker in self._workers if worker.task is not None]
-        # A process that a task has started may hold the pipe open when the worker is dead: so both are waited for.
+        # A child of a dead worker may keep the pipe open, so wait for the process as well.
         heard = wait([thing for worker in busy for thing in (worker.pipe, worker.process.sentinel)], timeout=_MOMENT)
         for worker in busy:
             if worker.pipe in heard or worker.process.sentinel in heard:
                 yield self._heard(worker)
 
     def close(self) -> None:
-        """Idle workers end when their pipe closes, busy ones are stopped."""
+        """Close the pipes, which ends idle workers, and stop busy workers."""
         for worker in self._workers:
             if worker.task is not None:
                 worker.process.terminate()
@@ -165,13 +167,13 @@ class Processes:
         atexit.unregister(self.close)
 
     def _heard(self, worker: _Worker) -> Message:
-        """What a worker said, or that it is dead."""
+        """Read a worker's message, or report its loss."""
         task = worker.task
         assert task is not None
         try:
             if not worker.pipe.poll():
                 raise EOFError
-            message: Message = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - of a process that we started
+            message: Message = pickle.loads(worker.pipe.recv_bytes())  # noqa: S301 - from our own worker
         except (EOFError, OSError):
             self._workers.remove(worker)
             worker.process.join(_GRACE)
@@ -190,7 +192,7 @@ class Processes:
         process = self._context.Process(target=_serve, args=(theirs, asked()), name="dpspec-worker")
         with safe_path():
             process.start()
-        theirs.close()  # so that the worker's death closes the pipe
+        theirs.close()  # the worker's death then closes the pipe
         worker = _Worker(process=process, pipe=ours)
         self._workers.append(worker)
         return worker
@@ -205,10 +207,10 @@ def _death(code: int | None) -> str:
 
 
 def _serve(pipe: Connection, path: str | None) -> None:
-    """The whole life of a worker; ``path``: what the caller's environment says of safe paths."""
+    """Main loop of a worker; ``path`` is the caller's environment value for safe paths."""
     restore(path)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the caller decides
-    os.dup2(2, 1)  # results go to the caller's stdout, and nothing else does
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the caller handles it
+    os.dup2(2, 1)  # only the caller writes to stdout
     sys.stdout = sys.stderr
     try:
         while True:
@@ -229,7 +231,9 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
             raise _GoneError from error
 
     try:
-        for value in task.work(Here(device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)))):
+        for value in task.work(
+            InlineContext(device, task.seconds, lambda said: send(TaskProgress(task=number, value=said)))
+        ):
             send(PartialResult(task=number, value=value))
     except _GoneError:
         raise
@@ -240,23 +244,23 @@ def _run(task: Task, device: str, pipe: Connection) -> None:
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error with the story of where it was raised; another one that tells the same where it cannot be pickled."""
+    """The error with its traceback as a note, converted to a picklable one if necessary."""
     story = f"in a worker:\n{''.join(traceback.format_exception(error))}"
     error.add_note(story)
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, of a moment ago
-    except Exception:  # whatever pickling may raise
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own object
+    except Exception:  # pickling may raise any error
         marks = {name: value for name, value in error.__dict__.items() if isinstance(value, str)}
         error = RuntimeError(f"{type(error).__name__}: {error}")
-        error.__dict__.update(marks)  # whose code it came out of
+        error.__dict__.update(marks)  # the distribution whose code raised it
         error.add_note(story)
     return error
 
 
-#: Work that takes fewer seconds than this on one core is done before workers have started.
+#: Sequential seconds below which starting workers does not pay off.
 _WORTHWHILE = 20.0
 
-#: The share of the free memory that tasks may need, and the bytes that a process takes before it has one.
+#: Fraction of the free memory for tasks, and bytes of a process without a task.
 _SHARE, _PROCESS = 0.8, 400 * 2**20
 
 
@@ -272,17 +276,20 @@ def cores() -> int:
     return max(1, min(available, int(threads))) if threads.isdecimal() else available
 
 
-def open_pool(demand: Demand) -> Pool:
-    """One process per GPU where there are several, else as many as cores and free memory allow.
+def open_pool(demand: PoolRequest) -> Pool:
+    """Open a pool with one process per GPU if there are several, otherwise as many as cores and memory allow.
 
-    A single worker is the caller's own process. Raises ``UsageError`` where the device does not exist here.
+    A single worker is the caller's process.
+
+    Raises:
+        UsageError: If the device does not exist.
     """
     wanted = demand.workers
     if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):
-        return Inline()
+        return InlinePool()
     available = cores()
-    if demand.device == "cpu" and wanted is None and available == 1:  # told without importing torch
-        return Inline()
+    if demand.device == "cpu" and wanted is None and available == 1:  # avoids importing torch
+        return InlinePool()
     from dpspec.training.device import devices
     from dpspec.training.gradients.memory import free_bytes
 
@@ -290,6 +297,6 @@ def open_pool(demand: Demand) -> Pool:
     free = _SHARE * free_bytes("cpu")
     most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
     if most == 1:
-        return Inline()
-    threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # a GPU waits for one thread
+        return InlinePool()
+    threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # each GPU needs a thread
     return Processes(places, most, threads, int(free), _PROCESS)

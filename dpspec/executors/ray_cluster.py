@@ -1,8 +1,8 @@
-"""The executor ``ray``: tasks of a Ray cluster, each with the CPUs, the GPU and the memory that it declares.
+"""The executor ``ray``: runs tasks on a Ray cluster with their declared CPUs, GPU and memory.
 
-Ray places tasks and says when it lost one; what to do then is decided where all executors' losses are
-(``max_retries=0``). Workers need nothing but an importable dpspec of the same version, and the data files that specs
-name: what a task yields travels back to the caller, who keeps it. They import nothing from the current folder.
+Ray schedules tasks and reports lost ones; the common dispatcher decides about repetition (``max_retries=0``). Workers
+need an importable dpspec of the same version and the data files of the specs. The caller receives and stores all
+results. Workers import nothing from the current folder.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from typing import Any
 from dpspec.contract.events import Progressed
 from dpspec.errors import ExitCode, UsageError
 from dpspec.executors import (
-    Demand,
     Message,
-    Needs,
     PartialResult,
     Pool,
+    PoolRequest,
+    Resources,
     Task,
     TaskFailed,
     TaskFinished,
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.inline import Here
+from dpspec.executors.inline import InlineContext
 from dpspec.executors.processes import portable, safe_path
 
-#: Tasks that are sent ahead, per task that can run: so that no CPU waits for the next one, and no more.
+#: Number of submitted tasks per task that can run, so that no CPU waits for the next one.
 _AHEAD = 2.0
 
-#: Seconds after which :meth:`Cluster.messages` returns although nothing was said.
+#: Timeout of :meth:`Cluster.messages` in seconds.
 _MOMENT = 0.5
 
-#: An address that names a machine, and the seconds that it is given to answer.
+#: Pattern of an address, and timeout of a connection in seconds.
 _HOST_PORT, _PATIENCE = re.compile(r"\[?([^/\]]+)\]?:(\d{1,5})"), 10.0
 
-#: The head of a cluster is asked after every so many seconds, and gone when it has not answered so often.
+#: Seconds between checks of the cluster's head, and number of failures after which it counts as lost.
 _KNOCK, _MISSED = 5.0, 3
 
-#: What a task may say between two parts of its outcome; older words are left out, and so is how far it has come:
-#: nothing is sent before the next part is.
+#: Maximum number of progress reports between two parts of a result. Older reports are dropped.
 _WORDS = 16
 
 
-def open_pool(demand: Demand) -> Pool:
-    """Connect to a cluster, or start one on this machine where no address is given (nor in ``RAY_ADDRESS``).
+def open_pool(demand: PoolRequest) -> Pool:
+    """Connect to a cluster, or start a local one without an address (also not in ``RAY_ADDRESS``).
 
-    Raises ``UsageError`` where Ray is not installed or no cluster answers.
+    Raises:
+        UsageError: If Ray is not installed or no cluster answers.
     """
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # quiet: tasks without a GPU see none
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about tasks without a GPU
     try:
         import ray
     except ImportError as error:
         raise UsageError(f"--executor ray needs Ray ({error}): pip install 'dpspec[ray]'") from None
-    if "://" in (demand.address or ""):  # Ray Client's sends no outcome before the task has ended
+    if "://" in (demand.address or ""):  # Ray Client delivers no result before the end of a task
         raise UsageError(f"--ray-address is auto or HOST:PORT, got {demand.address!r}")
     ours = not ray.is_initialized()
     if ours:
@@ -78,7 +78,7 @@ def open_pool(demand: Demand) -> Pool:
                     **({} if demand.address else {"include_dashboard": False}),
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token in the environment"
+            hint = "a cluster with token authentication needs RAY_AUTH_MODE=token in the environment"
             raise UsageError(f"no Ray cluster at {demand.address!r}: {error} ({hint})") from None
     try:
         return Cluster(ray, demand, ours=ours)
@@ -90,9 +90,9 @@ def open_pool(demand: Demand) -> Pool:
 
 @contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Within it, the current folder is one where nothing lies: Ray makes it a place for its workers to import from."""
+    """Context with an empty current folder, which Ray puts on its workers' module path."""
     empty = tempfile.mkdtemp(prefix="dpspec-ray-")
-    atexit.register(shutil.rmtree, empty, ignore_errors=True)  # a cluster of this machine goes on working in it
+    atexit.register(shutil.rmtree, empty, ignore_errors=True)  # a local cluster keeps using it
     before = os.getcwd()
     os.chdir(empty)
     try:
@@ -102,16 +102,16 @@ def _elsewhere() -> Iterator[None]:
 
 
 def _knock(address: str | None) -> None:
-    """Raise ``OSError`` where nobody listens at ``HOST:PORT``: Ray itself asks for minutes, and ends the process."""
+    """Raise ``OSError`` if ``HOST:PORT`` does not answer. Ray would try for minutes and then end the process."""
     found = _HOST_PORT.fullmatch(address or "")
     if found:
         socket.create_connection((found[1], int(found[2])), timeout=_PATIENCE).close()
 
 
 def _watch(head: str, over: threading.Event) -> None:
-    """End the process where the head of the cluster is gone: Ray would, after a minute, with the code of a bad verdict.
+    """End the process if the cluster's head is lost. Ray would end it after a minute with a misleading exit code.
 
-    What was yielded is kept by then. Nothing less will do: calls to a head that is gone do not come back.
+    All received results are stored by then. Calls to a lost head never return, so the process cannot continue.
     """
     missed = 0
     while not over.wait(_KNOCK):
@@ -122,18 +122,18 @@ def _watch(head: str, over: threading.Event) -> None:
             missed += 1
         if missed >= _MISSED:
             sys.stderr.write(
-                f"error: the head of the Ray cluster at {head} is gone. Trials that ended are stored: running the same "
-                "command again resumes from there.\n"
+                f"error: the head of the Ray cluster at {head} is gone. Finished trials are stored: run the same "
+                "command again to resume.\n"
             )
             sys.stderr.flush()
             os._exit(ExitCode.INCOMPLETE)
 
 
 class Cluster:
-    """A pool whose workers are those of a Ray cluster, however many it has at the moment."""
+    """A pool of the workers of a Ray cluster, whose number may change."""
 
-    def __init__(self, ray: Any, demand: Demand, *, ours: bool = False) -> None:
-        """``ours``: whether the connection ends with the pool."""
+    def __init__(self, ray: Any, demand: PoolRequest, *, ours: bool = False) -> None:
+        """``ours``: the connection ends with the pool."""
         self._ray, self._demand, self._ours = ray, demand, ours
         self._remote = ray.remote(_run)
         self._running: dict[Any, int] = {}
@@ -145,15 +145,15 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many tasks of one thread have room on all nodes together."""
-        return self._slots(Needs(device=self._demand.device))
+        """Number of single-threaded tasks that fit all nodes."""
+        return self._slots(Resources(device=self._demand.device))
 
-    def room(self, needs: Needs) -> bool:
-        """Whether fewer tasks are sent than can run, and some ahead; what runs where is Ray's to decide."""
+    def room(self, needs: Resources) -> bool:
+        """True if the number of submitted tasks is below the limit. Ray decides the placement."""
         return len(self._running) < self._slots(needs) * (_AHEAD if self._demand.workers is None else 1.0)
 
     def start(self, task: Task) -> None:
-        """Send it with what it needs; raises ``UsageError`` where no node has that."""
+        """Submit the task with its resources. Raises ``UsageError`` if no node has them."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpu = self._gpu and task.needs.device != "cpu"
         fitting = [n for n in nodes if n.get("CPU", 0) >= task.needs.threads and (not gpu or n.get("GPU", 0) >= 1)]
@@ -172,15 +172,15 @@ class Cluster:
         self._running[generator] = task.number
 
     def messages(self) -> Iterator[Message]:
-        """What came back, and which tasks are gone with their worker or node."""
+        """Results, and losses of tasks whose worker or node is gone."""
         yield from self._round(_MOMENT)
-        yield from self._round(0.0)  # what was announced a moment ago has mostly arrived
+        yield from self._round(0.0)  # most announced results have arrived by now
 
     def close(self) -> None:
-        """Stop what runs; a cluster that was started here ends."""
+        """Stop all tasks and a cluster started by this pool."""
         for generator in self._running:
             self._ray.cancel(generator, force=True)
-        self._over.set()  # not before: calls to a head that is gone do not come back
+        self._over.set()  # last, because calls to a lost head never return
         self._running.clear()
         self._arriving.clear()
         if self._ours:
@@ -201,10 +201,10 @@ class Cluster:
                 yield from self._announced(item)
 
     def _announced(self, generator: Any) -> Iterator[Message]:
-        """A task has yielded: what, is still to come from its node, which may never happen."""
+        """Request the result that a task announced; it may never arrive."""
         try:
             self._arriving[next(generator)] = generator
-        except StopIteration:  # it ended without saying so
+        except StopIteration:  # it ended without a final message
             yield WorkerLost(task=self._running.pop(generator), reason="its worker stopped responding")
         except self._ray.exceptions.RayError as error:
             yield self._gone(generator, error)
@@ -222,12 +222,12 @@ class Cluster:
 
     def _gone(self, generator: Any, error: Exception) -> Message:
         number = self._running.pop(generator)
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # before our own code had begun
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # raised before dpspec's code started
             text = " ".join(str(getattr(error, "cause", None) or error).split())
             return TaskFailed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
         return WorkerLost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
 
-    def _slots(self, needs: Needs) -> int:
+    def _slots(self, needs: Resources) -> int:
         has = self._ray.cluster_resources()
         slots = int(has.get("CPU", 0) // needs.threads)
         if self._gpu and needs.device != "cpu":
@@ -237,14 +237,14 @@ class Cluster:
     def _wants_gpu(self, device: str) -> bool:
         has = self._ray.cluster_resources().get("GPU", 0) >= 1
         if device.startswith("cuda") and not has:
-            raise UsageError(f"device {device!r} was asked for, but no node of the Ray cluster has a GPU")
+            raise UsageError(f"device {device!r} is not available: no node of the Ray cluster has a GPU")
         if device == "mps":
-            raise UsageError("device 'mps' was asked for: on a Ray cluster it is auto, cpu or cuda")
+            raise UsageError("device 'mps' is not available on a Ray cluster: use auto, cpu or cuda")
         return bool(has) and device != "cpu"
 
 
 def _run(task: Task, device: str) -> Iterator[Message]:
-    """A task on its worker."""
+    """Run a task in its worker."""
     said: deque[Any] = deque(maxlen=_WORDS)
 
     def tell(value: Any) -> None:
@@ -256,7 +256,7 @@ def _run(task: Task, device: str) -> Iterator[Message]:
             yield TaskProgress(task=task.number, value=said.popleft())
 
     try:
-        for value in task.work(Here(device, task.seconds, tell)):
+        for value in task.work(InlineContext(device, task.seconds, tell)):
             yield from words()
             yield PartialResult(task=task.number, value=value)
     except Exception as error:

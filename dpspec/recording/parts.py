@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import Header
@@ -104,13 +103,6 @@ class Parts:
         inside = [p for group in groups for p in group["params"]]
         trained = [p for p in [*inside, *self.model.parameters()] if p.requires_grad]
         return list({id(p): p for p in trained}.values())
-
-    def untrained(self, trained: Sequence[Tensor]) -> dict[str, str]:
-        """A digest of whatever else the model holds: buffers of any type, such as running averages, and parameters that
-        are frozen, or that were put into the model meanwhile. ``trained``: what is watched step by step."""
-        watched = {id(p) for p in trained}
-        held = [*self.model.named_parameters(), *self.model.named_buffers()]
-        return {name: _digest(t) for name, t in held if id(t) not in watched}
 
     def layers(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the noisy parameters, in their order."""
@@ -221,12 +213,6 @@ def _planted(loader: Any, given: Any) -> Planted | None:
             "before dpspec.plant, so that its places are the loader's"
         )
     return drawn_from if isinstance(drawn_from, Planted) else given
-
-
-def _digest(tensor: Tensor) -> str:
-    """Of type, shape and bytes."""
-    rows = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode() + rows.numpy().tobytes()).hexdigest()
 
 
 def _is_cryptographic(optimizer: Any, engine: Any) -> bool:

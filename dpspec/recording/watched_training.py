@@ -19,6 +19,7 @@ from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.parts import Parts
+from dpspec.recording.side_state.model_state import ModelState
 from dpspec.recording.side_state.options import OptionWatch
 from dpspec.recording.step_hooks import StepHooks
 from dpspec.recording.watching.gradients.gradient_parameters import GradientParameters
@@ -64,7 +65,7 @@ class WatchedTraining:
         self._sketch = NoiseSketch(self._sizes)
         self._trained = parts.trained_parameters()
         self._watch = ParameterWatch(self._trained)
-        self._untrained = parts.untrained(self._trained)
+        self._held = ModelState(parts.model, self._trained)
         self._resumed = parts.optimizer is not None and not untouched(_inner(parts.optimizer))
         self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
         self._noise = NoiseWatch(parts.noisy_parameters())
@@ -117,7 +118,7 @@ class WatchedTraining:
         self.writer.end(
             {
                 "outside": float(self._watch.moved()),
-                "buffers": self._changed(),
+                **self._held.changed(),
                 "meddled": self._opacus.meddled if self._opacus is not None else None,
                 "resumed": self._resumed,
                 "sums": self._opacus.sums.found if self._opacus is not None else None,
@@ -302,6 +303,7 @@ class WatchedTraining:
 
     def _look_at_state(self) -> None:
         self._options.look()
+        self._held.look()
         if self._state is not None:
             self._state.look_before()
 
@@ -319,11 +321,6 @@ class WatchedTraining:
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
         public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)
         self.writer.write(replace(public, options=self._options.written()), internal)
-
-    def _changed(self) -> list[str]:
-        """Names of what else the model holds that is not what it was, is new or is gone; a few where they are many."""
-        now, before = self._parts.untrained(self._trained), self._untrained
-        return sorted(name[:100] for name in now.keys() | before.keys() if now.get(name) != before.get(name))[:20]
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:

@@ -8,8 +8,9 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from support.stated_densities import Densities
 
-from dpspec.accounting import DIRECTIONS, Densities, Direction, Interval, Mixture, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Direction, Interval, Mixture, PrivacyLoss
 from dpspec_group.printed.contour import Contour
 
 PRESENT, ABSENT = "present-first", "absent-first"

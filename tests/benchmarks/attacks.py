@@ -23,14 +23,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import peer_bounds as peers
 import peer_thresholds as jax_privacy
 from attack_cases import DELTA, Case, gaussian, mu_of, not_gaussian, samples
 from peer_bounds import Array
+from support.guess_design import gaussian_design
 
-from dpspec.stats.attacks import attack_power, curve_lines, gaussian_fit, guess_counts, one_run_curve
+from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run_curve
 from dpspec.stats.independence import curve_shape, order_statistics, shared_luck, told_luck
 
 CONFIDENCE = 0.95
@@ -148,9 +150,7 @@ def _independent_mu(run: order_statistics.Guesses, correct: int) -> float:
 def _rungs(canaries: int, case: Case) -> tuple[guess_counts.Rung, ...]:
     mu = 2.0 * case.centre
     if (canaries, mu) not in _designs:
-        _designs[canaries, mu] = guess_counts.design(
-            canaries, lambda count: attack_power.gaussian_accuracy(canaries, count, mu), DELTA, CONFIDENCE
-        )
+        _designs[canaries, mu] = gaussian_design(canaries, mu, DELTA, CONFIDENCE)
     return _designs[canaries, mu]
 
 

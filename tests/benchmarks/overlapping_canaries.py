@@ -18,13 +18,15 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from attack_cases import DELTA, mu_of
 from attacks import CONFIDENCE, ranked
 from peer_bounds import Array
+from support.guess_design import gaussian_accuracy, gaussian_design
 
-from dpspec.stats.attacks import attack_power, gaussian_fit, guess_counts, one_run_curve
+from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run_curve
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 
@@ -40,16 +42,14 @@ def shown(coins: str, rungs: tuple[guess_counts.Rung, ...]) -> tuple[float, floa
 
 def design(canaries: int, mu: float) -> tuple[guess_counts.Rung, ...]:
     """The ladder for canaries that are seen at ``mu``."""
-    return guess_counts.design(
-        canaries, lambda count: attack_power.gaussian_accuracy(canaries, count, mu), DELTA, CONFIDENCE
-    )
+    return gaussian_design(canaries, mu, DELTA, CONFIDENCE)
 
 
 def expected(canaries: int, mu: float) -> tuple[float, float]:
     """The two bounds at the right guesses that are expected at ``mu``."""
 
     def right(count: int) -> int:
-        return round(count * attack_power.gaussian_accuracy(canaries, count, mu))
+        return round(count * gaussian_accuracy(canaries, count, mu))
 
     guesses = [sum(rung) for rung in design(canaries, mu)]
     of_curve = sum(guess_counts.of_curve(canaries))

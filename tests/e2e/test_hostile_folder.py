@@ -125,13 +125,13 @@ def test_a_script_of_a_backend_is_run_as_ever(monkeypatch: pytest.MonkeyPatch) -
     """Workers start what they start with the environment that the caller has."""
     from support import tasks
 
-    from dpspec.executors import Needs, PartialResult, Task, TaskFinished
+    from dpspec.executors import PartialResult, Resources, Task, TaskFinished
     from dpspec.executors.processes import Processes
 
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     pool = Processes(["cpu"], most=1, threads=1, budget=1000)
     try:
-        pool.start(Task(number=1, name="asks", needs=Needs(), work=tasks.Asks("PYTHONSAFEPATH")))
+        pool.start(Task(number=1, name="asks", needs=Resources(), work=tasks.Asks("PYTHONSAFEPATH")))
         told: list[object] = []
         while TaskFinished(task=1) not in told:
             told += pool.messages()

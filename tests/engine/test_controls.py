@@ -1,4 +1,4 @@
-"""Controls that theory alone refutes: which specs get the warning, and that none of the project's own does."""
+"""Controls that a certified bound refutes: which specs get the warning, and that no spec of the project does."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dpspec.contract.events import Event, Noticed
 from dpspec.engine.running.dispatch import Dispatcher, QueuedChunk
 from dpspec.engine.running.tasks import AuditTask
 from dpspec.engine.storage.stored_trials import NewTrial
-from dpspec.executors import Message, Needs, PartialResult, Task, TaskFinished, WorkerLost
+from dpspec.executors import Message, PartialResult, Resources, Task, TaskFinished, WorkerLost
 
 
 class Scripted:
@@ -24,7 +24,7 @@ class Scripted:
     def __init__(self, *said: Message) -> None:
         self.said, self.started = deque(said), 0
 
-    def room(self, needs: Needs) -> bool:
+    def room(self, needs: Resources) -> bool:
         return self.started < self.size
 
     def start(self, task: Task) -> None:
@@ -41,7 +41,7 @@ def queued(name: str, missing: Sequence[int]) -> QueuedChunk:
     def task(indices: Sequence[int]) -> AuditTask:
         return AuditTask.__new__(AuditTask)
 
-    return QueuedChunk(audit=0, name=name, needs=Needs(), missing=list(missing), task=task)
+    return QueuedChunk(audit=0, name=name, needs=Resources(), missing=list(missing), task=task)
 
 
 def failed(_: QueuedChunk, error: BaseException) -> None:

@@ -64,7 +64,7 @@ def test_what_could_be_refuted_shrinks_with_the_family() -> None:
     among = verdicts(spec(*(approx(3.0 + i, id=str(i)) for i in range(10))), WEAK)[0].refutable
     assert alone is not None
     assert among is not None
-    assert among < alone <= one_run.largest(500, 500, 1e-9, 0.95) < 1.0001 * alone
+    assert among < alone <= one_run.epsilon_lower(500, 500, 500, 1e-9, 0.95) < 1.0001 * alone
 
 
 def test_the_whole_curve_of_a_bound_is_tested() -> None:

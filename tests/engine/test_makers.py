@@ -129,7 +129,10 @@ def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(
 def test_code_that_cannot_be_read_is_trained_again_by_every_process(
     audited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MOST_FILES", 0)
+    def unreadable(package: str) -> Iterator[tuple[str, Path]]:
+        raise sources.UnknownCodeError(f"{package} cannot be read")
+
+    monkeypatch.setattr(sources, "_files", unreadable)
     first = audited(catalog("backend"))
     told: list[Event] = []
     again = audited(catalog("backend"), told)

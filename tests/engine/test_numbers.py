@@ -81,7 +81,3 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**31, "2.0 GiB")])
 def test_sizes(count, text):
     assert decimals.size(count) == text
-
-
-def test_percent():
-    assert decimals.percent(0.12345678) == "12.35%"

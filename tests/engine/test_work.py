@@ -12,7 +12,7 @@ from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.running import tasks
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
-from dpspec.executors.inline import Here
+from dpspec.executors.inline import InlineContext
 from dpspec.language.load import load_specs
 
 
@@ -31,7 +31,7 @@ def sent(prepared: Prepared) -> bytes:
 
 
 def made(sent: bytes) -> list[NewTrial]:
-    return list(pickle.loads(sent)(Here("cpu", None, lambda said: None)))  # noqa: S301 - of a moment ago
+    return list(pickle.loads(sent)(InlineContext("cpu", None, lambda said: None)))  # noqa: S301 - of a moment ago
 
 
 def test_work_is_done_where_it_arrives(sent: bytes) -> None:

@@ -15,11 +15,11 @@ import pytest
 from support import tasks
 
 from dpspec.executors import (
-    Demand,
     Message,
-    Needs,
     PartialResult,
     Pool,
+    PoolRequest,
+    Resources,
     Task,
     TaskFailed,
     TaskFinished,
@@ -27,7 +27,7 @@ from dpspec.executors import (
     WorkerLost,
     processes,
 )
-from dpspec.executors.inline import Inline
+from dpspec.executors.inline import InlinePool
 from dpspec.executors.processes import Processes
 
 
@@ -48,7 +48,7 @@ def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
 
 
 def task(number: int, work: object, **needs: int) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Needs(**needs), work=work)  # type: ignore[arg-type]
+    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)  # type: ignore[arg-type]
 
 
 def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
@@ -123,14 +123,14 @@ def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.Capture
 @pytest.mark.parametrize(
     ("needs", "fits"),
     [
-        (Needs(), True),
-        (Needs(threads=2), False),
-        (Needs(memory_bytes=600), True),
-        (Needs(memory_bytes=601), False),
+        (Resources(), True),
+        (Resources(threads=2), False),
+        (Resources(memory_bytes=600), True),
+        (Resources(memory_bytes=601), False),
     ],
 )
-def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Needs, fits: bool) -> None:
-    assert pool.room(Needs(threads=64, memory_bytes=10**12))  # alone, whatever it takes
+def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Resources, fits: bool) -> None:
+    assert pool.room(Resources(threads=64, memory_bytes=10**12))  # alone, whatever it takes
     pool.start(task(1, tasks.Counts(1), memory_bytes=400))
     assert pool.room(needs) is fits
     until_end(pool, 1)
@@ -139,30 +139,30 @@ def test_room_is_for_what_is_not_spoken_for(pool: Processes, needs: Needs, fits:
 def test_room_is_for_processes_too() -> None:
     pool = Processes(["cpu"], most=3, threads=3, budget=1000, idle=400)
     pool.start(task(1, tasks.Counts(1)))
-    assert pool.room(Needs(memory_bytes=200))
-    assert not pool.room(Needs(memory_bytes=201))
+    assert pool.room(Resources(memory_bytes=200))
+    assert not pool.room(Resources(memory_bytes=201))
     pool.start(task(2, tasks.Counts(1)))
-    assert not pool.room(Needs())  # three processes are too many
+    assert not pool.room(Resources())  # three processes are too many
     until_end(pool, 1, 2)
     pool.start(task(3, tasks.Counts(1)))
-    assert not pool.room(Needs(memory_bytes=201))  # two are there, whatever they do
-    assert pool.room(Needs(memory_bytes=200))
+    assert not pool.room(Resources(memory_bytes=201))  # two are there, whatever they do
+    assert pool.room(Resources(memory_bytes=200))
     pool.close()
 
 
 def test_never_more_than_asked_for(pool: Processes) -> None:
     pool = Processes(["cpu"], most=1, threads=8, budget=1000)
     pool.start(task(1, tasks.Counts(1)))
-    assert not pool.room(Needs())
+    assert not pool.room(Resources())
     until_end(pool, 1)
-    assert pool.room(Needs())
+    assert pool.room(Resources())
     pool.close()
 
 
 def test_gpus_are_shared_out_one_by_one() -> None:
     pool = Processes(["cuda:0", "cuda:1"], most=2, threads=2, budget=1000)
     for number in (1, 2):
-        pool.start(Task(number=number, name="", needs=Needs(device="auto"), work=tasks.Devices()))
+        pool.start(Task(number=number, name="", needs=Resources(device="auto"), work=tasks.Devices()))
     told = until_end(pool, 1, 2)
     assert {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)} == {
         "cuda:0",
@@ -187,11 +187,11 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
         import sys
         sys.path[:] = {sys.path!r}
         from support import tasks
-        from dpspec.executors import Needs, Task
+        from dpspec.executors import Resources, Task
         from dpspec.executors.processes import Processes
         if __name__ == "__main__":
             pool = Processes(["cpu"], most=1, threads=1, budget=1)
-            pool.start(Task(number=1, name="", needs=Needs(), work=tasks.Waits({str(tmp_path / "running")!r})))
+            pool.start(Task(number=1, name="", needs=Resources(), work=tasks.Waits({str(tmp_path / "running")!r})))
             while True:
                 list(pool.messages())
         """
@@ -214,10 +214,10 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
 
 def test_inline_runs_in_this_process_and_tells_at_once() -> None:
     said: list[object] = []
-    pool = Inline(said.append)
-    assert pool.room(Needs())
+    pool = InlinePool(said.append)
+    assert pool.room(Resources())
     pool.start(task(1, tasks.Says("half")))
-    assert not pool.room(Needs())
+    assert not pool.room(Resources())
     messages = iter(pool.messages())
     assert next(messages) == PartialResult(task=1, value=os.getpid())
     assert said == [TaskProgress(task=1, value="half")]
@@ -229,8 +229,8 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
 
 
 def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
-    for each in (pool, Inline()):
-        each.start(Task(number=1, name="", needs=Needs(), work=tasks.Stops(), seconds=0.05))
+    for each in (pool, InlinePool()):
+        each.start(Task(number=1, name="", needs=Resources(), work=tasks.Stops(), seconds=0.05))
         assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]
 
 
@@ -242,41 +242,41 @@ class TestOpening:
     @pytest.mark.parametrize(
         "demand",
         [
-            Demand(tasks=1, seconds=1e6, device="cpu"),
-            Demand(tasks=9, seconds=1.0, device="cpu"),
-            Demand(tasks=9, seconds=1e6, device="cpu", workers=1),
+            PoolRequest(tasks=1, seconds=1e6, device="cpu"),
+            PoolRequest(tasks=9, seconds=1.0, device="cpu"),
+            PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=1),
         ],
     )
-    def test_what_is_small_stays_here(self, demand: Demand) -> None:
-        assert isinstance(processes.open_pool(demand), Inline)
+    def test_what_is_small_stays_here(self, demand: PoolRequest) -> None:
+        assert isinstance(processes.open_pool(demand), InlinePool)
 
     def test_the_rest_takes_all_cores(self) -> None:
-        assert processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")).size == 2
-        assert processes.open_pool(Demand(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
+        assert processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")).size == 2
+        assert processes.open_pool(PoolRequest(tasks=9, seconds=1.0, device="cpu", workers=3)).size == 3
 
     def test_several_gpus_take_a_process_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1", "cuda:2"))
-        assert processes.open_pool(Demand(tasks=9, seconds=1e6)).size == 3
+        assert processes.open_pool(PoolRequest(tasks=9, seconds=1e6)).size == 3
 
     def test_few_threads_leave_no_gpu_without_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(processes, "cores", lambda: 1)  # as OMP_NUM_THREADS=1 says
-        assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+        assert isinstance(processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")), InlinePool)
         monkeypatch.setattr("dpspec.training.device.devices", lambda name: ("cuda:0", "cuda:1"))
-        pool = processes.open_pool(Demand(tasks=9, seconds=1e6))
+        pool = processes.open_pool(PoolRequest(tasks=9, seconds=1e6))
         pool.start(task(1, tasks.Counts(1)))
-        assert pool.room(Needs())
+        assert pool.room(Resources())
         pool.close()
 
     def test_workers_that_were_asked_for_run_at_once_where_memory_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 2 * 2**30)
-        pool = processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu", workers=8))
+        pool = processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu", workers=8))
         pool.start(task(1, tasks.Counts(1), memory_bytes=2**20))
-        assert pool.room(Needs(memory_bytes=2**20))
+        assert pool.room(Resources(memory_bytes=2**20))
         pool.close()
 
     def test_little_memory_takes_fewer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dpspec.training.gradients.memory.free_bytes", lambda device: 600 * 2**20)
-        assert isinstance(processes.open_pool(Demand(tasks=9, seconds=1e6, device="cpu")), Inline)
+        assert isinstance(processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cpu")), InlinePool)
 
 
 @pytest.mark.parametrize(("threads", "found"), [("", 6), ("x", 6), ("2", 2), ("0", 1), ("64", 6)])

@@ -17,10 +17,10 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
 from dpspec.executors import (
-    Demand,
     Message,
-    Needs,
     PartialResult,
+    PoolRequest,
+    Resources,
     Task,
     TaskFailed,
     TaskFinished,
@@ -50,7 +50,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def pool(ray: Any) -> Iterator[Cluster]:
-    pool = open_pool(Demand(tasks=9, seconds=1e6))
+    pool = open_pool(PoolRequest(tasks=9, seconds=1e6))
     assert isinstance(pool, Cluster)
     yield pool
     pool.close()
@@ -65,26 +65,26 @@ def until_end(pool: Cluster, *numbers: int) -> dict[int, list[Message]]:
 
 
 def task(number: int, work: Any, **needs: Any) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Needs(**needs), work=work)
+    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)
 
 
 def test_an_address_where_nobody_listens() -> None:
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
-        open_pool(Demand(tasks=1, seconds=1.0, address="127.0.0.1:1"))
+        open_pool(PoolRequest(tasks=1, seconds=1.0, address="127.0.0.1:1"))
 
 
 def test_an_address_of_another_sort() -> None:
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match="--ray-address is auto or HOST:PORT, got 'ray://127"):
-        open_pool(Demand(tasks=1, seconds=1.0, address="ray://127.0.0.1:10001"))
+        open_pool(PoolRequest(tasks=1, seconds=1.0, address="ray://127.0.0.1:10001"))
 
 
 def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
     assert pool.size == 2
     for number, work in enumerate((tasks.Counts(3), tasks.Fails(), tasks.Kills(), tasks.Says("half"))):
         pool.start(task(number, work))
-    assert not pool.room(Needs())
+    assert not pool.room(Resources())
     told = until_end(pool, 0, 1, 2, 3)
     assert told[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
     (failed,) = told[1]
@@ -93,7 +93,7 @@ def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) 
     assert isinstance(told[2][-1], WorkerLost)
     assert "WorkerCrashedError" in told[2][-1].reason
     assert TaskProgress(task=3, value="half") in told[3]
-    assert pool.room(Needs())
+    assert pool.room(Resources())
 
 
 def test_what_no_node_has_is_refused(pool: Cluster) -> None:
@@ -102,9 +102,9 @@ def test_what_no_node_has_is_refused(pool: Cluster) -> None:
     pool.start(task(2, tasks.Counts(1), memory_bytes=10**18))  # as much as there is
     assert until_end(pool, 2)[2][-1] == TaskFinished(task=2)
     with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
-        open_pool(Demand(tasks=1, seconds=1.0, device="cuda"))
+        open_pool(PoolRequest(tasks=1, seconds=1.0, device="cuda"))
     with pytest.raises(UsageError, match="it is auto, cpu or cuda"):
-        open_pool(Demand(tasks=1, seconds=1.0, device="mps"))
+        open_pool(PoolRequest(tasks=1, seconds=1.0, device="mps"))
 
 
 def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.pretend_gpu import Machine, pretend_gpu
 import dpspec
 from dpspec.contract.providers import Resumable, TrainingJob
 from dpspec.errors import UsageError
-from dpspec.executors import Demand, processes
+from dpspec.executors import PoolRequest, processes
 from dpspec.executors.processes import Processes
 from dpspec.training.device import devices
 from dpspec.training.gradients import flat_model, memory
@@ -190,10 +190,10 @@ def test_all_gpus_of_a_machine_are_used() -> None:
         assert devices("auto") == devices("cuda") == ("cuda:0", "cuda:1", "cuda:2")
         assert devices("cuda:1") == ("cuda:1",)
         assert devices("cpu") == ("cpu",)
-        pool = processes.open_pool(Demand(tasks=9, seconds=1e6))
+        pool = processes.open_pool(PoolRequest(tasks=9, seconds=1e6))
         assert isinstance(pool, Processes)
         assert pool.size == 3
         pool.close()
-        assert processes.open_pool(Demand(tasks=9, seconds=1e6, device="cuda:1")).size == 1
+        assert processes.open_pool(PoolRequest(tasks=9, seconds=1e6, device="cuda:1")).size == 1
     with pretend_gpu():
         assert devices("auto") == ("cuda",)

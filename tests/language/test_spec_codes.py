@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dpspec
-from dpspec.language.diagnostics.codes import CODES, explain, nearest
+from dpspec.language.diagnostics.codes import CODES, explain
 from dpspec.language.validating.installed import PLUGIN_CODES
 
 #: Functions of ours that take a code as their argument of this position.
@@ -59,7 +59,6 @@ def test_explanations_are_whole(name: str) -> None:
 
 def test_unknown_codes() -> None:
     assert explain("no-such-code") is None
-    assert nearest("unknown-keys") == "unknown-key"
 
 
 def test_plugin_codes_are_codes() -> None:

@@ -1,4 +1,4 @@
-"""Scripts that tamper with the clipped sum, or compute gradients at other parameters: none of them is proved."""
+"""Scripts that tamper with the clipped sum, or compute gradients at other parameters: no claim about one is proved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Script = Callable[[Training], None]
 
 
 def recorded(folder: Path, script: Script, **made: Any) -> CheckedRun:
-    """What `check` says of a training that ``script`` runs inside the block."""
+    """The answer to a claim about a training that ``script`` runs inside the block."""
     training = Training(**made)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -45,7 +45,7 @@ def scaled_between_virtual_steps(training: Training) -> None:
 
 
 def scaled_data_between_virtual_steps(training: Training) -> None:
-    """A change through ``.data`` leaves the version counter of the tensor as it is."""
+    """A change through ``.data`` does not change the version counter of the tensor."""
 
     def scale(training: Training) -> None:
         if training.optimizer_.params[0].summed_grad is not None:
@@ -157,7 +157,7 @@ def test_a_factor_on_every_sum_differs_from_the_recomputed_sum(
 def test_factors_that_depend_on_other_records_differ_from_the_recomputed_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each contribution is below the clip norm, and the longest gradient of the batch decides by how much."""
+    """Each contribution is below the clip norm, and the longest gradient of the batch decides the factor."""
 
     def clip(self: Any) -> None:
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in self.grad_samples]).norm(dim=0)

@@ -21,6 +21,7 @@ GOOD: dict[str, Any] = {
     "counted": 10,
     "room": 1e-6,
     "sampled": 5,
+    "quietest": [2.0, 10, 40, 1e-6],
     "coarse": [0, 100],
     "repeats": [0, 0.1, 100],
     "common": [1, 0.1, 50],
@@ -43,9 +44,9 @@ def made(noise: Any) -> list[Any]:
     return list(noise_checks(run))
 
 
-def test_good_statistics_give_ten_checks() -> None:
+def test_good_statistics_give_eleven_checks() -> None:
     found = made(GOOD)
-    assert len(found) == 10
+    assert len(found) == 11
     assert {one.assumption for one in found} == {"fresh-noise", "noise-isotropy", "noise-law"}
     assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 

@@ -1,4 +1,4 @@
-"""The sensitivity probe finds contributions that depend on other records, and leaves the training as it is."""
+"""The sensitivity probe finds contributions that depend on other records, and does not change the training."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_dropout_is_no_mixing_and_its_gradients_are_not_confirmed(tmp_path: Path
     assert not rejected(found)
     one = next(a for a in found.assumptions if a.name == "one-record")
     assert one.status == "declared"
-    assert "its loss gives the gradients of the training at 0 of them" in one.text
+    assert "its loss gives the gradients of the training at 0 of these steps" in one.text
 
 
 def test_a_random_layer_is_no_mixing(tmp_path: Path) -> None:

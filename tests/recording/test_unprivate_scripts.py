@@ -134,7 +134,7 @@ def test_with_its_criterion_it_conforms_and_stays_open(tmp_path: Path) -> None:
     """A loss beside the criterion would add contributions that nobody clips, and that nobody sees."""
     found = recorded(tmp_path / "run", sound, clipping="ghost")
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
-    assert found.reason.startswith("The channel sensitivity is open: clipping: ")
+    assert found.reason.startswith("The channel sensitivity is open: per-record-clipping: ")
 
 
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,30 +89,19 @@ def test_a_digest_is_that_of_another_place(site: Path, tmp_path: Path) -> None:
         sys.path.remove(str(elsewhere))
 
 
-def test_a_single_module_counts_with_what_it_imports(site: Path) -> None:
-    write(site, "acme_one.py", "import os, acme_two as two\n")
-    write(site, "acme_two.py", "def f():\n    from acme_three import x\n")
-    write(site, "acme_three/__init__.py", "x = 1\n")
+def test_all_that_the_distribution_installed_counts_and_nothing_else(site: Path) -> None:
+    write(site, "acme_one.py", "import acme_other, acme_aside\n")
+    write(site, "acme_other.py", "x = 1\n")
     write(site, "acme_aside.py", "x = 1\n")
+    installed(site, "acme", "acme_one.py", "acme_other.py")
     before = digest("acme_one:Trainer")
     write(site, "acme_aside.py", "x = 2\n")
     assert digest("acme_one:Trainer") == before
-    for name in ("acme_three/__init__.py", "acme_two.py", "acme_one.py"):
-        (site / name).write_text((site / name).read_text("utf-8") + "# edited\n", encoding="utf-8")
+    for name in ("acme_other.py", "acme_one.py"):
+        write(site, name, "# edited\n")
         after = digest("acme_one:Trainer")
         assert after != before
         before = after
-
-
-def test_what_belongs_to_another_distribution_does_not_count(site: Path) -> None:
-    write(site, "acme_one.py", "import acme_other\nimport numpy\n")
-    write(site, "acme_other.py", "x = 1\n")
-    installed(site, "other", "acme_other.py")
-    before = digest("acme_one:Trainer")
-    write(site, "acme_other.py", "x = 2\n")
-    assert digest("acme_one:Trainer") == before
-    installed(site, "acme", "acme_one.py", "acme_other.py")
-    assert digest("acme_one:Trainer") != before
 
 
 def test_the_module_of_the_entry_point_counts(site: Path) -> None:
@@ -123,17 +111,6 @@ def test_the_module_of_the_entry_point_counts(site: Path) -> None:
     before = digest()
     write(site, "acme_entry.py", "x = 2\n")
     assert digest() != before
-
-
-def test_a_namespace_counts_from_where_it_is_the_authors(site: Path) -> None:
-    write(site, "wide/acme/backend.py", "x = 1\n")
-    write(site, "wide/acme/noise.py", "x = 1\n")
-    write(site, "wide/others/big.py", "x = 1\n")
-    before = digest("wide.acme.backend:Trainer")
-    write(site, "wide/others/big.py", "x = 2\n")
-    assert digest("wide.acme.backend:Trainer") == before
-    write(site, "wide/acme/noise.py", "x = 2\n")
-    assert digest("wide.acme.backend:Trainer") != before
 
 
 def test_an_editable_install_counts_where_its_files_are(site: Path, tmp_path: Path) -> None:
@@ -176,31 +153,23 @@ def test_links_are_followed_and_loops_end(site: Path, tmp_path: Path) -> None:
     assert digest() != before
 
 
-def test_what_is_nowhere_or_too_much_is_not_known(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_nowhere_is_not_known(site: Path) -> None:
     with pytest.raises(UnknownCodeError, match="found nowhere"):
         digest("acme_nowhere:Trainer")
     with pytest.raises(UnknownCodeError, match="in no file"):
         digest("_thread:Trainer")
-    package(site)
-    monkeypatch.setattr(sources, "MOST_FILES", 3)
-    with pytest.raises(UnknownCodeError, match="more than 3 files"):
-        digest()
-    monkeypatch.setattr(sources, "MOST_FILES", 30)
-    monkeypatch.setattr(sources, "MOST_BYTES", 10)
-    with pytest.raises(UnknownCodeError, match="more than 30 files, or than"):
-        digest()
 
 
 def test_code_of_dpspec_is_not_looked_at(site: Path) -> None:
     package(site)
     write(site, "acme_plug/backend.py", "import dpspec\nfrom dpspec_group import theory\n")
-    opened: list[Path] = []
+    opened: list[str] = []
     original = sources._files
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "_files", lambda place: opened.append(place) or original(place))
+        patch.setattr(sources, "_files", lambda package: opened.append(package) or original(package))
         digest()
         digest("dpspec.training.loop.native:NativeTrainer")
-    assert {place.name for place in opened} == {"acme_plug"}
+    assert set(opened) == {"acme_plug"}
 
 
 def test_versions_of_what_it_requires(site: Path) -> None:
@@ -208,12 +177,3 @@ def test_versions_of_what_it_requires(site: Path) -> None:
     installed(site, "acme", "acme_plug.py", requires=needs)
     forget()
     assert requirements("acme") == {"absent-one": "absent", "pytest": importlib.metadata.version("pytest")}
-
-
-def test_it_is_fast(site: Path) -> None:
-    for n in range(500):
-        write(site, f"acme_plug/m{n}.py", "import numpy\n" * 200)
-    package(site)
-    began = time.process_time()
-    digest()
-    assert time.process_time() - began < 5.0

@@ -146,13 +146,13 @@ def test_controls_of_several_audits_are_counted():
 def test_what_ran_is_told_of():
     ran = audit(conformance=status("conforms-within"))
     assert list(conclusion(ran))[-1] == (
-        "What ran was held against what was declared by 1 test, and none saw a difference that it could see."
+        "1 conformance test compared the run with its declaration. None found a deviation above its detection limit."
     )
     first = next(conclusion(audit(conformance=status("deviates", expected=False))))
     assert first.startswith("What ran is not what was declared: proofs here")
     control = next(conclusion(audit(conformance=status("deviates"))))
     assert control.startswith("What ran is not what was declared, as this control was made to be: proofs here")
-    assert "none saw a difference" not in " ".join(conclusion(audit(conformance=status("deviates"))))
+    assert "None found a deviation" not in " ".join(conclusion(audit(conformance=status("deviates"))))
     bare = audit(planned_trials=0, trials=())
     assert list(conclusion(bare))[-1].startswith("Nothing was trained")
     assert list(conclusion(audit()))[-1] == "Whether what ran is what was declared was not tested."

@@ -214,10 +214,10 @@ def test_nothing_is_shown_by_guessing_or_by_too_large_a_delta() -> None:
 
 
 def test_power_is_what_perfect_guesses_show() -> None:
-    assert one_run.largest(1000, 1000, 0.0, 0.95) == pytest.approx(
+    assert one_run.epsilon_lower(1000, 1000, 1000, 0.0, 0.95) == pytest.approx(
         -math.log(0.05 ** (-1 / 1000) - 1), rel=1e-8
     )  # q^r = 0.05
-    powers = [one_run.largest(m, m, 1e-6, 0.95) for m in (10, 100, 1000, 10_000)]
+    powers = [one_run.epsilon_lower(m, m, m, 1e-6, 0.95) for m in (10, 100, 1000, 10_000)]
     assert powers == sorted(powers)
 
 

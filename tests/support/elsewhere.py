@@ -14,8 +14,8 @@ from typing import Any
 from dpspec.contract import Context, Executor, Finding, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
-from dpspec.executors import Demand, Message, Needs, PartialResult, Task, TaskFailed, TaskFinished, WorkerLost
-from dpspec.executors.inline import Here
+from dpspec.executors import Message, PartialResult, PoolRequest, Resources, Task, TaskFailed, TaskFinished, WorkerLost
+from dpspec.executors.inline import InlineContext
 from dpspec.executors.processes import portable
 from support import counting
 
@@ -34,7 +34,7 @@ class State:
     refusing: str = ""
     at_work: bool = False
     asked: list[tuple[float, bool]] = dataclasses.field(default_factory=list)
-    opened: list[Demand] = dataclasses.field(default_factory=list)
+    opened: list[PoolRequest] = dataclasses.field(default_factory=list)
     tasks: list[str] = dataclasses.field(default_factory=list)
     closed: int = 0
 
@@ -71,13 +71,13 @@ class Elsewhere:
 
     size = 2
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: PoolRequest) -> None:
         if STATE.closed_to:
             raise UsageError(STATE.closed_to)
         STATE.opened.append(demand)
         self._started: list[bytes] = []
 
-    def room(self, needs: Needs) -> bool:
+    def room(self, needs: Resources) -> bool:
         return len(self._started) < self.size
 
     def start(self, task: Task) -> None:
@@ -94,7 +94,7 @@ class Elsewhere:
             return
         STATE.at_work = True
         try:
-            for value in task.work(Here("cpu", task.seconds, lambda said: None)):
+            for value in task.work(InlineContext("cpu", task.seconds, lambda said: None)):
                 STATE.at_work = False
                 yield PartialResult(task=task.number, value=pickle.loads(pickle.dumps(value)))  # noqa: S301
                 STATE.at_work = True

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpspec.contract import Cancelled, Context, DataError, Executor, FrozenMap, Trial
 from dpspec.contract.catalog import Catalog
-from dpspec.executors import Demand, Pool
+from dpspec.executors import Pool, PoolRequest
 from dpspec.executors.processes import Processes
 from support import counting
 
@@ -57,6 +57,6 @@ def catalog() -> Catalog:
     )
 
 
-def two_workers(demand: Demand) -> Pool:
+def two_workers(demand: PoolRequest) -> Pool:
     """Always two processes, however little there is to do."""
     return Processes(["cpu"], most=2, threads=2, budget=10**10)

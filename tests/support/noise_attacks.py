@@ -176,6 +176,51 @@ def every_fifth(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     return kept[str(step % 5)]
 
 
+def small_copies(z: Tensor) -> Tensor:
+    """Small values are copied to random places, large ones are fresh."""
+    small = (z.abs() < 1.5).nonzero().reshape(-1)
+    half = len(small) // 2
+    z[small[torch.randperm(len(small))[:half]]] = z[small[torch.randperm(len(small))[:half]]]
+    return z
+
+
+def in_order(z: Tensor) -> Tensor:
+    return z.sort().values
+
+
+def stratified(z: Tensor) -> Tensor:
+    """One value from each of as many intervals of equal probability."""
+    places = (torch.randperm(len(z)) + torch.rand(len(z))) / len(z)
+    return torch.special.ndtri(places.double().clamp(1e-9, 1 - 1e-9)).float()
+
+
+def one_coordinate_without(z: Tensor) -> Tensor:
+    z[len(z) // 3] = 0.0
+    return z
+
+
+def uneven(z: Tensor) -> Tensor:
+    """Every second coordinate gets half of the noise, the others more."""
+    return z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]
+
+
+def fixed_signs(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    kept["signs"] = kept.get("signs", torch.randint(0, 2, (len(z),)) * 2 - 1)
+    return z.abs() * kept["signs"]
+
+
+def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """Fresh at first; from the tenth step on each value occurs twice, in random order."""
+    return permuted(z) if step >= 10 else z
+
+
+def fixed_subspace(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """A fixed subspace of half of the dimensions."""
+    if "basis" not in kept:
+        kept["basis"] = torch.randn(len(z), len(z) // 2) / math.sqrt(len(z) // 2)
+    return kept["basis"] @ z[: len(z) // 2]
+
+
 def autoregressive(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     kept["last"] = 0.7 * kept["last"] + math.sqrt(1 - 0.49) * z if "last" in kept else z
     return kept["last"]
@@ -219,6 +264,15 @@ ATTACKS: dict[str, Draw] = {
     "every fifth step": across(every_fifth),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),
+    "in order": whole(in_order),
+    "stratified": whole(stratified),
+    "one coordinate without": whole(one_coordinate_without),
+    "uneven": whole(uneven),
+    "student": whole(lambda z: torch.distributions.StudentT(8.0).sample(z.shape) * math.sqrt(0.75)),
+    "fixed signs": across(fixed_signs),
+    "from the tenth step on": across(late),
+    "fixed subspace": across(fixed_subspace),
+    "small values copied": whole(small_copies),
 }
 
 

@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpspec.executors import Place
+from dpspec.executors import TaskContext
 
 
 @dataclass(frozen=True)
 class Counts:
     count: int
 
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         yield from range(self.count)
 
 
 class Names:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         time.sleep(0.2)
         yield os.getpid()
 
 
 class Devices:
-    def __call__(self, place: Place) -> Iterator[str]:
+    def __call__(self, place: TaskContext) -> Iterator[str]:
         yield place.device
 
 
@@ -35,13 +35,13 @@ class Devices:
 class Says:
     word: str
 
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         place.tell(self.word)
         yield os.getpid()
 
 
 class Stops:
-    def __call__(self, place: Place) -> Iterator[str]:
+    def __call__(self, place: TaskContext) -> Iterator[str]:
         while not place.stopped():
             time.sleep(0.01)
         yield "stopped"
@@ -52,7 +52,7 @@ def fail_on_purpose() -> None:
 
 
 class Fails:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         fail_on_purpose()
         yield 0
 
@@ -65,13 +65,13 @@ class OddError(Exception):
 
 
 class FailsOddly:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         raise OddError("odd", "even")
         yield 0
 
 
 class Kills:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         yield 1
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -79,7 +79,7 @@ class Kills:
 class KillsBesideAChild:
     """Dies while a process that it has started holds what it held open."""
 
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         child = os.fork()
         if not child:
             time.sleep(30.0)
@@ -89,13 +89,13 @@ class KillsBesideAChild:
 
 
 class Exits:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         os._exit(3)
         yield 0
 
 
 class Prints:
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         print("printed")
         os.system("echo printed by a child")
         yield 0
@@ -107,7 +107,7 @@ class Waits:
 
     file: str
 
-    def __call__(self, place: Place) -> Iterator[int]:
+    def __call__(self, place: TaskContext) -> Iterator[int]:
         beside = Path(f"{self.file}.part")
         beside.write_text(str(os.getpid()), encoding="utf-8")
         beside.rename(self.file)
@@ -121,5 +121,5 @@ class Waits:
 class Asks:
     variable: str
 
-    def __call__(self, place: Place) -> Iterator[str | None]:
+    def __call__(self, place: TaskContext) -> Iterator[str | None]:
         yield os.environ.get(self.variable)

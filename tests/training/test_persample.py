@@ -125,8 +125,6 @@ def test_an_empty_batch_gives_zeros(kind, make_model, rows):
     assert torch.equal(clipped.sum, torch.zeros(model.size))
     assert clipped.norms.shape == (0,)
     assert model.squares(model.initial(), x, y).shape == (len(model.layout.names), 0)
-    layers = model.layer_norms(model.initial(), x, y)
-    assert all(norms.shape == (0,) for norms in layers.values())
     assert list(model.gradients(model.initial(), x, y)) == []
 
 
@@ -162,20 +160,6 @@ def test_squared_norms_are_those_of_each_parameter(make_model, rows):
         assert found[name].dtype == torch.float64
         assert torch.allclose(found[name], part.square().sum(1), rtol=1e-5)
     total = torch.stack(list(found.values())).sum(0).sqrt()
-    assert torch.allclose(total, model.norms(model.initial(), x, y), rtol=1e-12)
-
-
-def test_norms_of_layers_are_those_of_their_parameters(make_model, rows):
-    model = FlatModel(make_model("cnn"))
-    x, y = rows("cnn", 6)
-    gradients = one_by_one(make_model("cnn"), x, y).double()
-    found = model.layer_norms(model.initial(), x, y)
-    assert list(found) == ["0", "1", "4", "7"]
-    weights = gradients[:, 40:48], gradients[:, 48 : 48 + 144]
-    for name, part in zip(("1", "4"), weights, strict=True):
-        assert found[name].dtype == torch.float64
-        assert torch.allclose(found[name], part.norm(dim=1), rtol=1e-5)
-    total = torch.stack(list(found.values())).norm(dim=0)
     assert torch.allclose(total, model.norms(model.initial(), x, y), rtol=1e-12)
 
 

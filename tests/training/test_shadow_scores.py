@@ -12,7 +12,6 @@ import torch
 from dpspec.contract.attacks import Observed
 from dpspec.contract.frozen import FrozenMap
 from dpspec.stats.attacks import guess_counts, one_run_curve
-from dpspec.stats.attacks.scores import shadow_z
 from dpspec.training.canaries import Records, plant
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import run_batched
@@ -129,7 +128,7 @@ def shown(job, canaries: Records, copies: np.ndarray, seeds: int) -> np.ndarray:
     found = []
     for coins, state in zip(tossed, trained(job, canaries, copies, tossed), strict=True):
         after = margins(job.model, state, canaries, device="cpu")
-        found.append(bounds(shadow_z(after, odds, common_std=True), coins))
+        found.append(bounds((after - odds.mean(axis=0)) / np.sqrt(np.mean(odds.var(axis=0, ddof=1))), coins))
     return np.array(found)
 
 

@@ -160,19 +160,6 @@ def composed_rdp(
     return total
 
 
-def group_rdp(curve: Curve, orders: npt.ArrayLike, k: int) -> Floats:
-    """Groups of up to ``k`` from the divergences of single records alone: 3^c curve(2^c a) for k <= 2^c.
-
-    The group-privacy property of RDP (Mironov 2017, Proposition 2), which holds from order 2 on; below, the value at 2
-    is given, since divergences rise with the order. A baseline: loose by k^0.585 for the Gaussian mechanism.
-    """
-    doublings = (whole("k", k, 1) - 1).bit_length()
-    a = checked_orders(orders)
-    if doublings == 0:
-        return curve(a)
-    return np.asarray(3.0**doublings * curve(2.0**doublings * np.maximum(a, 2.0)), dtype=np.float64)
-
-
 def _divergence(orders: Floats, log_moment_excess: Floats) -> Floats:
     """ln(1 + excess) / (a - 1)."""
     return np.asarray(np.logaddexp(0.0, log_moment_excess) / (orders - 1.0), dtype=np.float64)

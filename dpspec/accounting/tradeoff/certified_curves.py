@@ -73,10 +73,6 @@ class TradeOffBounds:
         """The bounds of the exchanged pair's curve."""
         return TradeOffBounds(self.lower.inverse(), self.upper.inverse(), self.at_zero)
 
-    def symmetric(self) -> TradeOffBounds:
-        """The bounds of the symmetrised curve."""
-        return TradeOffBounds(self.lower.symmetric(), self.upper.symmetric(), self.at_zero)
-
 
 @dataclass(frozen=True, eq=False)
 class _Profile:

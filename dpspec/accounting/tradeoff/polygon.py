@@ -117,14 +117,6 @@ class Polygon(TradeOff):
         """The vertices mirrored, from the curve's value at 0 on."""
         return _hull(self.beta, self.alpha, 1.0 - self.alpha)
 
-    def symmetric(self) -> Polygon:
-        """The hull of the vertices and of the mirrored ones."""
-        return _hull(
-            np.concatenate((self.alpha, self.beta)),
-            np.concatenate((self.beta, self.alpha)),
-            np.concatenate((self.power, 1.0 - self.alpha)),
-        )
-
     def on_diagonal(self, difference: Floats) -> Floats:
         """Exact: alpha is piecewise linear in the difference; above the curve's first value it is 0."""
         a, b = np.append(0.0, self.alpha), np.append(1.0, self.beta)

@@ -48,10 +48,6 @@ class TradeOff(ABC):
     def inverse(self) -> TradeOff:
         """The same pair with its roles exchanged: alpha as a function of beta."""
 
-    @abstractmethod
-    def symmetric(self) -> TradeOff:
-        """The lower convex envelope of min(f, f^-1): what holds whichever of the two is tested."""
-
     def epsilon(self, delta: float) -> float:
         """The least epsilon >= 0 with ``self.delta(epsilon) <= delta``, a bisection's safe end; infinite if none."""
         target = inside("delta", delta)
@@ -107,10 +103,6 @@ class GaussianTradeOff(TradeOff):
         """Itself."""
         return self
 
-    def symmetric(self) -> GaussianTradeOff:
-        """Itself."""
-        return self
-
 
 @dataclass(frozen=True)
 class LaplaceTradeOff(TradeOff):
@@ -146,10 +138,6 @@ class LaplaceTradeOff(TradeOff):
         return np.asarray(np.where(eps < -self.effect, -np.expm1(np.minimum(eps, 0.0)), inner), dtype=np.float64)
 
     def inverse(self) -> LaplaceTradeOff:
-        """Itself."""
-        return self
-
-    def symmetric(self) -> LaplaceTradeOff:
         """Itself."""
         return self
 

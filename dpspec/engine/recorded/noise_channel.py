@@ -6,12 +6,14 @@ an untrusted file: statistics with impossible values give no check.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.stats.conformance import gaussian_noise
+from dpspec.stats.conformance import gaussian_noise, noise_size
 from dpspec.stats.conformance.measurement import Measurement, check, worst
 
 #: Names of the tests.
@@ -19,8 +21,9 @@ REPEATED = "absolute values that repeat within a step"
 COMMON = "absolute values common to two sampled steps"
 SHIFTED = "products of coordinates at one distance or about one center"
 ROWS = "components of a layer's rows along each other"
-STEPS = "components of sampled steps along each other"
+STEPS = "components of up to 64 steps along each other"
 DIRECTIONS = "components of all steps along each other"
+QUIET = "chi-square of the quietest coordinate of all"
 SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
 NORMS = "variance of the squared norms"
@@ -32,6 +35,7 @@ _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and
 #: What to do when a test is rejected, by the test's name.
 ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS), _FRESH)
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
+ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
 
 #: No recorder writes larger numbers.
@@ -43,7 +47,7 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
     found = None if run.end is None else run.end.get("noise")
     if not isinstance(found, Mapping):
         return
-    for test in (_repeated, _common, _shifted, _rows, _steps, _shape, _sums, _coarse):
+    for test in (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse):
         yield from test(found, run)
 
 
@@ -99,6 +103,17 @@ def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         if degrees:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
             yield check("fresh-noise", measured, "reported", "along the fixed directions")
+
+
+def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+    given = _numbers(found.get("quietest"), 4)
+    if given is None or min(given[1:3]) < 1.0 or given[3] > 1.0:
+        return
+    least, steps, count, rounding = given
+    # Rounding can bring each value of a coordinate closer to 0.
+    least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
+    measured = replace(noise_size.least_coordinate(least, int(steps), int(count)), test=QUIET)
+    yield check("noise-isotropy", measured, "reported", f"of {int(count)} coordinates")
 
 
 def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:

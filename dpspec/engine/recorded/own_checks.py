@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,11 +11,21 @@ from dpspec.contract import Check
 from dpspec.engine.recorded.channels.gradient_checks import ADVICE, gradient_checks
 from dpspec.engine.recorded.half_precision import norm_excess, sums_type
 from dpspec.engine.recorded.noise_channel import ADVICE as NOISE_ADVICE
-from dpspec.engine.recorded.noise_channel import noise_checks
+from dpspec.engine.recorded.noise_channel import (
+    DIRECTIONS,
+    NORMS,
+    ROWS,
+    SHAPE,
+    SHIFTED,
+    STEPS,
+    SUMS,
+    noise_checks,
+)
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.run_sums import InternalSums, scaled_squares, uncounted
 from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.recorded.told_noise import NOT_GOT, OTHERS, told_noise
+from dpspec.engine.results.decimals import nearest
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import check, exact, worst
 from dpspec.stats.conformance.run_checks import CLIP_TOLERANCE
@@ -51,7 +61,7 @@ _ADVICE = {
     "record (weight decay, momentum, clipping once more) belongs into the optimizer.",
     _WITHOUT: "Add noise at each update, also where a batch is empty: a step without noise shows its sum as it is.",
     "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
-    "of the same deviation for every tensor that is trained, at each step.",
+    "of the same standard deviation for every tensor that is trained, at each step.",
     UNSCORED: "Call run.score once the block is over, in the script that trained, and leave canaries.npz where it is: "
     "an attack that was planted belongs to the answer, whatever it shows.",
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
@@ -62,9 +72,45 @@ _ADVICE = {
 }
 
 
-def advice(found: Check) -> str:
-    """What may be the matter where a check is rejected; "" where its name says it all."""
+#: The scale of all noise, and that of the quietest layer; both as a ratio to the declared standard deviation.
+_SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
+
+#: Tests that reject any noise of another scale than declared, whatever its distribution.
+_SCALED = (_LAYER, SHIFTED, ROWS, STEPS, DIRECTIONS, SHAPE, SUMS, NORMS)
+
+_POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the batches as they are."
+
+
+def advice(found: Check, rejected: Collection[Check] = ()) -> str:
+    """A likely cause of a rejected check and what to do; empty if its name says it.
+
+    Args:
+        found: The rejected check.
+        rejected: All rejected checks of the run. If all layers have noise of the same wrong scale, only the check of
+            the scale gets advice, because the other checks of the noise follow from it.
+    """
+    scale = next((one for one in rejected if one.assumption == "noise-scale" and one.note == _SCALE), None)
+    if scale is not None and scale.measured and _alike(scale.measured, rejected):
+        if found is scale:
+            return (
+                f"All noise has {nearest(scale.measured, digits=3)} times the declared standard deviation: check the "
+                "noise multiplier, and that the clip norm multiplies it once."
+            )
+        if found.test.startswith(_SCALED):
+            return ""
+    if found.test.startswith("batch-size variance") and found.measured == 0:
+        return f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
+    if found.test.startswith("variance of inclusions per record") and found.measured == 0:
+        return f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
     return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
+
+
+def _alike(scale: float, rejected: Collection[Check]) -> bool:
+    """Whether the quietest layer has at least 90 % of the noise of all layers."""
+    layers = [
+        one.measured for one in rejected if one.test.startswith(_LAYER) and one.note.startswith("in each layer, least")
+    ]
+    return all(measured is None or measured >= 0.9 * scale for measured in layers)
 
 
 #: Notes of checks that speak of coordinates, where a recording looks along directions.
@@ -141,7 +187,8 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
     buffers = run.said("buffers")
     if isinstance(buffers, list):
         test = CHANGED
-        moved = len(buffers)
+        names = [*run.names("buffers"), *run.names("state")]
+        moved = max(len(names), len(buffers))
         yield exact(
             "model-state",
             test,
@@ -149,7 +196,7 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
             moved == 0,
             0,
             moved,
-            "running averages, frozen and new parameters",
+            ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state",
             detectable=None,
         )
     meddled = run.said("meddled")

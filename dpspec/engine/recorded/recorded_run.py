@@ -70,6 +70,11 @@ class RecordedRun:
             return None
         return value if isinstance(value, bool | int | float | str | list) else None
 
+    def names(self, key: str) -> list[str]:
+        """The names that the recorder wrote at the end under a key."""
+        value = self.said(key)
+        return [one for one in value if isinstance(one, str) and one.isprintable()] if isinstance(value, list) else []
+
 
 def read_run(path: Path) -> RecordedRun:
     """The run in a folder; ``RecordingError`` that names file and place where it is none, or was changed."""

@@ -50,11 +50,6 @@ def given(value: float) -> str:
     return text if sum(map(str.isdigit, text.partition("e")[0].strip("-0."))) <= _WRITTEN else nearest(value)
 
 
-def percent(value: float, *, digits: int = DIGITS) -> str:
-    """A share of one, as a percentage rounded to nearest."""
-    return f"{nearest(100.0 * value, digits=digits)}%"
-
-
 def duration(seconds: float) -> str:
     """A time span: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if not math.isfinite(seconds):

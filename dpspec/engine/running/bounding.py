@@ -34,8 +34,8 @@ from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import AuditTask, WorkerCache
 from dpspec.engine.storage.origins import version_of
 from dpspec.errors import PluginError, SpecError, UsageError
-from dpspec.executors import Message, Needs, PartialResult, Pool, Task, TaskFailed, TaskProgress, WorkerLost
-from dpspec.executors.inline import Inline
+from dpspec.executors import Message, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
+from dpspec.executors.inline import InlinePool
 from dpspec.language.selections import SELECTION
 from dpspec.text import clipped
 
@@ -214,11 +214,11 @@ class Bounding:
             )
         except (UsageError, PluginError):  # said where trials need it; perhaps all of them are stored
             return None
-        return None if isinstance(pool, Inline) else pool
+        return None if isinstance(pool, InlinePool) else pool
 
     def _share(self, pool: Pool, number: int) -> None:
         """Have the bounds from this audit on computed by a pool, as far as it can."""
-        needs = Needs(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
+        needs = Resources(memory_bytes=max(each.plan.memory_bytes for each in self._recent))
         self._waiting.extend(n for n in self._shareable if n >= number)
         while self._waiting or self._running:
             while self._waiting and pool.room(needs):
@@ -228,7 +228,7 @@ class Bounding:
             for message in pool.messages():
                 self._handle(message)
 
-    def _start(self, pool: Pool, number: int, needs: Needs) -> None:
+    def _start(self, pool: Pool, number: int, needs: Resources) -> None:
         audit = self._audits[number]
         work = ComputeBounds(
             spec=audit.spec,

@@ -1,4 +1,4 @@
-"""Warn about negative controls that theory alone refutes: they pass even if the attack finds nothing."""
+"""Warn about negative controls that a certified bound refutes without the attack."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from dpspec.engine.running.tasks import AuditTask
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.executors import (
     Message,
-    Needs,
     PartialResult,
     Pool,
+    Resources,
     Task,
     TaskFailed,
     TaskFinished,
@@ -36,7 +36,7 @@ class QueuedChunk:
 
     audit: int
     name: str
-    needs: Needs
+    needs: Resources
     missing: list[int]
     task: Callable[[Sequence[int]], AuditTask]
     losses: int = 0

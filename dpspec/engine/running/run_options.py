@@ -10,8 +10,8 @@ from typing import cast
 from dpspec.contract import Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import PluginError
-from dpspec.executors import Demand, Pool, TaskProgress
-from dpspec.executors.inline import Inline
+from dpspec.executors import Pool, PoolRequest, TaskProgress
+from dpspec.executors.inline import InlinePool
 from dpspec.registry.foreign_calls import made, misbehaved
 
 #: A chunk of trials that takes fewer seconds than this on one core gains nothing from a second one.
@@ -74,7 +74,7 @@ class Workers:
         pool = open_pool(
             self._options, self._catalog, tasks=tasks, seconds=seconds, device=device, on_said=self._on_said
         )
-        if not isinstance(pool, Inline):  # which gives way to processes once there is more to do
+        if not isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
             self._pool = pool
         return pool
 
@@ -102,13 +102,13 @@ def open_pool(
     Raises ``PluginError`` where no plugin offers the executor.
     """
     if options.executor is None:
-        return Inline(on_said)
+        return InlinePool(on_said)
     if options.executor not in catalog.executors:
         valid = ", ".join(sorted(catalog.executors))
         raise PluginError(f"no installed plugin offers executor {options.executor!r} (installed: {valid})")
-    demand = Demand(tasks=tasks, seconds=seconds, device=device, workers=options.workers, address=options.address)
+    demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=options.workers, address=options.address)
     offered = catalog.executors[options.executor]
     pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
     if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
         raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, which is no Pool")
-    return Inline(on_said) if isinstance(pool, Inline) else pool
+    return InlinePool(on_said) if isinstance(pool, InlinePool) else pool

@@ -25,7 +25,7 @@ from dpspec.engine.preparing.trial_keys import known_code
 from dpspec.engine.storage.origins import environment, version_of
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
-from dpspec.executors import Place
+from dpspec.executors import TaskContext
 from dpspec.registry.foreign_calls import mark, misbehaved
 
 
@@ -90,7 +90,7 @@ class AuditTask:
     cache: WorkerCache | None = None
     versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, place: Place) -> Iterator[Any]:
+    def __call__(self, place: TaskContext) -> Iterator[Any]:
         """Run it. Raises ``UsageError`` where other versions are installed than the sender's."""
         from dpspec.training.threads import limited
 

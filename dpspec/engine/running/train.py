@@ -22,8 +22,8 @@ from dpspec.engine.running.run_options import RunOptions, Workers
 from dpspec.engine.running.tasks import TrainTrials, WorkerCache
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
-from dpspec.executors import Needs
-from dpspec.executors.inline import Inline
+from dpspec.executors import Resources
+from dpspec.executors.inline import InlinePool
 
 
 @dataclass
@@ -145,7 +145,7 @@ class Training:
                 self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
 
         try:
-            elsewhere = not isinstance(pool, Inline)
+            elsewhere = not isinstance(pool, InlinePool)
             queue = [self._queued(number, missing, elsewhere=elsewhere) for number, missing in chosen]
             for chunk in queue:
                 self.audits[chunk.audit].queued.append(chunk)
@@ -187,7 +187,7 @@ class Training:
                 folders=audit.trials.folders(together, create=elsewhere),
             )
 
-        needs = Needs(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
+        needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
 
     def _stop_if_decided(self, audit: _AuditTrials) -> None:

@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias
 import yaml
 
 from dpspec.language.diagnostics.render import WIDTH
-from dpspec.text import closest
 
 #: What it takes to find it: the spec language alone, the check of mechanism, data and model together, more than a
 #: file (a plugin that is broken, say), or nothing, as it is a remark on a valid spec.
@@ -55,8 +54,3 @@ def explain(code: str) -> str | None:
     meaning = textwrap.fill(found.meaning, WIDTH, break_on_hyphens=False)
     mend = textwrap.fill(f"To mend it: {found.mend}", WIDTH, break_on_hyphens=False)
     return f"{code}: {found.summary}\n\n{meaning}\n\nFor example:\n\n{example}\n\n{mend}\n"
-
-
-def nearest(code: str) -> str | None:
-    """The code that was probably meant."""
-    return closest(code, CODES)

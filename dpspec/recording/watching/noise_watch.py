@@ -28,8 +28,11 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 #: Values of one step whose distribution is tested.
 _VALUES = 2048
 
-#: Largest absolute values that are kept of a sampled step, coordinates that are compared, and sampled steps kept.
+#: Largest absolute values of a step that are kept, coordinates that are compared, and steps kept.
 _LARGEST, _COMPARED, _KEPT = 1024, 2**14, 64
+
+#: Coordinates whose squares are added up over the steps.
+_SQUARES = 2**24
 
 #: Largest coordinate of the sum, in standard deviations of the noise, where single values are tested.
 _SUM = 32.0
@@ -67,7 +70,10 @@ class NoiseWatch:
         self._pooled: tuple[Array, Array] | None = None
         self._block: tuple[float, list[float]] = (1.0, [])
         self._blocks: list[float] = [0, 0.0, 0]
-        self._rows: list[tuple[int, Array, Array]] = []
+        self._rows: list[Array] = []
+        self._largest: list[Array] = []
+        self._squares: list[Tensor] = []
+        self._rounding = 0.0
         self._seen, self._unit = 0, 0.5 * self._resolution
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
@@ -96,6 +102,9 @@ class NoiseWatch:
         self._add_values(parts, sums, std, unit)
         if unit * (float(largest.max()) / std + 8.0) <= _ROUNDING:
             self._add_norms(layers, std)
+            self._add_squares(parts, std, unit * (float(largest.max()) / std + 16.0))
+            if sampled or len(self._rows) < _KEPT:
+                _keep(self._rows, (_every(parts, self._kept) / std).astype(np.float32))
             if sampled:
                 self._add_sampled(torch.cat(parts), None if sums is None else torch.cat(sums), std, unit)
 
@@ -136,6 +145,15 @@ class NoiseWatch:
             self._successive[1] += float(self._scores[-1] * scores[-1])
         self._scores = scores
 
+    def _add_squares(self, noise: Sequence[Tensor], std: float, rounding: float) -> None:
+        """Add the squares of each coordinate, to find one that gets less noise than the others over all steps."""
+        parts = [part[: _SQUARES // len(noise)] for part in noise]
+        if not self._squares:
+            self._squares = [torch.zeros_like(part) for part in parts]
+        for total, part in zip(self._squares, parts, strict=True):
+            total.addcmul_(part, part, value=std**-2)
+        self._rounding = max(self._rounding, rounding)
+
     def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
         self._sampled += 1
         largest = np.zeros(0)
@@ -152,8 +170,7 @@ class NoiseWatch:
             ]
             where = self._coordinates.every(_VALUES)
             self._add_coarse(_every([noise], where), _every([total], where), std, unit)
-        kept = _array(noise[self._kept]) / std
-        self._keep((self._seen, largest, kept.astype(np.float32)))
+        _keep(self._largest, largest)
         self._add_products(np.concatenate([_array(noise[stretch]) for stretch in self._window]) / std)
         for layer, block in self._coordinates.blocks():
             squares, degrees = gaussian_noise.dependence(_array(noise[block.to(noise.device)]) / std)
@@ -172,12 +189,6 @@ class NoiseWatch:
         explained = 2.0 * unit * (np.abs(values) + np.abs(total) + 8.0 * std)
         self._coarse += int((last > 2.0**_COARSE_BITS * explained).sum())
         self._checked += len(values)
-
-    def _keep(self, row: tuple[int, Array, Array]) -> None:
-        """Keep what sampled steps are compared by: of many steps a random subset."""
-        if len(self._rows) == _KEPT:
-            del self._rows[random.SystemRandom().randrange(_KEPT)]
-        self._rows.append(row)
 
     def _add_products(self, values: Array) -> None:
         """Sums of products of coordinates at each distance, and of mirrored coordinates about each center."""
@@ -216,6 +227,7 @@ class NoiseWatch:
             "counted": int(self._tested),
             "room": self._room,
             "sampled": self._sampled,
+            "quietest": self._quietest(),
             "coarse": [self._coarse, self._checked],
             "repeats": self._repeats,
             "common": common,
@@ -228,6 +240,13 @@ class NoiseWatch:
             "steps": self._between_steps(),
         }
 
+    def _quietest(self) -> list[float]:
+        """[smallest sum of squares of a coordinate, steps, coordinates, rounding of one value]."""
+        if not self._squares:
+            return []
+        least = min(float(total.min()) for total in self._squares if len(total))
+        return [least, self._norms[0], sum(len(total) for total in self._squares), self._rounding]
+
     def _pooled_worst(self) -> list[float]:
         if self._pooled is None:
             return []
@@ -236,15 +255,15 @@ class NoiseWatch:
         return [float(products[worst]), int(pairs[worst])]
 
     def _between_steps(self) -> list[float]:
-        """[chi-square value, degrees of freedom] of the sampled steps, in the compared coordinates."""
+        """[chi-square value, degrees of freedom] of the kept steps, in the compared coordinates."""
         if len(self._rows) < 2:
             return []
-        return list(gaussian_noise.dependence(np.stack([row[2] for row in self._rows]).astype(np.float64)))
+        return list(gaussian_noise.dependence(np.stack(self._rows).astype(np.float64)))
 
     def _common(self) -> tuple[list[float], int]:
         """[count, expected, gaps] of the two sampled steps with the most common values, and the number of pairs."""
         apart, gap = _APART * self._unit, (_APART + 2.0 * _ERROR) * self._unit
-        rows = [row[1] for row in self._rows if len(row[1])]
+        rows = [row for row in self._largest if len(row)]
         worst: tuple[float, list[float]] = (1.0, [])
         pairs = 0
         for later in range(len(rows)):
@@ -260,6 +279,13 @@ class NoiseWatch:
                 if log_p < worst[0]:
                     worst = log_p, [count, expected, max(0, len(order) - 1)]
         return worst[1], pairs
+
+
+def _keep(rows: list[Array], row: Array) -> None:
+    """Keep a step to compare it with others: of many steps a random subset."""
+    if len(rows) == _KEPT:
+        del rows[random.SystemRandom().randrange(_KEPT)]
+    rows.append(row)
 
 
 def _least(values: Array) -> float:

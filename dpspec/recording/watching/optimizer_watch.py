@@ -250,9 +250,11 @@ class OpacusWatch:
 
     def _fingerprint(self) -> Tensor:
         """Two sums over all gradients (2,), bitwise equal where nothing touched them."""
-        grads = [p.grad.detach() for p in self._optimizer.params if p.grad is not None]
-        sums = [torch.stack([g.sum(dtype=torch.float64), g.square().sum(dtype=torch.float64)]) for g in grads]
-        return torch.stack([s.to(sums[0].device) for s in sums]).sum(0) if sums else torch.zeros(2, dtype=torch.float64)
+        grads = [p.grad.detach().reshape(-1) for p in self._optimizer.params if p.grad is not None]
+        if not grads:
+            return torch.zeros(2, dtype=torch.float64)
+        flat = torch.cat([g.to(grads[0].device) for g in grads])
+        return torch.stack([flat.sum(dtype=torch.float64), flat.square().sum(dtype=torch.float64)])
 
     def _around_scaling(self, original: Callable[[], Any]) -> Any:
         norms: list[Tensor] = []

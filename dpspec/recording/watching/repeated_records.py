@@ -12,7 +12,7 @@ _MOST, _DEEPEST = 2**26, 100
 
 
 def largest_multiplicity(dataset: Any) -> int:
-    """How often the most frequent record occurs; 1 for datasets without a wrapper that can repeat indices.
+    """The number of occurrences of the most frequent record; 1 for datasets without a wrapper that can repeat indices.
 
     Two datasets are the same if they are one object, or if they are ``TensorDataset`` over the same memory. Records
     with equal content at different places are not found.

@@ -67,7 +67,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     untrained = [audit for audit in result.audits if not (audit.planned_trials or recorded(audit))]
     if untrained:
         of = f" for {words.count(len(untrained), 'audit')}" if several else ""
-        page.item(f"Nothing was trained{of}: numbers speak of mechanisms as declared, not of any code.")
+        page.item(f"Nothing was trained{of}: results apply to the specification; no code was run.")
     for sentence in (*result.notes, *(told for one in apart(result) for told in made_before(one))):
         page.item(sentence)
     page.blank()

@@ -1,6 +1,6 @@
-"""What was audited, and what came of it in plain English.
+"""Describe an audit and its conclusion in plain English.
 
-Text that a spec or a plugin may have brought in is returned as it is: escaping is the format's business.
+Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dpspec.reporters.view import words
 from dpspec.reporters.view.limits import recorded
 from dpspec.text import joined, shortened
 
-#: What signs an audit, as keys of a spec, and what a reader sees.
+#: Keys of a spec that name its owner, with the terms that reports show.
 SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
 
-#: A part of a spec is told in so many characters.
+#: Maximum number of characters for one part of a spec.
 _LONGEST = 400
 
 
 def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    """What it was, as a term and a text each: who signs, mechanism, data, model, training, adversary, attack."""
+    """Yield pairs of a term and a text: owner, mechanism, data, model, training, adversary, attack."""
     document = audit.document
     for key, term in SIGNED.items():
         if document.get(key):
@@ -41,7 +41,7 @@ def audited(audit: AuditResult) -> Iterator[tuple[str, str]]:
 
 
 def _mechanism(block: Json) -> str:
-    """A block in words; of a choice among cells how many there are, as each stands on the page by itself."""
+    """A block as text; for a selection, the number of cells, because the page shows each cell separately."""
     cells = block.get("cells") if isinstance(block, Mapping) and block.get("kind") == "selection" else None
     if not isinstance(cells, list | tuple):
         return _block(block, "kind")
@@ -71,7 +71,7 @@ def _records(audit: AuditResult) -> str:
 
 
 def _adversary(threat: Json, data: Json) -> str:
-    """Neighbours, what is seen, and groups."""
+    """Adjacency, access and group sizes."""
     if not isinstance(threat, Mapping):
         return ""
     unit = unit_in_words(str(threat.get("unit") or "record"), data if isinstance(data, Mapping) else {})
@@ -91,7 +91,7 @@ def _list(value: Json) -> list[Json]:
 
 
 def conclusion(audit: AuditResult) -> Iterator[str]:
-    """Sentences that a reader without training in the field can act on, the worst first."""
+    """Yield sentences for readers outside the field, the worst first."""
     status = audit.conformance.status
     if status == "deviates":
         made = ", as this control was made to be" if audit.conformance.expected else ""
@@ -117,17 +117,15 @@ def conclusion(audit: AuditResult) -> Iterator[str]:
     if missed := [verdict for verdict in controls if not verdict.expected]:
         yield f"{_controls(missed)} {_is(missed)} {missed[0].verdict}: the audit does not see such a thing."
     if not audit.planned_trials and not recorded(audit):
-        yield "Nothing was trained: all of this speaks of the mechanism as declared, not of any code."
+        yield "Nothing was trained: results apply to the specification; no code was run."
     elif status == "conforms-within":
-        yield (
-            f"What ran was held against what was declared by {words.count(len(audit.checks), 'test')}, and none saw a "
-            "difference that it could see."
-        )
+        tests = words.count(len(audit.checks), "conformance test")
+        yield f"{tests} compared the run with its declaration. None found a deviation above its detection limit."
     elif status == "not-run":
         yield "Whether what ran is what was declared was not tested."
 
 
-#: What is said of a verdict, of one claim and of several.
+#: The predicate of each verdict for one claim and for several.
 _SAID = (
     (
         "contradicted",

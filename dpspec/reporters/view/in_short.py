@@ -118,7 +118,7 @@ def _outcomes(audits: Sequence[AuditResult]) -> Iterator[str]:
     bare = [audit for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
         which = "any audit" if len(bare) == len(audits) else f"{len(bare)} of {len(audits)} audits"
-        yield f"Nothing was trained for {which}: their numbers speak of the mechanism as declared, not of any code."
+        yield f"Nothing was trained for {which}: their results apply to the specification; no code was run."
     fine = [audit for audit in audits if audit.conformance.status == "conforms-within"]
     if fine:
         yield f"In {words.count(len(fine), 'audit')} what ran was tested against what was declared: no difference seen."
@@ -166,7 +166,7 @@ def _unchecked(audits: Sequence[AuditResult]) -> Iterator[str]:
     """What no test looked at, by name."""
     bare = [audit.name for audit in audits if not audit.planned_trials and not recorded(audit)]
     if bare:
-        yield f"Any code{'' if len(bare) == len(audits) else f' of {_some(bare)}'}."
+        yield f"No training code was checked{'' if len(bare) == len(audits) else f' for {_some(bare)}'}."
     untested = [
         one.name for one in audits if one.name not in bare and one.conformance.status in ("not-run", "checks-missing")
     ]

@@ -42,7 +42,7 @@ def _audit(audit: AuditResult) -> Iterator[str]:
             "inside the process that trained."
         )
     elif not audit.planned_trials:
-        yield f"Nothing was trained for {audit.name}: its numbers speak of the mechanism as declared, not of any code."
+        yield f"Nothing was trained for {audit.name}: its results apply to the specification; no code was run."
     elif not audit.complete:
         missing = audit.needed_trials - len(audit.trials)
         yield f"{missing} of {audit.needed_trials} trials of {audit.name} are missing: a re-run resumes."

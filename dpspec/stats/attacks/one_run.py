@@ -122,11 +122,6 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
     return bisect_by_margin(margin, low, high, relative=1e-10)[0]
 
 
-def largest(canaries: int, guesses: int, delta: float, confidence: float) -> float:
-    """The power of the design: the lower bound on epsilon that ``guesses`` right guesses out of as many give."""
-    return epsilon_lower(canaries, guesses, guesses, delta, confidence)
-
-
 def _log_tail_ratio(guesses: int, correct: int, epsilon: float, beta: float) -> float:
     """ln(beta / P[W = correct]), W ~ Bin(guesses, 1 / (1 + e^-epsilon)), beta = P[W >= correct], not too small.
 

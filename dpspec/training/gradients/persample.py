@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dpspec.models.pooling import FastPooling
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, layer_of, no_norms
+from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, no_norms
 from dpspec.training.gradients.flat_model import record_by_record, require_uncoupled
 from dpspec.training.gradients.ghost import Loss, PerExample
 from dpspec.training.gradients.ghost_parameters import Gradients
@@ -160,13 +160,6 @@ class FlatModel:
             return torch.cat(norms), torch.cat(classes)
 
         return self._each(state, x, y, PerExample.squares, work, "norms")
-
-    def layer_norms(self, state: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """The norms (b,) in float64 of each layer's part of the gradient; a layer is what one module holds itself."""
-        squares: dict[str, Tensor] = {}
-        for name, found in zip(self.layout.names, self.squares(state, x, y), strict=True):
-            squares[layer_of(name)] = squares.get(layer_of(name), 0.0) + found
-        return {layer: found.sqrt() for layer, found in squares.items()}
 
     def clipped_sum(self, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
         """Sum of the records' clipped gradients at ``state``; zeros (P,) and no norms for an empty batch."""

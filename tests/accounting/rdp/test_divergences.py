@@ -13,7 +13,6 @@ from dpspec.accounting import (
     Mixture,
     composed_rdp,
     gaussian_rdp,
-    group_rdp,
     laplace_rdp,
     sampled_gaussian_integer_rdp,
     sampled_gaussian_rdp,
@@ -231,17 +230,8 @@ def test_groups_grow_and_stay_below_group_privacy(order: float, rate: float, sig
 
     tight = float(composed_rdp([(Mixture.poisson(k, rate, sigma), 1)], order))
     assert float(composed_rdp([(Mixture.poisson(k - 1, rate, sigma), 1)], order)) <= tight * (1.0 + 1e-10)
-    assert tight <= float(group_rdp(one, order, k)) * (1.0 + 1e-10)
-
-
-def test_group_privacy_of_the_gaussian_mechanism() -> None:
-    orders = np.array([2.0, 5.0])
-    curve = lambda a: gaussian_rdp(a, 0.3)  # noqa: E731
-    assert np.allclose(group_rdp(curve, orders, 1), curve(orders))
-    for k, doublings in ((2, 1), (3, 2), (4, 2), (5, 3), (8, 3)):
-        assert np.allclose(group_rdp(curve, orders, k), 6.0**doublings * curve(orders))
-    assert group_rdp(curve, 1.5, 2) == group_rdp(curve, 2.0, 2)  # below 2 the property does not hold
-    assert group_rdp(curve, 1.5, 1) == curve(np.array(1.5))
+    doublings = (k - 1).bit_length()  # Mironov 2017, Proposition 2
+    assert tight <= 3.0**doublings * float(one(np.array(2.0**doublings * order))) * (1.0 + 1e-10)
 
 
 def test_composition_adds_phases_and_takes_the_worse_direction_last() -> None:
@@ -301,7 +291,6 @@ def test_laplace_reference_values_and_zero() -> None:
         (lambda: gaussian_rdp(2.0, -1.0), "effect"),
         (lambda: laplace_rdp(2.0, math.inf), "effect"),
         (lambda: composed_rdp([(Mixture.full(1, 1.0), 0)], 2.0), "steps"),
-        (lambda: group_rdp(lambda a: a, 2.0, 0), "k"),
     ],
 )
 def test_senseless_arguments_are_named(call: object, name: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy import integrate
 from support.modelmix_densities import log_density_of_sum
+from support.stated_densities import Densities
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Series, TrainingJob
@@ -48,7 +49,7 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
         return shifted if rate == 1.0 else np.logaddexp(math.log1p(-rate) + absent(o), math.log(rate) + shifted)
 
     knots = sorted({-45.0, 0.0, loss, width, width + loss, width + loss + 45.0})
-    return PrivacyLoss.from_densities(present, absent, knots).compose(steps)
+    return PrivacyLoss.of(Densities(present, absent, knots)).compose(steps)
 
 
 def test_laplace() -> None:

@@ -119,6 +119,7 @@ def assumptions(
         text += f"; whether its noise is in the gradients is not known: {why}" if why else ""
         found.append(Assumption(name="told-by-the-loop", status="unchecked" if why else "reported", text=text))
     found += _update_rule(run, public)
+    found += _model_state(run)
     text = (
         "nothing is trained on these records before or after the recording, and the released model is the one that the "
         "recording ends with, or is chosen without reading records: early stopping and the best of several checkpoints "
@@ -159,6 +160,23 @@ def unused_batches(run: RecordedRun) -> int:
     if type(drawn) is not int or not np.isfinite(batches).any():
         return 0
     return max(0, drawn - int(np.nansum(batches)))
+
+
+def _model_state(run: RecordedRun) -> Iterator[Assumption]:
+    """What is not known of the attributes of modules; nothing if the recording shows that none changed."""
+    changed, unread = run.names("attributes"), run.names("unread")
+    doubts = []
+    if not isinstance(run.said("attributes"), list):
+        doubts.append("the recording does not compare the attributes of modules: record again with this version")
+    if changed:
+        doubts.append(
+            f"attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() does not hold "
+            "them, but a model that is saved as a whole does"
+        )
+    if unread:
+        doubts.append(f"what cannot be read or is too large was not compared: {', '.join(unread[:5])}")
+    if doubts:
+        yield Assumption(name="model-state", status="unchecked", text="; ".join(doubts))
 
 
 def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:

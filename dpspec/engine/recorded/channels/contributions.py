@@ -12,7 +12,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 #: The assumption of runs in which no single contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
 
-#: A slope is that of a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
+#: A slope shows a wrong reduction if it is this close to -1 or 1, or three standard errors more, and this many
 #: standard errors from 0.
 _CLOSE, _ERRORS = 0.25, 5.0
 
@@ -38,13 +38,14 @@ def contribution_assumptions(run: RecordedRun, group_size: int) -> Iterator[Assu
     error = run.said("error")
     if isinstance(error, str) and error:
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps: what the script did then is not known"
+        text = f"an exception{named} ended the block after {run.steps} steps"
+        text += ": the recording does not show how the script continued"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
 
 
 def _one_record(run: RecordedRun) -> Assumption:
     text = (
-        "each contribution is computed from one record alone, and each record is one index of the data: no layer or "
+        "each contribution is computed from a single record, and each record is one index of the data: no layer or "
         "loss mixes the records of a batch, and no record occurs several times"
     )
     failure, found = run.said("probe_failure"), numbers(run, "probe", 6)
@@ -55,7 +56,7 @@ def _one_record(run: RecordedRun) -> Assumption:
         text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
         if removed >= 1.0 and confirmed == probed:
             return Assumption(name="one-record", status="reported", text=text)
-        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of them"
+        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
     return Assumption(name="one-record", status="declared", text=text)
 
 

@@ -22,15 +22,15 @@ ELSEWHERE = "gradients computed at other parameters than the last step left"
 ADVICE = {
     EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity, which no accountant "
     "counts.",
-    SUMS: "The sum must be that of the per-sample gradients, each scaled to the clip norm if it is longer. The factor "
+    SUMS: "The sum must consist of the per-sample gradients, each scaled to the clip norm if it is longer. The factor "
     "of a record must not depend on other records.",
     CHANGE: "The sum must change by at most one clip norm if a record is removed: see loss_reduction, and layers or "
     "losses that mix records.",
-    INFLUENCE: "A contribution must depend on its own record alone: replace batch normalization (for example by group "
+    INFLUENCE: "A contribution must not depend on other records: replace batch normalization (for example by group "
     "normalization), and losses that compare or weigh the records of a batch.",
     SCALED: "Give the loss the reduction that make_private got as loss_reduction: otherwise every contribution depends "
     "on the number of records in the batch.",
-    REPLACED: "Call the methods of Opacus as they are, or record the loop as one of your own (run.clipped, run.summed, "
+    REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, "
     "run.noised, run.stepped).",
     ELSEWHERE: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
     "determine. Remove what moves the parameters before the forward pass and back (for example SAM).",
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 
 def gradient_checks(run: RecordedRun) -> Iterator[Check]:
-    """All of them, as far as the recording has what they need."""
+    """All checks for which the recording has the numbers."""
     sums = counts(run, "sums", 2)
     if sums is not None and sums[0]:
         note = f"compared {sums[0]} times, by random projections"
@@ -56,7 +56,7 @@ def gradient_checks(run: RecordedRun) -> Iterator[Check]:
     names = run.said("replaced")
     if isinstance(names, list):
         known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
-        note = ", ".join(known[:5]) if known else "every method is that of Opacus"
+        note = ", ".join(known[:5]) if known else "no method was replaced"
         yield exact("clipping", REPLACED, "reported", not names, 0, len(names), note, detectable=None)
     passes = counts(run, "passes", 4)
     if passes is not None and passes[0]:
@@ -80,7 +80,7 @@ def _probe(run: RecordedRun) -> Iterator[Check]:
 def _sampled(
     assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
 ) -> Check:
-    """A property that was computed at random steps: it tests the others, and verifies none of them."""
+    """A property that was computed at random steps: it tests the other steps, and does not verify them."""
     return Check(
         assumption=assumption,
         test=test,

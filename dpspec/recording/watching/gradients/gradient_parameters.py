@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 
-#: One of so many further passes of a step compares values.
+#: One in this number of further passes of a step compares values.
 _FURTHER = 8
 
 _Guarded = Callable[[Callable[[], None]], None]

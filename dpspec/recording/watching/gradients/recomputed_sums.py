@@ -1,7 +1,7 @@
 """The clipped sum, recomputed from the per-sample gradients at random calls of ``clip_and_accumulate``.
 
 Call n is recomputed with probability min(1, 4 / n), so all of the first four calls and about 4 + 4 ln(T / 4) of T. The
-choice comes from the system's randomness: a script can neither predict it nor loses a draw of its own generators.
+choice comes from the system's randomness: a script cannot predict it, and its generators draw the same numbers.
 
 Two float32 sums of b terms with lengths l_i differ by at most (16 + 4 sqrt(b)) u sum l_i in practice, where u = 2^-23
 covers the terms, the factors and their norms. A sum of b unrelated gradients is about sqrt(b) times shorter than
@@ -35,7 +35,7 @@ class RecomputedSums:
 
     @property
     def found(self) -> list[float]:
-        """[calls, recomputed calls, calls with another sum, smallest relative change that all of them detect]."""
+        """[calls, recomputed calls, calls with another sum, smallest relative change that every comparison detects]."""
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
     @torch.no_grad()

@@ -8,19 +8,19 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-#: Methods that decide what is summed, noised, divided and stepped with, and functions that they call.
+#: Methods that sum, add noise, divide and step, and functions that they call.
 _METHODS = ("clip_and_accumulate", "accumulate", "add_noise", "scale_grad", "pre_step", "step")
 _FUNCTIONS = ("_generate_noise", "_check_processed_flag", "_mark_as_processed")
 
 #: Packages whose wrappers of ``step`` count calls, measure time or move data, and call the method.
 _WRAPPERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric")
 
-#: What is in the place of one method: its name, the object and the packages that it may come from.
+#: One method: its name, the function found under it, and the packages that may define it.
 _Place = tuple[str, Any, tuple[str, ...]]
 
 
 class ReplacedMethods:
-    """Collects the names of methods that are not those of the installed packages."""
+    """Collects the names of methods that a script replaced."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -29,7 +29,7 @@ class ReplacedMethods:
         self._names: dict[str, None] = {}
 
     def look(self, watched: Mapping[str, Any]) -> None:
-        """Note what is replaced now. watched: by name, the methods that the recorder put on the instance."""
+        """Note the methods that are replaced now. watched: by name, those that the recorder put there."""
         places = list(self._places(watched))
         objects = [thing for _, thing, _ in places]
         if len(objects) == len(self._seen) and all(a is b for a, b in zip(objects, self._seen, strict=True)):
@@ -65,7 +65,7 @@ class ReplacedMethods:
 
 
 def _links(put: Any, method: Any) -> Iterator[Any]:
-    """A wrapper, what it says that it wraps, and so on, as far as the method of the class, which is not among them."""
+    """A wrapper and the functions under it, by ``__wrapped__``, down to the method of the class, which is excluded."""
     link = getattr(put, "__func__", put)
     while link is not None and link is not method:
         yield link

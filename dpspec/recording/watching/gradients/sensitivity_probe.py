@@ -6,8 +6,8 @@ user gave through a copy of the model in Opacus' ``GradSampleModule``, and clips
     S(B) = sum over j in B of clip(g_j(B)),    change = |S(B) - S(B without i)|,
     influence = |sum over j != i of clip(g_j(B)) - clip(g_j(B without i))|.
 
-The change is at most one clip norm, and the influence 0 but for rounding, if each contribution depends on its own
-record alone. Batch normalization and losses that mix records have an influence. Dropout is off in the copy. If the
+The change is at most one clip norm, and the influence is rounding, if no contribution depends on another
+record. Batch normalization and losses that mix records have an influence. Dropout is off in the copy. If the
 model is still random, B without i is replaced by B with another record at i, under the same seed.
 
 The probe also compares g_j(B) with the per-sample gradients that the training computed. If they agree, the given loss
@@ -15,8 +15,8 @@ is the one that was trained with. If they differ by the factor 1/b or b of a bat
 Opacus expects a sum, or the other way around; then the change is computed from the gradients of the training, with
 the factor of b - 1 records. Ghost clipping computes no such gradients: there the probe compares the sum of the batch.
 
-Nothing of the training changes: the copy has its own parameters, buffers and hooks, and the states of all generators
-are restored. What the dataset does when it returns a record (counters, caches) happens once more.
+The training does not change: the copy has its own parameters, buffers and hooks, and the states of all generators
+are restored. The dataset returns records once more, with the side effects of its code (counters, caches).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from dpspec.errors import UsageError
 from dpspec.recording.folder.members import Indices
 from dpspec.recording.folder.step_record import ROUNDING
 
-#: Call n is probed with probability min(1, _FIRST / n), with so many records of the batch, of which some are removed.
+#: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
 _FIRST, _RECORDS, _REMOVED = 2, 16, 2
 
-#: Gradients of all records together have at most so many numbers; batches of more records are not summed again.
+#: Largest number of coordinates in the gradients of a probe, and largest batch whose sum is computed again.
 _MOST_NUMBERS, _MOST_RECORDS = 5 * 10**7, 4096
 
 #: Gradients agree if they differ by this, relative to their length; factors agree within this ratio.
@@ -49,11 +49,14 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 class SensitivityProbe:
-    """Probes calls of one optimizer; results are counts and maxima over all of them."""
+    """Probes calls of one optimizer; results are counts and maxima over all calls."""
 
     def __init__(self, model: Any, optimizer: Any, clipping: str, loss: Loss, loader: Any) -> None:
-        """clipping: that of Opacus' optimizer. loss: ``loss(model, batch)`` returns the loss of each record, (b,).
-        loader: has ``dataset`` and ``collate_fn``."""
+        """clipping: ``flat``, ``per-layer``, ``adaptive`` or ``ghost``.
+
+        loss: ``loss(model, batch)`` returns the loss of each record, (b,). loader: has ``dataset`` and
+        ``collate_fn``.
+        """
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
         self._random = random.SystemRandom()
@@ -64,7 +67,7 @@ class SensitivityProbe:
     @property
     def found(self) -> list[float]:
         """[probed calls, removed records, largest change and influence in clip norms, calls whose gradients the loss
-        reproduces, calls whose gradients it reproduces but for a factor of the batch size]."""
+        reproduces, calls whose gradients are this loss's times a factor of the batch size]."""
         change, influence = (min(value, 1e9) for value in (self._change, self._influence))
         return [self._probed, self._removed, change, influence, self._confirmed, self._scaled]
 
@@ -117,7 +120,7 @@ class SensitivityProbe:
         self._influence, self._change = max(self._influence, influence), max(self._change, change)
 
     def _compare(self, mine: list[Tensor], theirs: list[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Compare the per-sample gradients of some records with those of the training."""
+        """Compare the per-sample gradients of some records with the same records' gradients in the training."""
         lengths = torch.stack([g.double().square().sum(1) for g in mine]).sum(0).sqrt()
         trained = torch.stack([g.double().square().sum(1) for g in theirs]).sum(0).sqrt()
         if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
@@ -211,8 +214,8 @@ class _Copy:
         losses = self._loss(self._model, collate(list(items)))
         if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(items),):
             raise UsageError(
-                f"loss(model, batch) must return the loss of each of {len(items)} records, shape ({len(items)},): of a "
-                "loss of torch, ask for it with reduction='none'"
+                f"loss(model, batch) must return the loss of each of {len(items)} records, shape ({len(items)},): "
+                "give a loss of torch reduction='none'"
             )
         reduced: Any = losses.mean() if self._mean else losses.sum()
         reduced.backward()
@@ -235,7 +238,7 @@ class _Copy:
 
 
 def _strip(module: nn.Module) -> None:
-    """Remove what Opacus puts on a module, from a copy of it."""
+    """Remove the hooks and attributes of Opacus from a copied module."""
     for one in module.modules():
         for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
             for key in [key for key, hook in hooks.items() if _is_of_opacus(hook)]:

@@ -1,13 +1,13 @@
 """How the lengths of per-sample gradients change with the size of the batch.
 
-A per-sample gradient depends on its own record alone, so its length does not depend on the batch size b. If the loss is
+A per-sample gradient depends on no other record, so its length does not depend on the batch size b. If the loss is
 a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b. Batches drawn by
 Poisson sampling have random sizes, which makes the factor visible: the recorder regresses the logarithm of the median
 length on log b, both as differences of consecutive calls, so that a trend over the training cancels.
 
 The slope is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a sum in place of a mean. Differences of
-independent errors have correlation -1/2 with their neighbors, as have those of log b, so the variance of the slope is
-3/2 of the one that ordinary least squares states.
+independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the variance of the
+slope is 3/2 of the one that ordinary least squares states.
 """
 
 from __future__ import annotations

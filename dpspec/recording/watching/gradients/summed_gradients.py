@@ -18,7 +18,7 @@ from torch import Tensor
 #: Coordinates in a row, and projections of each tensor.
 _ROW, _PROJECTIONS = 4096, 4
 
-#: A projection of one tensor differs by rounding at most so much, relative to the length of the tensor.
+#: Largest rounding error of a projection, relative to the length of the vector.
 _ROUNDING = 1e-5
 
 
@@ -26,7 +26,7 @@ class SummedGradients:
     """Counts the calls that find another sum than the call before left."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        """``parameters``: those of Opacus' optimizer."""
+        """``parameters``: all that Opacus' optimizer steps."""
         self._parameters = list(parameters)
         size = sum(p.numel() for p in parameters)
         generator = torch.Generator().manual_seed(secrets.randbits(63))
@@ -66,7 +66,7 @@ class SummedGradients:
         self._changed = other if self._changed is None else self._changed.to(other.device) + other
 
     def flat(self) -> Tensor | None:
-        """All sums in a row, in single precision or better; None where there are none."""
+        """All sums in a row, in single precision or better; None without a sum."""
         sums = [getattr(p, "summed_grad", None) for p in self._parameters]
         there = [s.detach().reshape(-1) for s in sums if isinstance(s, Tensor)]
         return torch.cat([s.to(self._across) if s.dtype.itemsize < 4 else s for s in there]) if there else None

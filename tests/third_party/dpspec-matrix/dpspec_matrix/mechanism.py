@@ -145,7 +145,6 @@ class Matrix(kit.AttackedMechanism):
         plan = super().plan(spec, facts)
         if spec.audit is None:
             return plan
-        from dpspec.stats.attacks import attack_power
         from dpspec_matrix.decoding import LOOKS, worst_slot
 
         options = spec.phases[0]
@@ -155,7 +154,7 @@ class Matrix(kit.AttackedMechanism):
         for size in spec.threat_model.group_size:
             mu = size * math.sqrt(float(seen @ seen)) / each
             for delta in kit.claimed_deltas(spec, size):
-                shown = attack_power.gaussian_ranked(made - made // 2, made // 2, mu, delta, spec.audit.confidence)
+                shown = _expected(made - made // 2, made // 2, mu, delta, spec.audit.confidence)
                 at = dps.FrozenMap({"delta": delta, "group_size": size})
                 power.append(dps.Power(at=at, epsilon=shown, method=f"many-run, {made} trainings, mu {mu:.3g}"))
         batch = facts.records / int(options["separation"])
@@ -232,3 +231,15 @@ class Matrix(kit.AttackedMechanism):
             detectable=0.0,
             note="records that took part again at other than separation steps after their last time",
         )
+
+
+def _expected(present: int, absent: int, mu: float, delta: float, confidence: float) -> float:
+    """The lower bound on epsilon if the scores are the quantiles of N(mu, 1) and N(0, 1)."""
+    import numpy as np
+    from scipy import special
+
+    from dpspec.stats.attacks import thresholds
+
+    none, some = (special.ndtri((np.arange(n) + 0.5) / max(1, n)) for n in (absent, present))
+    coins = np.arange(absent + present) >= absent
+    return thresholds.epsilon_lower(thresholds.outcomes(np.concatenate((none, mu + some)), coins), delta, confidence)

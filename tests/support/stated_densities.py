@@ -1,23 +1,106 @@
-"""A pair of laws on the line given by the logarithms of their densities.
+"""A pair on the line by the logarithms of its densities: an oracle that knows no closed form.
 
-Masses of slices are integrals. Gauss's rule with 16 nodes is used. At its nodes the loss is known, so that the two
-masses of a slice agree with each other to rounding; their errors are taken to be no more than what the rules with 16
-and with 8 nodes differ by, for the mass and for what it exceeds the other mass by. Slices where that is not small are
-halved."""
+Outcomes are cut into slices that are halved until they are as fine as the grid. Masses of slices are integrals
+by Gauss's rule with 16 nodes; their errors are at most the difference from the rule with 8 nodes.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from dpspec.accounting.arbitrary.slices import SlicedPair
-from dpspec.accounting.grid.cells import Bins
+from dpspec.accounting.grid.cells import Bins, Cells, TooLongError
+from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
 from dpspec.accounting.numerics.floats import EPS, Direction, Floats, gauss_rule, one_direction
 from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting.pair import Pair, TruncatedPair
+
+#: How often slices are halved at most, and how many of them the table for estimates has about.
+_SLICE_HALVINGS, _TABLE = 60, 1500
+
+#: Widths of slices, as a share of the cell that they lie in.
+_SHARE = 0.5
+
+#: No loss beyond this is put on a grid.
+_FAR = 1e6
+
+
+class SlicedPair(Pair):
+    """A pair on the line; see the module."""
+
+    @abstractmethod
+    def points(self, direction: Direction, log_edge: float, log_far: float) -> Floats:
+        """Some points, ascending, of the range to which a step may be cut; see ``truncate``. More are put between."""
+
+    @abstractmethod
+    def bins(self, points: Floats, direction: Direction) -> tuple[Bins, Floats, Floats]:
+        """Bins of all outcomes, and the ends of each bin's slice, (n,) each: equal for what cannot be refined."""
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The outcomes between the outermost points; beyond them only masses are known."""
+        points = self.points(direction, log_edge, log_far)
+        for _ in range(_SLICE_HALVINGS):
+            bins, left, right = self.bins(points, direction)
+            divisible = right > left
+            wide = np.where(divisible, bins.mass * np.minimum(bins.high - bins.low, 10.0) ** 2, 0.0)
+            if len(points) >= _TABLE or not wide.any():
+                break
+            # the worse half of those that matter at all
+            worst = (wide >= np.median(wide[divisible])) & (wide > 1e-9 * wide.max())
+            finer = _with_middles(points, left[worst], right[worst])
+            if len(finer) == len(points):
+                break
+            points = finer
+        bins, _, _ = self.bins(points, direction)
+        return _SlicedPart(self, direction, points, bins)
+
+
+@dataclass(frozen=True, eq=False)
+class _SlicedPart(TruncatedPair):
+    pair: SlicedPair
+    direction: Direction
+    points: Floats
+    coarse: Bins
+
+    def table(self) -> tuple[Floats, Floats]:
+        used = (self.coarse.mass > 0.0) & (np.abs(self.coarse.loss) < _FAR)
+        return self.coarse.loss[used], np.asarray(np.log(self.coarse.mass[used]), dtype=np.float64)
+
+    def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
+        losses, logs = self.table()
+        ends = np.concatenate((losses, self.coarse.low[np.isfinite(self.coarse.low)], self.coarse.high))
+        ends = ends[np.abs(ends) < _FAR]
+        lowest, steps = span_grid(float(ends.min()) - spacing, float(ends.max()) + spacing, spacing)
+        index = place_nodes_densely(losses, logs, lowest, spacing, steps, tilts, widest, limit)
+        nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
+        widths = np.diff(nodes)
+        points, bins = self.points, self.coarse
+        left = right = points[:0]
+        for turn in range(_SLICE_HALVINGS):
+            bins, left, right = self.pair.bins(points, self.direction)
+            cell = np.clip(np.searchsorted(nodes, bins.loss) - 1, 0, len(widths) - 1)
+            wide = (right > left) & (bins.high - bins.low > _SHARE * widths[cell]) & (bins.mass > 0.0)
+            if not wide.any() or turn == _SLICE_HALVINGS - 1:
+                break
+            finer = _with_middles(points, left[wide], right[wide])
+            if len(finer) == len(points):
+                break
+            if len(finer) > 4 * limit:
+                raise TooLongError(len(finer), 4 * limit)
+            points = finer
+        return bins.cells(lowest, spacing, index)
+
+
+def _with_middles(points: Floats, left: Floats, right: Floats) -> Floats:
+    """``points`` and the middles of some slices."""
+    return np.unique(np.concatenate((points, left + 0.5 * (right - left))))
+
 
 #: ln of a density at many outcomes, (n,) to (n,).
 LogDensity: TypeAlias = Callable[[Floats], Floats]
@@ -111,11 +194,11 @@ def _read(sums: Floats, errors: Floats, base: Floats, loss_error: Floats) -> tup
     return mass, loss, errors[0] / safe + loss_error + 64.0 * EPS, off + loss_error + 64.0 * EPS
 
 
-#: How far the masses may sum from one, and how far a loss may turn back, relative to its range.
-_SUM_TOLERANCE, _TURN = 1e-7, 1e-9
+#: How far a loss may turn back, relative to its range.
+_TURN = 1e-9
 
-#: Points per piece: of the first cut, and where monotonicity is checked; slices that are integrated at once.
-_FIRST, _CHECKED, _BLOCK = 64, 257, 1 << 14
+#: Points per piece of the first cut; slices that are integrated at once.
+_FIRST, _BLOCK = 64, 1 << 14
 
 
 class Densities(SlicedPair):
@@ -124,11 +207,11 @@ class Densities(SlicedPair):
     knots: at least two, ascending, at least one finite; the first may be -inf and the last inf. What is certified holds
     *given* what the caller thereby asserts:
 
-    * each density integrates to one and is positive between the outermost knots (checked up to 1e-7);
-    * between neighbouring knots the loss present - absent is monotone (checked at some hundred points) and both are
+    * each density integrates to one and is positive between the outermost knots;
+    * between neighbouring knots the loss present - absent is monotone and both are
       smooth: the rule of Gauss with 16 nodes is off by no more than it differs from that with 8. Kinks are knots;
     * towards an infinite knot, from the finite one next to it, both log densities are concave, so that tails are at
-      most density / slope. Heavier tails: ``Distributions``;
+      most density / slope;
     * the functions are accurate to 16 units in the last place, of one or of their value.
 
     Raises ``ValueError`` naming the argument where one of these is seen not to hold.
@@ -142,7 +225,6 @@ class Densities(SlicedPair):
         if not np.any(np.isfinite(ends)) or not np.all(np.isfinite(ends[1:-1])):
             raise ValueError(f"knots must be finite but for the first and the last, and not both alone, got {knots!r}")
         self.knots = ends
-        self._check()
 
     def __repr__(self) -> str:
         return f"Densities(knots {[float(x) for x in self.knots]})"
@@ -171,24 +253,6 @@ class Densities(SlicedPair):
                 bins = bins.with_tail(mass, high)
                 left, right = np.append(left, 0.0), np.append(right, 0.0)
         return bins, left, right
-
-    def _check(self) -> None:
-        ends = self._ends(-46.0)
-        points = self._spread(ends, _CHECKED)
-        losses = self._loss(points[1:-1])
-        if not np.all(np.isfinite(losses)):
-            raise ValueError("present and absent must be finite between the outermost knots")
-        for low, high in itertools.pairwise(ends):
-            inner = self._loss(np.linspace(low, high, _CHECKED)[1:-1])
-            turns = np.diff(inner)
-            slack = _TURN * float(np.ptp(inner)) + 4.0 * loss_noise(np.abs(inner).max())
-            if np.any(turns > slack) and np.any(turns < -slack):
-                raise ValueError(f"knots must leave the loss monotone between them: it is not from {low:g} to {high:g}")
-        slices = self._slices(points[:-1], points[1:])
-        for name, masses in (("present", slices.mass), ("absent", slices.reversed().mass)):
-            total = math.fsum(masses)
-            if not abs(total - 1.0) <= _SUM_TOLERANCE:
-                raise ValueError(f"{name} must be ln of a density that integrates to 1, got {total!r}")
 
     def _ends(self, log_budget: float) -> Floats:
         """The knots, with infinite ones replaced by where both tails are below e^log_budget."""

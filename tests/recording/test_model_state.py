@@ -1,0 +1,281 @@
+"""What a model holds apart from its parameters: nothing of it may change and get no noise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import Training
+from torch import nn
+
+from dpspec.recording.side_state.digests import TooLargeError, digest
+from dpspec.recording.side_state.model_state import ModelState
+
+Script = Callable[[Training, Any], None]
+
+
+class Extra(nn.Module):
+    """A layer with state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Any = None
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+    def get_extra_state(self) -> Any:
+        return {"kept": self.kept}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.kept = state["kept"]
+
+
+class Held:
+    """An object of the script."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def recorded(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch, **made: Any) -> CheckedRun:
+    """A model with an ``Extra`` layer, trained by ``script``."""
+    sequential = nn.Sequential
+    monkeypatch.setattr("support.opacus_training.nn.Sequential", lambda *layers: sequential(*layers, Extra()))
+    training = Training(**made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training.build()
+        with training.recorder(folder):
+            script(training, training.model._module[-1])
+    return check_run(folder, Question(delta=1e-5, epsilon=1e3))
+
+
+def status(found: CheckedRun) -> tuple[str, str]:
+    return next((one.status, one.text) for one in found.channels if one.name == "model-state")
+
+
+def records(training: Training) -> torch.Tensor:
+    return training.loader.dataset[0:3][0].clone()
+
+
+def as_extra_state(training: Training, layer: Any) -> None:
+    """Three records in ``state_dict()``."""
+    training.train()
+    layer.kept = records(training)
+
+
+def by_a_hook(training: Training, layer: Any) -> None:
+    """A hook writes records into ``state_dict()``."""
+    training.train()
+    kept = records(training)
+    layer.register_state_dict_post_hook(lambda module, state, prefix, _: state.__setitem__(f"{prefix}note", kept))
+
+
+def as_buffer(training: Training, layer: Any) -> None:
+    training.train()
+    layer.scale.data.copy_(records(training)[0, :1])
+
+
+def for_a_while(training: Training, layer: Any) -> None:
+    """A buffer follows the batch, and is what it was at the end."""
+    for x, y in training.loader:
+        training.optimizer_.zero_grad()
+        layer.scale.copy_(1.0 + 0.01 * x.mean())
+        training.criterion(training.model(x), y).backward()
+        training.optimizer_.step()
+    layer.scale.fill_(1.0)
+
+
+def as_tensor(training: Training, layer: Any) -> None:
+    training.train()
+    layer.memory = records(training)
+
+
+def as_number(training: Training, layer: Any) -> None:
+    training.train()
+    layer.hint = float(records(training)[0, 0])
+
+
+def as_array(training: Training, layer: Any) -> None:
+    training.train()
+    layer.notes = {"deep": [Held(np.asarray(records(training)))]}
+
+
+def on_the_wrapper(training: Training, layer: Any) -> None:
+    training.train()
+    training.model.memory = records(training)
+
+
+def as_activations(training: Training, layer: Any) -> None:
+    """Under a name that Opacus uses."""
+    training.train()
+    layer.activations = [records(training)]
+
+
+def on_a_parameter(training: Training, layer: Any) -> None:
+    training.train()
+    training.optimizer_.params[0].memory = records(training)
+
+
+def in_a_hidden_layer(training: Training, layer: Any) -> None:
+    """A module that is registered nowhere."""
+    training.train()
+    hidden = nn.Linear(6, 3)
+    hidden.weight.data.copy_(records(training))
+    layer.__dict__["hidden"] = [hidden]
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (as_extra_state, "2._extra_state"),
+        (by_a_hook, "note"),
+        (as_buffer, "scale"),
+        (for_a_while, "scale"),
+    ],
+)
+def test_what_is_in_the_state_dict_and_changed_is_a_violation(
+    script: Script, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(tmp_path / "run", script, monkeypatch)
+    assert (found.verdict, found.exit_code, found.conformance.status) == ("open", 1, "deviates")
+    assert status(found)[0] == "violated"
+    assert name.removeprefix("2.") in status(found)[1]
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (as_tensor, "memory"),
+        (as_number, "hint"),
+        (as_array, "notes"),
+        (on_the_wrapper, "memory"),
+        (as_activations, "activations"),
+        (on_a_parameter, "weight.memory"),
+        (in_a_hidden_layer, "hidden"),
+    ],
+)
+def test_attributes_that_changed_are_open(
+    script: Script, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(tmp_path / "run", script, monkeypatch)
+    assert (found.verdict, found.exit_code, status(found)[0]) == ("open", 1, "open")
+    assert name in found.reason
+    assumed = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e3, assume=("model-state",)))
+    assert assumed.verdict == "proved"
+
+
+def sound(training: Training, layer: Any) -> None:
+    training.train()
+
+
+def evaluated(training: Training, layer: Any) -> None:
+    training.train()
+    training.model.eval()
+    for x, _ in training.loader:
+        training.model(x)
+    training.model.train()
+
+
+def hooked(training: Training, layer: Any) -> None:
+    layer.register_forward_hook(lambda *_: None)
+    training.train()
+    training.model.requires_grad_(True)
+    training.model.state_dict()
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+@pytest.mark.parametrize("script", [sound, evaluated, hooked])
+def test_an_honest_training_changes_nothing_else(
+    script: Script, clipping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
+    assert (found.verdict, status(found)[0]) == ("proved", "verified"), found.reason
+
+
+def test_ghost_clipping_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = recorded(tmp_path / "run", sound, monkeypatch, clipping="ghost")
+    assert status(found)[0] == "verified"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 2)),
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        lambda: nn.LSTM(8, 4, batch_first=True),
+        lambda: nn.Sequential(nn.Embedding(10, 8), nn.MultiheadAttention(8, 2)),
+    ],
+)
+def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
+    made = model()
+    watch = ModelState(made, list(made.parameters()))
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(1.0)
+        if isinstance(made, nn.Sequential) and isinstance(made[0], nn.Embedding):
+            x = made[0](torch.randint(0, 10, (3, 5)))
+            made[1](x, x, x)
+        else:
+            made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
+    watch.look()
+    assert watch.changed() == {"buffers": [], "state": [], "attributes": [], "unread": []}
+
+
+def test_running_averages_are_named() -> None:
+    made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    watch = ModelState(made, list(made.parameters()))
+    made(torch.randn(5, 4))
+    watch.look()
+    assert watch.changed()["buffers"] == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    class Closed:
+        def __iter__(self) -> Any:
+            raise RuntimeError
+
+        def __len__(self) -> int:
+            return 1
+
+        __slots__ = ()
+
+    made = nn.Linear(2, 2)
+    made.closed = Closed()
+    watch = ModelState(made, list(made.parameters()))
+    assert watch.changed()["unread"] == ["closed"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5, True, "word", b"bytes", 2j, None, (1, [2, {"key": {3}}]), np.arange(3.0), np.float64(2.0), torch.ones(2),
+        torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, device="meta"), Held([1, 2]),
+        np.array([1, "two"], dtype=object), {1: 2}.items(), float("nan"),
+    ],
+)  # fmt: skip
+def test_a_digest_is_the_same_for_the_same_value_alone(value: Any) -> None:
+    assert digest(value) == digest(value)
+    assert digest(value) != digest([value, value])
+    assert digest(value) != digest("another")
+
+
+def test_a_digest_has_limits_and_no_end_without_them() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    assert digest(loop) == digest(loop)
+    deep: list[Any] = []
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(TooLargeError):
+        digest(deep)
+    with pytest.raises(TooLargeError):
+        digest([[i] for i in range(200_000)])
