@@ -46,7 +46,7 @@ def section(
         assumed: Names that the user assumes.
         public: Names of hyperparameters that the user declares public.
     """
-    phases = stretches(run)
+    phases, bad = stretches(run), [one for one in checks if rejected(one, len(checks))]
     found = channels(checks, assumptions)
     report = told_of(run, delta, cost)
     notes = [] if shown is None else [note for note in (shown.note, _ABOVE if shown.above else "") if note]
@@ -72,7 +72,7 @@ def section(
         else AccountantReport(
             mechanism=report.mechanism, delta=delta, epsilon=report.epsilon, difference=report.sentence
         ),
-        advice=tuple(dict.fromkeys(words for one in checks if rejected(one, len(checks)) and (words := advice(one)))),
+        advice=tuple(dict.fromkeys(words for one in bad if (words := advice(one, bad)))),
         channels=found,
         assumes=assumes(found),
         assumed=assumed,
