@@ -1,7 +1,7 @@
-"""Records in a folder of this machine: written beside their place and renamed into it.
+"""Trial records in a local folder.
 
-A reader sees all of a record or nothing, and a killed run leaves at most a folder under ``tmp/``. ``damaged/`` holds
-what was set aside, ``unfinished/`` what trials in work need to go on after they were killed.
+A record is written to ``tmp/`` and renamed into place, so readers see complete records only, and a killed run leaves at
+most a folder under ``tmp/``. ``damaged/`` holds quarantined records, ``unfinished/`` the resumable state of trials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dpspec.errors import UsageError
-from dpspec.stores.shelf import (
+from dpspec.stores.storage import (
     CONTENT,
     KEY,
     MARK,
@@ -30,15 +30,15 @@ from dpspec.stores.shelf import (
     require_known,
 )
 
-#: What a rename says where a record was, even if another process has set it aside a moment later.
+#: Errors of a rename onto an existing record.
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
-#: No mark is longer.
+#: Maximum number of bytes of the marker file.
 _MARK_BYTES = 4096
 
 
-class FolderShelf:
-    """A folder ``trials/ab/abcd.../`` per record. Safe for several processes on one disk."""
+class FolderStorage:
+    """Stores each record in a folder ``trials/ab/abcd.../``. Safe for several processes on one disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,11 +49,11 @@ class FolderShelf:
         return str(self.root)
 
     def exists(self) -> bool:
-        """Whether the folder is there."""
+        """True if the folder exists."""
         return self.root.is_dir()
 
     def require_store(self) -> None:
-        """Looked at now: by its mark, or where it has none, by everything that lies in it."""
+        """Check the marker file, or all contents of a folder without one."""
         if not os.path.lexists(self.root):
             return
         if not self.root.is_dir():
@@ -62,18 +62,18 @@ class FolderShelf:
         try:
             linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
             if linked is not None:
-                raise UsageError(f"{self.root} is no store of trials: its {linked} is a link to somewhere else")
+                raise UsageError(f"{self.root} is not a store of trials: its {linked} is a symbolic link")
             if not self._is_marked():
                 try:
                     require_known(_paths(self.root, ""), self.location)
                 except (UsageError, FileNotFoundError):
-                    if not self._is_marked():  # otherwise another process marked it while this one looked
+                    if not self._is_marked():  # another process may have marked it in the meantime
                         raise
         except OSError as error:
             raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
 
     def mark(self) -> None:
-        """Write the file that says so, where there is none yet."""
+        """Write the marker file if it does not exist."""
         mark = self.root / MARK
         if mark.is_file():
             return
@@ -82,13 +82,13 @@ class FolderShelf:
         beside = self.root / f"{MARK}.{uuid.uuid4().hex}"
         try:
             beside.write_bytes(CONTENT)
-            with suppress(FileExistsError):  # where another process was faster, on Windows
+            with suppress(FileExistsError):  # another process was faster, on Windows
                 os.rename(beside, mark)
         finally:
             beside.unlink(missing_ok=True)
 
     def refusal(self) -> str | None:
-        """Whether the folder, or the nearest one above it that exists, can be written to."""
+        """Reason why the folder, or its nearest existing parent, is not writable; None if it is."""
         place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
         if not os.path.isdir(place):
             return f"{place} is not a folder"
@@ -97,39 +97,39 @@ class FolderShelf:
         return None
 
     def keys(self) -> Iterator[str]:
-        """One for each place that a record is in. Raises ``UsageError`` where a folder cannot be read."""
+        """Keys of all records. Raises ``UsageError`` if a folder is not readable."""
         for above in self._below(self.root / "trials"):
             if above.is_symlink():
-                raise UsageError(f"{self.root} is no store of trials: its {above.name} is a link to somewhere else")
+                raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
             for folder in self._below(Path(above)):
                 if is_place_of(above.name, folder.name):
                     yield folder.name
 
     def holds(self, key: str) -> bool:
-        """Whether anything is in its place: what is no folder is a damaged record."""
+        """True if anything exists in the record's place. A file there is a damaged record."""
         return os.path.lexists(self._folder(key))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """The file itself. Raises ``NotADirectoryError`` where a link stands in the record's place."""
+        """Path of the file. Raises ``NotADirectoryError`` if the record's folder is a symbolic link."""
         folder = self._folder(key)
         if folder.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
         return folder / name
 
     def size(self, key: str) -> int:
-        """The sum over its files."""
+        """Total size of the record's files in bytes."""
         folder = self._folder(key)
         return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.iterdir())
 
     def scratch(self) -> Path:
-        """A folder under ``tmp/``, on the same disk."""
+        """Create a folder under ``tmp/``, on the same disk."""
         self.mark()
         folder = self.root / "tmp" / uuid.uuid4().hex
         folder.mkdir(parents=True)
         return folder
 
     def commit(self, key: str, folder: Path) -> bool:
-        """Rename the folder into its place, and make that last."""
+        """Rename the folder into place durably."""
         place = self._folder(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -141,7 +141,7 @@ class FolderShelf:
         _sync_folder(place.parent)
         return True
 
-    def set_aside(self, key: str) -> None:
+    def quarantine(self, key: str) -> None:
         """Rename the record's folder into ``damaged/``."""
         place = self.root / "damaged" / check_key(key)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -151,22 +151,22 @@ class FolderShelf:
         self._folder(key).rename(place)
 
     def remove(self, key: str) -> None:
-        """Take the record away by one rename first, so that nobody sees half of it."""
+        """Remove the record. One rename hides it first, so no reader sees an incomplete record."""
         if self.holds(key):
             try:
-                self.set_aside(key)
+                self.quarantine(key)
             except OSError:
-                if self.holds(key):  # otherwise another process was faster
+                if self.holds(key):  # another process may have been faster
                     raise
         shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
 
     def unfinished(self, key: str) -> Path | None:
-        """A folder under ``unfinished/``; None where a link to somewhere else stands there."""
+        """A folder under ``unfinished/``; None if it is a symbolic link."""
         folder = self.root / "unfinished" / check_key(key)
         return None if folder.is_symlink() else folder
 
     def sweep(self) -> int:
-        """Remove what ``unfinished/`` and ``damaged/`` hold of keys, and what was begun a day ago or earlier."""
+        """Remove unfinished and damaged trials, and temporary folders older than a day."""
         freed = 0
         for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster
@@ -176,7 +176,7 @@ class FolderShelf:
         return freed
 
     def _below(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        """What lies in a folder of the store; nothing where it is none, or only a link to one."""
+        """Entries of a folder of the store; none if it does not exist or is a symbolic link."""
         try:
             if not folder.is_symlink():
                 with os.scandir(folder) as entries:
@@ -187,7 +187,7 @@ class FolderShelf:
             raise UsageError(f"cannot use the store {self.root}: {folder.name}: {error.strerror or error}") from error
 
     def _is_marked(self) -> bool:
-        """Whether the file that says so is there; raises ``UsageError`` where it does not say what it should."""
+        """True if the marker file exists. Raises ``UsageError`` if its content is wrong."""
         mark = self.root / MARK
         if mark.is_symlink() or not mark.is_file():
             return False
@@ -196,20 +196,20 @@ class FolderShelf:
         return True
 
     def _named(self, part: str, name: re.Pattern[str]) -> list[Path]:
-        """The folders of one part that a store named; whatever else lies there is somebody else's."""
+        """Folders in one part of the store that have the names of a store. Other entries are not ours."""
         found = self.root.joinpath(part).glob("*")
         return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
     def _folder(self, key: str) -> Path:
-        """Where a record is, or would be. What lies behind a link is somebody else's: neither read nor removed."""
+        """Folder of a record. Symbolic links are neither followed nor removed."""
         above = self.root / "trials" / check_key(key)[:2]
         if above.is_symlink():
-            raise UsageError(f"{self.root} is no store of trials: its {above.name} is a link to somewhere else")
+            raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
         return above / key
 
 
 def _paths(folder: Path, above: str) -> Iterator[str]:
-    """All paths below a folder, relative to it; what is neither a file nor a folder is none that a store makes."""
+    """All paths below a folder, relative to it."""
     with os.scandir(folder) as entries:
         for entry in entries:
             path = f"{above}{entry.name}"
@@ -221,7 +221,7 @@ def _paths(folder: Path, above: str) -> Iterator[str]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable where the system can."""
+    """Make a rename durable if the system supports it."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

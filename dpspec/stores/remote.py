@@ -1,8 +1,8 @@
-"""Records in an object store, through fsspec: ``s3://``, ``gs://``, ``memory://`` and what else it knows.
+"""Trial records in an object store through fsspec: ``s3://``, ``gs://``, ``memory://`` and other protocols.
 
-An object store renames nothing, but it writes one object as a whole. The arrays of a record go first, each under its
-own digest, so that writers of different bytes never meet; ``record.json`` goes last, and only where there is none
-(``If-None-Match``): with it the record is there, without it nobody looks at the rest.
+An object store cannot rename, but writes single objects atomically. A commit writes the arrays first, each under its
+digest, so writers of different bytes never collide. It writes ``record.json`` last and only if it does not exist
+(``If-None-Match``). Readers ignore arrays without a record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
-from dpspec.stores.shelf import (
+from dpspec.stores.storage import (
     CONTENT,
     MARK,
     RECORD,
@@ -34,23 +34,23 @@ from dpspec.stores.shelf import (
     shown,
 )
 
-#: Seconds to wait before a record is put again: where two put it at the same moment, a store may refuse both.
+#: Seconds before repeated writes of a record. A store may reject both of two simultaneous writes.
 _PAUSES = (0.1, 0.4, 1.6)
 
 
-class RemoteShelf:
-    """A prefix of an object store. Safe for writers on several machines."""
+class RemoteStorage:
+    """Stores records under a prefix of an object store. Safe for writers on several machines."""
 
     def __init__(self, files: Any, root: str, location: str) -> None:
-        """``files``: an fsspec file system; ``root``: the prefix as it names it; ``location``: as a person does."""
+        """``files``: an fsspec file system; ``root``: its prefix; ``location``: the URL."""
         self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
         self._looked = self._marked = False
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
-    def open(cls, url: str) -> RemoteShelf:
-        """The shelf at a URL; raises ``UsageError`` where fsspec cannot speak its protocol."""
+    def open(cls, url: str) -> RemoteStorage:
+        """Open a URL. Raises ``UsageError`` if fsspec does not support its protocol."""
         import fsspec
 
         try:
@@ -60,13 +60,13 @@ class RemoteShelf:
             extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
             hint = f"; pip install 'dpspec[{extra}]'" if extra else ""
             raise UsageError(f"cannot use the store {shown(url)}: {error}{hint}") from None
-        except Exception as error:  # some ask the other end at once, and every implementation has errors of its own
+        except Exception as error:  # implementations raise different errors, some when they connect
             text = (" ".join(str(error).split()) or type(error).__name__).replace(url, shown(url))
             raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
         return cls(files, root, url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteShelf.open, (self._url,)
+        return RemoteStorage.open, (self._url,)
 
     @property
     def location(self) -> str:
@@ -74,14 +74,14 @@ class RemoteShelf:
         return shown(self._url)
 
     def exists(self) -> bool:
-        """A prefix is there once something is under it; whether it is costs as much to ask as to look."""
+        """True: a prefix exists as soon as it has an object, and checking costs a request."""
         return True
 
     def require_store(self) -> None:
-        """Not before something is asked of it."""
+        """Do nothing. The first request checks the prefix."""
 
     def mark(self) -> None:
-        """Put the object that says so, where there is none yet."""
+        """Write the marker object if it does not exist."""
         self._look()
         if not self._marked:
             with self._asked():
@@ -89,7 +89,7 @@ class RemoteShelf:
             self._marked = True
 
     def refusal(self) -> str | None:
-        """Write an object and remove it again."""
+        """Write and remove a probe object; the reason if that fails."""
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
             self._look()
@@ -101,20 +101,20 @@ class RemoteShelf:
         return None
 
     def keys(self) -> Iterator[str]:
-        """One for each record file."""
+        """Keys of all record files."""
         self._look()
         with self._asked():
             found = [path.split("/") for path in self._listed(f"{self._root}/trials")]
         yield from (path[-2] for path in found if path[-1] == RECORD and is_place_of(*path[-3:-1]))
 
     def holds(self, key: str) -> bool:
-        """Whether its record file is there."""
+        """True if the record file exists."""
         self._look()
         with self._asked():
             return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
 
     def file(self, key: str, name: str, digest: str = "") -> Path:
-        """A copy, fetched anew each time unless its digest says that the one at hand is it."""
+        """A local copy, downloaded unless a copy with this digest exists."""
         place = self._read(key) / _stored_name(name, digest)
         if not (digest and place.exists()):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -126,16 +126,16 @@ class RemoteShelf:
         return place
 
     def size(self, key: str) -> int:
-        """The sum over its objects."""
+        """Total size of the record's objects in bytes."""
         with self._asked():
             return sum(int(about["size"] or 0) for about in self._listed(self._folder(key)).values())
 
     def scratch(self) -> Path:
-        """A folder of this machine."""
+        """Create a local folder."""
         return Path(tempfile.mkdtemp(dir=self._local))
 
     def commit(self, key: str, folder: Path) -> bool:
-        """Put the arrays, then the record where there is none."""
+        """Write the arrays, then the record if it does not exist."""
         if self.holds(key):
             return False
         self.mark()
@@ -152,8 +152,8 @@ class RemoteShelf:
             return False
         return True
 
-    def set_aside(self, key: str) -> None:
-        """Move its record file to ``damaged/``, and forget what was fetched of it."""
+    def quarantine(self, key: str) -> None:
+        """Move the record file to ``damaged/`` and delete its local copies."""
         shutil.rmtree(self._read(key), ignore_errors=True)
         record = f"{self._folder(key)}/{RECORD}"
         with self._asked():
@@ -161,7 +161,7 @@ class RemoteShelf:
             self._files.rm_file(record)
 
     def remove(self, key: str) -> None:
-        """Its record file first, so that nobody sees half of it."""
+        """Remove the record file first, so that no reader sees an incomplete record."""
         self._look()
         with self._asked():
             found = [*self._listed(self._folder(key)), *self._listed(f"{self._root}/damaged/{key}")]
@@ -169,7 +169,7 @@ class RemoteShelf:
                 self._files.rm_file(path)
 
     def unfinished(self, key: str) -> None:
-        """A trial in work keeps no state here: it would have to be sent over and over."""
+        """None: uploading the state of unfinished trials repeatedly would be too slow."""
         check_key(key)
 
     def sweep(self) -> int:
@@ -204,20 +204,20 @@ class RemoteShelf:
             return False
 
     def _look(self) -> None:
-        """Raise ``UsageError`` where the prefix is something other than a store, and not empty; asked once."""
+        """Check once that the prefix is a store or empty. Raises ``UsageError`` otherwise."""
         if self._looked:
             return
         with self._asked():
             self._marked = self._is_marked()
             if not self._marked:
                 below = {self._below(path) for path in self._listed(self._root)}
-                self._marked = MARK in below and self._is_marked()  # by another writer, while this one looked
+                self._marked = MARK in below and self._is_marked()  # another writer may have marked it
             if not self._marked:
-                require_known((path for path in below if path), self.location)  # folders are objects to some
+                require_known((path for path in below if path), self.location)  # some stores list folders as objects
         self._looked = True
 
     def _is_marked(self) -> bool:
-        """Whether the object that says so is there; raises ``UsageError`` where it does not say what it should."""
+        """True if the marker object exists. Raises ``UsageError`` if its content is wrong."""
         try:
             content = self._files.cat_file(f"{self._root}/{MARK}")
         except FileNotFoundError:
@@ -226,11 +226,11 @@ class RemoteShelf:
         return True
 
     def _below(self, path: str) -> str:
-        """An object's path relative to the store's."""
+        """Path of an object relative to the store."""
         return path.removeprefix(self._root).strip("/")
 
     def _create(self, path: str, content: bytes) -> None:
-        """Write an object where there is none; raises ``FileExistsError``."""
+        """Write a new object. Raises ``FileExistsError`` if it exists."""
         for pause in (*_PAUSES, None):
             try:
                 with self._asked():
@@ -242,7 +242,7 @@ class RemoteShelf:
                 time.sleep(pause)
 
     def _read(self, key: str) -> Path:
-        """Where copies of a record's files are."""
+        """Folder of the local copies of a record's files."""
         return self._local / "read" / check_key(key)
 
     def _folder(self, key: str) -> str:
@@ -256,12 +256,12 @@ class RemoteShelf:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """A store that cannot be reached, or refuses, is not one that holds damaged records."""
+        """Convert errors of the file system to ``UsageError``, so that an unreachable store is not taken for damage."""
         try:
             yield
         except (FileNotFoundError, FileExistsError, UsageError):
             raise
-        except Exception as error:  # every implementation has errors of its own
+        except Exception as error:  # implementations raise different errors
             text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
             raise UsageError(f"cannot use the store {self.location}: {text}") from error
 

@@ -31,5 +31,5 @@ def test_training_writes_nothing_into_a_folder_of_others(dpspec, counting, tmp_p
     (tmp_path / "work" / "thesis.tex").write_text("years of work", encoding="utf-8")
     ended = dpspec("run", counting, "--store", "work")
     assert ended.code == 2
-    assert "is no store of trials" in ended.err
+    assert "is not a store of trials" in ended.err
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["thesis.tex"]

@@ -21,8 +21,8 @@ from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.storage import trial_store as store_module
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
-from dpspec.stores.remote import RemoteShelf
-from dpspec.stores.shelf import shown
+from dpspec.stores.remote import RemoteStorage
+from dpspec.stores.storage import shown
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 TABLE = np.arange(6.0)
@@ -314,7 +314,7 @@ def test_no_error_shows_a_secret() -> None:
         Store("nonsense://me:secret@host/audits")
     assert "secret" not in str(raised.value)
     store = Store("memory://unreachable")
-    store._shelf = RemoteShelf(_Refusing("to ftp://me:secret@host/x"), "root", "ftp://me:secret@host/x")
+    store._storage = RemoteStorage(_Refusing("to ftp://me:secret@host/x"), "root", "ftp://me:secret@host/x")
     assert store.location == "ftp://me:***@host/x"
     with pytest.raises(UsageError, match=r"no route\sto ftp://me:\*\*\*@host/x"):
         store.get(KEY)
@@ -324,7 +324,7 @@ def test_a_record_that_two_put_at_once_is_put_again(location: str, monkeypatch: 
     if "://" not in location:
         pytest.skip("a folder")
     store = Store(location)
-    files, refusals = store._shelf._files, [1, 2]  # type: ignore[attr-defined]
+    files, refusals = store._storage._files, [1, 2]  # type: ignore[attr-defined]
     create = files.pipe_file
 
     def refuse(path: str, content: bytes, **options: Any) -> None:
@@ -357,7 +357,7 @@ class _Refusing:
 
 def test_a_store_that_cannot_be_reached_is_not_taken_for_a_damaged_one() -> None:
     store = Store("memory://unreachable")
-    store._shelf = RemoteShelf(_Refusing(), "root", "s3://root")
+    store._storage = RemoteStorage(_Refusing(), "root", "s3://root")
     with pytest.raises(UsageError, match="cannot use the store s3://root: no route to host"):
         store.get(KEY)
     with pytest.raises(UsageError, match="no route"):

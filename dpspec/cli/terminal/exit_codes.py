@@ -27,7 +27,7 @@ TRACKER = "the dpspec issue tracker"
 
 def bug_report(error: BaseException, arguments: Sequence[str]) -> str:
     """The text of a bug report, in Markdown."""
-    from dpspec.stores.shelf import shown
+    from dpspec.stores.storage import shown
     from dpspec.text import harmless
     from dpspec.version import VERSION
 

@@ -146,7 +146,7 @@ class StoredTrials:
         key = self._keys[new.index]
         doubted = self.doubted.pop(new.index, None)
         if doubted is not None:
-            self._store.set_aside(key)
+            self._store.quarantine(key)
         self.available[new.index] = kept = self._store.put(key, new.trial, new.recorded)
         if doubted is not None:
             stored, error = doubted

@@ -1,6 +1,6 @@
 """The trial store: content-addressed, write-once, checked on reading.
 
-A record is ``record.json`` and one ``.npy`` file per array, on whatever shelf the store has (``dpspec.stores``). What
+A record is ``record.json`` and one ``.npy`` file per array, on whatever storage the store has (``dpspec.stores``). What
 does not match its own digests is set aside and counts as absent: it is reported and made again, never believed.
 """
 
@@ -24,8 +24,8 @@ from dpspec.engine.storage.seals import is_sealed, seal_of
 from dpspec.engine.storage.trial_arrays import KINDS, MOST_BYTES, ArrayError, file_digest, read_array
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, read_regular
-from dpspec.stores.open_shelf import open_shelf
-from dpspec.stores.shelf import RECORD
+from dpspec.stores.open_storage import open_storage
+from dpspec.stores.storage import RECORD
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,23 +87,23 @@ class Store:
 
         Raises ``UsageError`` where it does not, and where the place is neither a store nor empty nor absent.
         """
-        self._shelf = open_shelf(location)
+        self._storage = open_storage(location)
         self._key = key
         self._only_read = only_read
-        self._shelf.require_store()
+        self._storage.require_store()
 
     @property
     def location(self) -> str:
         """The path or URL that names it."""
-        return self._shelf.location
+        return self._storage.location
 
     def exists(self) -> bool:
         """Whether there is anything at its place yet."""
-        return self._shelf.exists()
+        return self._storage.exists()
 
     def refusal(self) -> str | None:
         """Why no trial could be kept here, in words; None where one could."""
-        return self._shelf.refusal()
+        return self._storage.refusal()
 
     def get(
         self, key: str, on_damage: Callable[[str], None] | None = None, index: int | None = None
@@ -116,18 +116,18 @@ class Store:
         Raises ``UsageError`` where the system does not let us read it.
         """
         try:
-            if not self._shelf.holds(key):
+            if not self._storage.holds(key):
                 return None
             return self._read(key, index)
         except _UNREADABLE as error:
             if isinstance(error, OSError) and error.errno not in _BROKEN:
                 why = error.strerror or str(error)
                 raise UsageError(f"cannot read trial {key[:12]} in {self.location}: {why}") from error
-            if not self._shelf.holds(key):  # another process took it away meanwhile
+            if not self._storage.holds(key):  # another process took it away meanwhile
                 return None
             if self._only_read:
                 return None
-            self.set_aside(key)
+            self.quarantine(key)
             if on_damage is not None:
                 on_damage(f"stored trial {key[:12]} is damaged ({error or type(error).__name__}); making it again")
             return None
@@ -147,10 +147,10 @@ class Store:
                 "allowed; put large things into arrays"
             )
         for _ in range(_ATTEMPTS):
-            scratch = self._shelf.scratch()
+            scratch = self._storage.scratch()
             try:
                 _write_record(scratch, key, trial, json.loads(evidence), recorded, self._key)
-                self._shelf.commit(key, scratch)  # where it does not, another process has made the same trial
+                self._storage.commit(key, scratch)  # where it does not, another process has made the same trial
                 if (stored := self.get(key, index=trial.index)) is not None:
                     return stored
             except OSError as error:
@@ -161,29 +161,29 @@ class Store:
                 self._forget_unfinished(key)
         raise UsageError(f"cannot keep trial {key[:12]} in {self.location}: it is damaged whenever it is read back")
 
-    def set_aside(self, key: str) -> None:
+    def quarantine(self, key: str) -> None:
         """Take away what is stored under ``key``, as ``get`` does with what is damaged; an absent one is no error."""
         with suppress(OSError, UsageError):  # where another was faster, or the store cannot be written to
-            self._shelf.set_aside(key)
+            self._storage.quarantine(key)
 
     def unfinished(self, key: str) -> Path | None:
         """A folder for the state of a trial in work, which may not exist; it is removed once the trial is stored.
 
         None where the store has no folder on this machine.
         """
-        folder = self._shelf.unfinished(key)
+        folder = self._storage.unfinished(key)
         if folder is not None:
             with suppress(OSError):  # what cannot be written to is told by ``refusal``
-                self._shelf.mark()
+                self._storage.mark()
         return folder
 
     def sweep(self) -> int:
         """Remove what is no record: of trials that were not finished, and what was set aside; its bytes."""
-        return self._shelf.sweep()
+        return self._storage.sweep()
 
     def keys(self) -> Iterator[str]:
         """The keys of all stored trials, sorted."""
-        yield from sorted(self._shelf.keys())
+        yield from sorted(self._storage.keys())
 
     def entries(self) -> Iterator[Entry]:
         """All stored trials by their keys, with what each says of itself; arrays are not looked at."""
@@ -192,11 +192,11 @@ class Store:
 
     def size(self, key: str) -> int:
         """The bytes that one trial takes."""
-        return self._shelf.size(key)
+        return self._storage.size(key)
 
     def remove(self, key: str) -> None:
         """Remove one trial; an absent one is no error."""
-        self._shelf.remove(key)
+        self._storage.remove(key)
 
     def _entry(self, key: str) -> Entry | None:
         """What a list shows of a trial; None where another process has just removed it."""
@@ -214,13 +214,13 @@ class Store:
         return Entry(key=key, size=size, **fields)
 
     def _forget_unfinished(self, key: str) -> None:
-        folder = self._shelf.unfinished(key)
-        if folder is not None and self._shelf.holds(key):
+        folder = self._storage.unfinished(key)
+        if folder is not None and self._storage.holds(key):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _body(self, key: str) -> dict[str, Any]:
         """What ``record.json`` says, once it is known to be what was written under this key."""
-        body: dict[str, Any] = json.loads(_read(self._shelf.file(key, RECORD)))
+        body: dict[str, Any] = json.loads(_read(self._storage.file(key, RECORD)))
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise _DamageError("its digest does not match")
@@ -236,7 +236,7 @@ class Store:
             raise _DamageError(f"it is of trial {body['index']}, not of {index}")
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
-            file = self._shelf.file(key, _array_file(name), about["digest"])
+            file = self._storage.file(key, _array_file(name), about["digest"])
             try:
                 arrays[name] = read_array(file, about["dtype"], about["shape"], about["digest"])
             except ArrayError as error:

@@ -1,0 +1,169 @@
+"""Interface of a storage backend for trial records, and checks that a location is a dpspec store.
+
+A record consists of a few files under one key. Readers see all of them or none. Records never change; they are
+quarantined or removed as a whole. A backend does not interpret their content.
+
+A location is a store if it has a marker file, or contains only paths that version 0.1.0 wrote. dpspec writes and
+removes records only in stores and never changes other folders.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from dpspec.errors import UsageError
+
+#: Name and content of the marker file.
+MARK = "dpspec-store.json"
+CONTENT = json.dumps({"store": "dpspec", "version": 1}).encode("ascii") + b"\n"
+_VERSION = 1
+
+#: Folders of a store.
+PARTS = ("trials", "damaged", "unfinished", "tmp")
+
+_KEY, _FILE = r"[0-9a-f]{64}", r"(record\.json|([0-9a-f]{16}\.)?[^\W\d]\w*\.npy)"
+
+#: Paths of version 0.1.0, which wrote no marker: records, quarantined records, states and temporary folders.
+_KNOWN = re.compile(
+    rf"trials(/(?P<two>[0-9a-f]{{2}})(/(?P=two)[0-9a-f]{{62}}(/{_FILE})?)?)?"
+    rf"|damaged(/{_KEY}(/{_FILE})?)?"
+    rf"|unfinished(/{_KEY}(/[0-9a-f]{{32}}\.(npz|tmp))?)?"
+    rf"|tmp(/[0-9a-f]{{32}}(/{_FILE})?|/dpspec-store-\w+)?"
+    rf"|{re.escape(MARK)}\.[0-9a-f]{{32}}"
+)
+
+#: Age in seconds after which an incomplete record is abandoned.
+STALE = 86_400.0
+
+#: Patterns of the names of a key's folder and of a temporary folder.
+KEY, SCRATCH = re.compile(_KEY), re.compile(r"[0-9a-f]{32}")
+
+
+def is_known(path: str) -> bool:
+    """True if version 0.1.0 wrote this path, with ``/`` as the separator."""
+    return _KNOWN.fullmatch(path) is not None
+
+
+def check_mark(content: bytes, location: str) -> None:
+    """Raise ``UsageError`` if the content of a marker file is wrong."""
+    try:
+        said = json.loads(content)
+        version = said["version"] if said["store"] == "dpspec" else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        version = None
+    if type(version) is not int or version < 1:
+        raise UsageError(f"{location} is not a store of trials: dpspec did not write its {MARK}")
+    if version > _VERSION:
+        raise UsageError(
+            f"{location} is a store of format {version}, of a later version of dpspec; this version reads {_VERSION}"
+        )
+
+
+def require_known(paths: Iterable[str], location: str) -> None:
+    """Raise ``UsageError`` if a location without a marker contains a path that version 0.1.0 did not write."""
+    strange = next((path for path in paths if not is_known(path)), None)
+    if strange is not None:
+        raise UsageError(
+            f"{location} is not a store of trials: it contains {strange[:80]!r} and no {MARK}; "
+            "--store takes a store, an empty folder or a new folder"
+        )
+
+
+#: The file of a record that is written last and completes it.
+RECORD = "record.json"
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+#: Possible secrets in a URL: the password and the query.
+_PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
+
+
+class Storage(Protocol):
+    """A storage backend for records. Every method may raise ``OSError``, or ``UsageError`` if it is unreachable."""
+
+    @property
+    def location(self) -> str:
+        """The location without secrets."""
+
+    def exists(self) -> bool:
+        """True if the location exists."""
+
+    def require_store(self) -> None:
+        """Raise ``UsageError`` unless the location is a store, empty or absent.
+
+        A remote backend may delay the check until the first request.
+        """
+
+    def mark(self) -> None:
+        """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
+
+    def refusal(self) -> str | None:
+        """Reason why records cannot be written; None if they can."""
+
+    def keys(self) -> Iterator[str]:
+        """Keys of all records, in any order."""
+
+    def holds(self, key: str) -> bool:
+        """True if a record exists, complete or damaged."""
+
+    def file(self, key: str, name: str, digest: str = "") -> Path:
+        """A local, read-only file with the content of one file of a record.
+
+        Args:
+            key: Key of the record.
+            name: Name of the file.
+            digest: SHA-256 of the file, if known.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+        """
+
+    def size(self, key: str) -> int:
+        """Size of a record in bytes."""
+
+    def scratch(self) -> Path:
+        """Create an empty local folder for a new record. The caller removes it."""
+
+    def commit(self, key: str, folder: Path) -> bool:
+        """Store the files of a folder from :meth:`scratch`. Returns False if a record exists, which does not change."""
+
+    def quarantine(self, key: str) -> None:
+        """Quarantine a record, so that it is no longer found but can be inspected."""
+
+    def remove(self, key: str) -> None:
+        """Remove a record and its quarantined versions, if any."""
+
+    def unfinished(self, key: str) -> Path | None:
+        """Local folder for the state of an unfinished trial, which may not exist; None if not supported."""
+
+    def sweep(self) -> int:
+        """Remove everything that is not a record and return its size in bytes: the state of unfinished trials, damaged
+        records, and records that a process began at least :data:`STALE` seconds ago and did not finish."""
+
+
+def shown(location: str) -> str:
+    """A location without secrets: a URL without its password and query."""
+    return _OPTIONS.sub("***", _PASSWORD.sub(r"\1***@", location)) if "://" in location else location
+
+
+def check_key(key: str) -> str:
+    """Return the key. Raises ``ValueError`` if it is not a valid key, for example a path out of the store."""
+    if not _DIGEST.fullmatch(key):
+        raise ValueError(f"not a trial key: {key!r}")
+    return key
+
+
+def check_digest(digest: str) -> str:
+    """Return the digest. Raises ``ValueError`` if it is not a SHA-256 digest."""
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError(f"not a digest: {digest!r}")
+    return digest
+
+
+def is_place_of(folder: str, key: str) -> bool:
+    """True if ``trials/FOLDER/KEY`` is the path of a record."""
+    return bool(_DIGEST.fullmatch(key)) and folder == key[:2]
