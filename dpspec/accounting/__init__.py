@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from dpspec.accounting.laplace import Laplace
     from dpspec.accounting.mixture.masses import log_binomial
     from dpspec.accounting.mixture.mixture import Mixture
-    from dpspec.accounting.numerics.crossing import bisect_by_margin, crossing
     from dpspec.accounting.numerics.findings import certified_lower, certified_upper, library_accuracy
     from dpspec.accounting.numerics.floats import (
         DIRECTIONS,
@@ -62,7 +61,15 @@ if TYPE_CHECKING:
         whole,
     )
     from dpspec.accounting.numerics.interval import Interval, round_down, round_up
-    from dpspec.accounting.numerics.search import LEAST_TRIED, Boundary, NeverHoldsError, bisect, find_boundary
+    from dpspec.accounting.numerics.search import (
+        LEAST_TRIED,
+        Boundary,
+        NeverHoldsError,
+        bisect,
+        bisect_by_margin,
+        crossing,
+        find_boundary,
+    )
     from dpspec.accounting.pair import Pair, TruncatedPair
     from dpspec.accounting.privacy_loss import PrivacyLoss, group_curve
     from dpspec.accounting.rdp.conversions import (
@@ -96,8 +103,7 @@ _NAMES = {
     "numerics.floats": (
         "DIRECTIONS EPS OPPOSITE Direction Directions Floats directions finite inside one_direction positive whole"
     ),
-    "numerics.search": "LEAST_TRIED Boundary NeverHoldsError bisect find_boundary",
-    "numerics.crossing": "bisect_by_margin crossing",
+    "numerics.search": "Boundary LEAST_TRIED NeverHoldsError bisect bisect_by_margin crossing find_boundary",
     "numerics.findings": "certified_lower certified_upper library_accuracy",
     "grid.cells": "Bins Cells TooLongError",
     "pair": "Pair TruncatedPair",

@@ -229,7 +229,7 @@ class WatchedTraining:
             watch = OpacusWatch(
                 parts.optimizer, parts.clipping, parts.model, self._sketch, self._noise, entering, self._probing()
             )
-            watch.attach(self._before, self._after, lambda: self._options.look(), self.guarded)
+            watch.attach(self._before, self._after, lambda: self._options.look(private=True), self.guarded)
             return watch, []
         if parts.optimizer is None:
             return None, []

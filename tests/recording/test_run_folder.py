@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import DpspecError, UsageError
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
 

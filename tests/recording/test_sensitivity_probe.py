@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpspec
 from dpspec.engine.recorded.channels.gradient_checks import CHANGE, INFLUENCE, SCALED
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

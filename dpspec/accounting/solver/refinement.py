@@ -25,12 +25,11 @@ from dpspec.accounting.composition.rare_steps import (
 )
 from dpspec.accounting.grid.cells import TooLongError
 from dpspec.accounting.grid.discretise import WIDEST
-from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics.search import crossing
 from dpspec.accounting.pair import Pair, TruncatedPair
-from dpspec.accounting.solver.duality import LogProfile
-from dpspec.accounting.solver.question import PendingAnswer, truncate_phases
+from dpspec.accounting.solver.question import LogProfile, PendingAnswer, truncate_phases
 from dpspec.accounting.solver.saddle import Cumulants, pick_worst
 
 #: The most cells of one step, and the most nodes of a transform: a few hundred megabytes.

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import Floats
-from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting.numerics.search import bisect, crossing
 from dpspec.accounting.pair import TruncatedPair
 
 #: ln of the tilts searched.

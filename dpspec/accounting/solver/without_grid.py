@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
-from dpspec.accounting.numerics.crossing import crossing
 from dpspec.accounting.numerics.floats import EPS, Direction
 from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics.search import crossing
 from dpspec.accounting.pair import Pair
 from dpspec.accounting.solver.question import Question, infinite_mass, largest_loss
 

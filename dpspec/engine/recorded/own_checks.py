@@ -14,6 +14,7 @@ from dpspec.engine.recorded.noise_channel import ADVICE as NOISE_ADVICE
 from dpspec.engine.recorded.noise_channel import (
     DIRECTIONS,
     NORMS,
+    QUIET,
     ROWS,
     SHAPE,
     SHIFTED,
@@ -76,7 +77,7 @@ _ADVICE = {
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, whatever its distribution.
-_SCALED = (_LAYER, SHIFTED, ROWS, STEPS, DIRECTIONS, SHAPE, SUMS, NORMS)
+_SCALED = (_LAYER, QUIET, SHIFTED, ROWS, STEPS, DIRECTIONS, SHAPE, SUMS, NORMS)
 
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the batches as they are."
 

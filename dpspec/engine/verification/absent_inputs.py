@@ -84,7 +84,7 @@ def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | 
         differs=differs,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
-    return as_recorded(audit.findings, audit.checks, audit.evidence, audit.notes), [gone]
+    return as_recorded(audit), [gone]
 
 
 def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Iterator[Mismatch]:

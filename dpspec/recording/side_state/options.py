@@ -46,15 +46,16 @@ class OptionWatch:
         self._last: dict[str, tuple[Value, ...]] | None = None
         self._changed: dict[str, str] = {}
         self._places: dict[int, int] = {}
+        self._named: dict[tuple[int, ...], str] = {}
         self._schedulers = SchedulerWatch(self._before_scheduler, self._after_scheduler, guarded)
 
     def remove(self) -> None:
         """Observe no more."""
         self._schedulers.remove()
 
-    def look(self) -> None:
-        """The options are about to be used."""
-        now = self._read()
+    def look(self, *, private: bool = False) -> None:
+        """The options are about to be used. ``private``: only those of the private sum are."""
+        now = self._read() if self._last is None or not private else {**self._last, **self._read_private()}
         if self._last is None:
             self._changed = dict.fromkeys(now, START)
         else:
@@ -80,6 +81,8 @@ class OptionWatch:
     def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> None:
         """Mark what is not what it was: as set by a scheduler, unless other code has changed it since the last step."""
         last = self._last or {}
+        if now == last:
+            return
         for name in now.keys() | last.keys():
             if _bits(now.get(name, ())) != _bits(last.get(name, ())):
                 known = name in sets and self._changed.get(name, by) != UNKNOWN
@@ -91,13 +94,19 @@ class OptionWatch:
         read = [dict(_flat({k: v for k, v in group.items() if k not in _NO_OPTIONS})) for group in groups]
         names = dict.fromkeys(name for group in read for name in group)
         found = {name: tuple(group.get(name) for group in read) for name in names}
-        places = self._places
-        found["parameters"] = tuple(
-            digest(sorted(places.setdefault(id(p), len(places)) for p in group["params"]))[:16] for group in groups
-        )
-        for name, value in self._private().items():
-            found[name] = tuple(one for _, one in _flat({name: value}))
-        return found
+        found["parameters"] = tuple(self._members(tuple(map(id, group["params"]))) for group in groups)
+        return {**found, **self._read_private()}
+
+    def _read_private(self) -> dict[str, tuple[Value, ...]]:
+        read = self._private()
+        return {name: tuple(one for _, one in _flat({name: value})) for name, value in read.items()}
+
+    def _members(self, parameters: tuple[int, ...]) -> str:
+        """A word for the parameters of a group, whatever their order."""
+        if parameters not in self._named:
+            places = sorted(self._places.setdefault(one, len(self._places)) for one in parameters)
+            self._named[parameters] = digest(places)[:16]
+        return self._named[parameters]
 
 
 def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

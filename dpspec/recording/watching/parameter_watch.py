@@ -19,6 +19,10 @@ class ParameterWatch:
         self._last = [p.detach().clone() for p in self._parameters]
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
 
+    def same(self) -> bool:
+        """Whether all parameters are in the host's memory and equal to the copy."""
+        return self._on_host and all(torch.equal(p, q) for p, q in zip(self._parameters, self._last, strict=True))
+
     @torch.no_grad()
     def moved(self) -> Tensor:
         """How far the parameters are from the copy: an l2 norm, 0 only where every one of them is the same.
@@ -26,7 +30,7 @@ class ParameterWatch:
         Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
         """
         device = self._last[0].device if self._last else None
-        if self._on_host and all(torch.equal(p, q) for p, q in zip(self._parameters, self._last, strict=True)):
+        if self.same():
             return torch.zeros((), dtype=torch.float64)
         pairs = zip(self._parameters, self._last, strict=True)
         apart = [torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs]

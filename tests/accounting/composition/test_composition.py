@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import TooLongError
-from dpspec.accounting.composition.composition import compose
-from dpspec.accounting.composition.tilting import OUTSIDE, TiltedMeasure, convolve, find_window
+from dpspec.accounting.composition.composition import OUTSIDE, TiltedMeasure, compose, convolve, find_window
 from dpspec.accounting.grid.discretise import Atoms
 
 

@@ -20,6 +20,9 @@ from dpspec.engine.recorded.told_noise import not_measured
 #: From so many steps on it is no chance that a constant rises or falls with the sizes of batches.
 _FEWEST = 12
 
+#: Divisors that the recorder fits to gradients are the same if they agree to this, relatively.
+_FITTED = 1e-2
+
 #: How a class is called.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
@@ -202,6 +205,11 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     counted, maybe = computed_from_records(run), maybe_computed(run)
     status: AssumptionStatus = "declared"
     doubts = list(run.options.doubts(public, private=True))
+    divisors = run["divisor"][np.isfinite(run["divisor"])]
+    if run.header.source == "own-loop" and "divisor" not in public and len(divisors):
+        low, high = float(divisors.min()), float(divisors.max())
+        if high > (1.0 + _FITTED) * low:
+            doubts.append(f"the divisor of gradients is from {low:.4g} to {high:.4g}: declare it by --public divisor")
     if counted:
         status, text = "false", f"{text}, but {counted}"
     elif doubts:

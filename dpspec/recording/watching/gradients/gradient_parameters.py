@@ -65,6 +65,8 @@ class GradientParameters:
             return
         self._kinds.add(kind)
         self._known = now
+        if self._watch.same():
+            return
         other = (self._watch.moved() > 0.0).long()
         self._other = other if self._other is None else self._other.to(other.device) + other
 
