@@ -148,8 +148,8 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     assert "clipping" in checked.reason or "sampling" in checked.reason
     assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
         "sampling",
-        "clipping",
-        "told-by-the-loop",
+        "per-record-clipping",
+        "loop-reports",
         "model-state",
     }
 
