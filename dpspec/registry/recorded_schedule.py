@@ -27,7 +27,7 @@ claims:
 
 
 class RecordedSchedule(Audit):
-    """The recording states the bounds: :mod:`dpspec.engine.recorded.declared_run`."""
+    """The recording states the bounds: :mod:`dpspec.engine.recorded.pipeline.declared_run`."""
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
         """Any other backend executes no recorded schedule."""

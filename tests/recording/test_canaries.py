@@ -17,7 +17,7 @@ from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded import declared_run
+from dpspec.engine.recorded.pipeline import declared_run
 from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder, RunWriter
 from dpspec.stats.attacks import guess_counts, one_run

@@ -12,7 +12,7 @@ import yaml
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.observed_run import observe
+from dpspec.engine.recorded.pipeline.observed_run import observe
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 
 SPEC = """\

@@ -145,7 +145,7 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     (tmp_path / "run" / INTERNAL).unlink()
     checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert checked.verdict == "open"
-    assert "clipping" in checked.reason or "sampling" in checked.reason
+    assert "per-record-clipping" in checked.reason or "sampling" in checked.reason
     assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
         "sampling",
         "per-record-clipping",

@@ -47,7 +47,7 @@ from dpspec.errors import PluginError, ResultError
 from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.declared_run import DeclaredRun
+    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,10 @@ from dpspec.engine.recorded.channels.table import ASSUMABLE, UNKNOWN, complete, 
 from dpspec.engine.recorded.costs.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
 from dpspec.engine.recorded.costs.epsilons import ADD_REMOVE, ZERO_OUT, Cost
 from dpspec.engine.recorded.costs.schedule_cost import cost_of, measured_epsilon
-from dpspec.engine.recorded.observed_run import ObservedRun, observe
+from dpspec.engine.recorded.pipeline.observed_run import ObservedRun, observe
+from dpspec.engine.recorded.pipeline.section import section
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
-from dpspec.engine.recorded.section import section
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.recording import SOURCE, Recording
 from dpspec.engine.results.result import AuditResult
