@@ -21,8 +21,8 @@ from dpspec_preprocessing.theory.divergence import (
     compose,
     composed_slope,
     group_divergence,
-    least_divergence,
     rdp_slope,
+    repaired_divergence,
     repaired_rdp,
     sampled_curve,
     smooth_divergence,
@@ -268,7 +268,7 @@ def test_bounds_move_as_they_should(name: str) -> None:
     assert values[0] >= repaired_rdp(m, order) * (1 - 1e-12)
     epsilons = [conversion.repaired_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
     assert epsilons == sorted(epsilons, reverse=True)
-    assert least_divergence(m, order, tau, 3) <= group_divergence(m, order, 3)
+    assert repaired_divergence(m, order, tau, 3) <= group_divergence(m, order, 3)
     assert math.isfinite(printed_rdp(m, order))
 
 
