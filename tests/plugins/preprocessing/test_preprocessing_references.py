@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from support import preprocessing_paper as paper
 
-from dpspec.accounting import group_rdp, sampled_gaussian_integer_rdp
+from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_preprocessing.printed.formulas import (
     largest_sampled_order,
     pca_printed,
@@ -91,12 +92,18 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def group_rdp(curve: Callable[[float], float], order: float, k: int) -> float:
+    """Mironov 2017, Proposition 2: 3^c curve(2^c a) for groups of k <= 2^c records and orders a of at least 2."""
+    doublings = (k - 1).bit_length()
+    return curve(order) if doublings == 0 else 3.0**doublings * curve(2.0**doublings * max(order, 2.0))
+
+
 def by_groups(m: PrivateMechanism, order: float, changed: int) -> float:
     """The reference's baseline: the mechanism's own, and for one-record steps the general one of the paper's curves."""
     if m.kind == "sgd-sampled":
-        return float(group_rdp(lambda a: 0.5 * np.square(a * m.noise), order, changed))
+        return group_rdp(lambda a: 0.5 * (a * m.noise) ** 2, order, changed)
     if m.kind == "sgd-iterated":
-        return float(group_rdp(lambda a: 0.5 * a * m.noise**2, order, changed + 1))
+        return group_rdp(lambda a: 0.5 * a * m.noise**2, order, changed + 1)
     if m.kind == "laplace":
         return m.noise * min(m.records, changed + 1)
     return group_divergence(m, order, changed)
