@@ -149,7 +149,7 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
         "sampling",
         "per-record-clipping",
-        "told-by-the-loop",
+        "loop-reports",
         "model-state",
     }
 

@@ -94,7 +94,7 @@ def others(found: CheckedRun) -> Any:
 
 
 def told(found: CheckedRun) -> Any:
-    return next(one for one in found.assumptions if one.name == "told-by-the-loop")
+    return next(one for one in found.assumptions if one.name == "loop-reports")
 
 
 @pytest.mark.parametrize("after", [True, False])
