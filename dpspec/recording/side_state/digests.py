@@ -25,6 +25,10 @@ _OPAQUE = (
 )
 
 
+#: Stands for a value that cannot be compared.
+UNREAD = ""
+
+
 class TooLargeError(ValueError):
     """A value exceeds the limits of a digest."""
 
@@ -47,6 +51,14 @@ def digest(value: Any, skip: Collection[int] = (), *, functions: bool = False) -
     walk = _Walk(skip, functions)
     walk.add(value, 0)
     return walk.hash.hexdigest()
+
+
+def readable_digest(value: Any, skip: Collection[int] = ()) -> str:
+    """The digest of a value with what its functions enclose; ``UNREAD`` if it is too large or its class fails."""
+    try:
+        return digest(value, skip, functions=True)
+    except Exception:  # code of the value's own class
+        return UNREAD
 
 
 class _Walk:

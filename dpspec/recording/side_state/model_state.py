@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.side_state.digests import MOST_BYTES, digest
+from dpspec.recording.side_state.digests import MOST_BYTES, UNREAD, readable_digest
 
 #: Attributes of every module: its parts, which are compared apart, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -25,9 +25,6 @@ _OF_OPACUS = {
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
 _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sample"}
-
-#: Stands for a value that cannot be compared.
-_UNREAD = ""
 
 #: At most so many names are written of each kind.
 _MOST_NAMES = 20
@@ -70,7 +67,7 @@ class ModelState:
         """
         attributes, state = self._held_attributes(), self._held_state()
         both = ((attributes, self._attributes), (state, self._state))
-        unread = [name for now, before in both for name in now if _UNREAD in (now[name], before.get(name))]
+        unread = [name for now, before in both for name in now if UNREAD in (now[name], before.get(name))]
         found = {
             "buffers": _different(self._held_tensors(), self._tensors) | self._moved,
             "state": _different(state, self._state),
@@ -102,11 +99,11 @@ class ModelState:
             found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
                 if not _is_known(module, key, value):
-                    found[f"{prefix}.{key}" if prefix else key] = _digest(value, skip)
+                    found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
                 if key not in _OF_PARAMETERS:
-                    found[f"{name}.{key}"] = _digest(value, skip)
+                    found[f"{name}.{key}"] = readable_digest(value, skip)
         return found
 
     def _held_state(self) -> dict[str, str]:
@@ -120,12 +117,12 @@ class ModelState:
             try:
                 entries = model.state_dict()
             except Exception:  # code of the model, whose faults are the script's to see
-                return {**found, "state_dict()": _UNREAD}
+                return {**found, "state_dict()": UNREAD}
             for name, value in entries.items():
                 if not isinstance(value, Tensor) or _place(value) not in places:
-                    found[str(name)] = _digest(value, set())
+                    found[str(name)] = readable_digest(value)
             for name, value in vars(entries).items():
-                found[f"state_dict().{name}"] = _digest(value, set())
+                found[f"state_dict().{name}"] = readable_digest(value)
         return found
 
 
@@ -135,13 +132,6 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
     return key in _OF_OPACUS and type(module).__module__.partition(".")[0] == "opacus"
-
-
-def _digest(value: Any, skip: set[int]) -> str:
-    try:
-        return digest(value, skip, functions=True)
-    except Exception:  # code of the value's own class
-        return _UNREAD
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:
@@ -192,7 +182,7 @@ def _unused_bytes(tensors: dict[str, Tensor]) -> dict[str, str]:
         if any(t.is_contiguous() and t.numel() * t.element_size() == size for t in together.values()):
             continue
         if size > MOST_BYTES:
-            found[f"storage of {first}"] = _UNREAD
+            found[f"storage of {first}"] = UNREAD
             continue
         content = torch.empty(0, dtype=torch.uint8, device=one.device).set_(one.untyped_storage()).cpu()
         unused = torch.ones(size, dtype=torch.bool)
