@@ -76,7 +76,8 @@ def windows(vectors: Array, test: str) -> list[Measurement]:
 def _units(vectors: Array) -> Array:
     """The directions of vectors, 0 of a vector without length."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0.0)
+    found: Array = vectors / np.where(lengths > 0.0, lengths, 1.0)
+    return found
 
 
 def _extremes(values: Array) -> tuple[float, float]:
