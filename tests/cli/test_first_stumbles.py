@@ -47,8 +47,8 @@ def table(tmp_path: Path) -> Path:
             "--set:2:17",
             "not one of the categories of column 'smoker' (yes, no); write \"\" among them for missing values",
         ),
-        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not one of the declared"),
-        (["data.classes=[no,"], "--set:1:18", "where it has spaces, quote the whole: --set 'data.classes=...'"),
+        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
+        (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
         (
             ["threat_model.unit=person"],
@@ -70,7 +70,7 @@ def test_a_table_of_one_s_own(
     ("text", "says"),
     [
         (TABLE.replace(",", ";").encode(), "columns are separated by commas, its first line has ';'"),
-        (TABLE.replace("age,smoker", "no,no").encode(), "column 'no' stands there twice among the names of columns"),
+        (TABLE.replace("age,smoker", "no,no").encode(), "two columns have the name 'no'"),
         (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not UTF-8 text, save it as UTF-8"),
     ],
 )

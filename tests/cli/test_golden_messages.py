@@ -92,7 +92,7 @@ written (missing)
             "40,,yes",
             "[smoker], categories: {smoker: [yes, no]}",
             """\
-child.yaml:4:129: error[data-unreadable]: rows.csv:20: '' is not one of the categories of column 'smoker' (yes, no); \
+child.yaml:4:129: error[data-unreadable]: rows.csv:20: '' is not a category of column 'smoker' (yes, no); \
 write "" among them for missing values
  4 | ...s: [smoker], categories: {smoker: [yes, no]}}
    |                             ^^^^^^^^^^^^^^^^^^^

@@ -163,7 +163,7 @@ def test_explain_a_kind_of_claim(dpspec):
 
 def test_explain_a_map_lists_what_is_in_it(dpspec):
     audit = dpspec("explain", "audit").out
-    assert audit.count("How the pipeline is attacked.") == 1
+    assert audit.count("The attack on the pipeline.") == 1
     assert "    audit.method: one-run | many-run; required\n" in audit
     assert "    audit.canary: map\n" in audit
     assert "audit.canary.space" not in audit
