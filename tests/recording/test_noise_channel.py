@@ -10,7 +10,7 @@ import pytest
 
 from dpspec.engine.recorded.noise_channel import COARSE, DIRECTIONS, NORMS, REPEATED, SHIFTED, noise_checks
 from dpspec.engine.recorded.own_checks import advice
-from dpspec.stats.conformance.gaussian_noise import INTERVALS
+from dpspec.stats.independence.gaussian_noise import INTERVALS
 
 GOOD: dict[str, Any] = {
     "sums": [10, 20.0, 10.0],

@@ -17,12 +17,12 @@ from opacus.schedulers import (
     StepGradClip,
     StepNoise,
 )
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 Script = Callable[[Training], None]
 
@@ -254,6 +254,32 @@ def test_a_loop_that_declares_another_clip_norm_is_open(public: tuple[str, ...],
     found = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=public))
     assert (found.verdict, status(found, "constants")) == (("proved", "assumed") if public else ("open", "open"))
     assert public or "clip_norm changed before step 8 (the first of 2 such steps)" in found.reason
+
+
+def test_a_loop_that_divides_by_a_norm_is_open(tmp_path: Path) -> None:
+    """The divisor is the largest norm of the batch, which got no noise."""
+    torch.manual_seed(3)
+    model = nn.Linear(40, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with dpspec.record(
+        tmp_path / "run", model=model, optimizer=optimizer, noise_multiplier=1.0, clip_norm=1.0, rate=0.1, records=200
+    ) as run:
+        for number in range(30):
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            noise, total = torch.randn(82), torch.zeros(82)
+            for p, part in zip(model.parameters(), (total + noise).split([80, 2]), strict=True):
+                p.grad = part.view_as(p) / (20.0 + 5.0 * (number == 7))
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.zeros(len(drawn)))
+            run.summed(total)
+            run.noised(noise)
+            run.stepped()
+    verdicts = {
+        public: check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=public)).verdict
+        for public in ((), ("divisor",))
+    }
+    assert verdicts == {(): "open", ("divisor",): "proved"}
 
 
 # Honest schedules.

@@ -31,7 +31,7 @@ FAULTS = [
     ("opacus_lora", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
     ("opacus_lora", "shuffled", "sampling", "batches are shuffled"),
     ("opacus_lora", "noise-forgotten", "noise-scale", "updates of the parameters without noise"),
-    ("opacus_lora", "adapter-merged", "update", "other parts of the model that changed"),
+    ("opacus_lora", "adapter-merged", "model-state", "other parts of the model that changed"),
     ("opacus_lora", "head-fitted", "update", "without the recorded optimizer"),
     ("lightning_opacus", "told-another-rate", "accounting", "sampling rate that the accountant was told"),
     ("lightning_opacus", "shuffled", "sampling", "batches are shuffled"),
