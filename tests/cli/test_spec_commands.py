@@ -148,7 +148,7 @@ def test_explain_all_verdicts(dpspec):
 def test_explain_a_kind_lists_its_keys(dpspec):
     lines = dpspec("explain", "csv").out.split("\n")
     assert "    data.label: text, not empty; required" in lines
-    assert "        The name of the column that holds the labels." in lines
+    assert "        The column of labels." in lines
     group = dpspec("explain", "group").out
     assert "    mechanism.sampling.rate: number, above 0, at most 1\n" in group
     assert "    mechanism.phases: list of map" in group

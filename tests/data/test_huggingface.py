@@ -111,8 +111,8 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
         source("huggingface", **TABLE, test_split="test", test_records=2),
         "huggingface owner/set (test): 1 records of 2 features, but the spec declares 2 of 2",
     )
-    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records go together")
-    _refused(source("huggingface", **TABLE, resize=True), "resize is for pictures")
+    _refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
+    _refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
     assert (
         source("huggingface", **TABLE, resize=False, train_split="train").facts()
         == source("huggingface", **TABLE).facts()
@@ -148,9 +148,9 @@ def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes:
     _refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
     _refused(source("huggingface", **PICTURES, columns=["a"]), "image and columns exclude each other")
     _refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
-    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: is 6 x 5 pixels, shape declares")
+    _refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: 6 x 5 pixels, but shape declares")
     for cell, part in (
-        ({"bytes": None, "path": "/etc/passwd"}, "record 1: holds no picture in its table"),
+        ({"bytes": None, "path": "/etc/passwd"}, "record 1: contains no picture"),
         ({"bytes": b"GIF89a", "path": None}, "record 1: not a readable PNG or JPEG picture"),
     ):
         hub.train = pa.table({"a": [cells[0], cell], "y": [1, 0]})
