@@ -1,7 +1,7 @@
-"""Epsilon from what was measured: noise, contribution and rate of the run, composed as the accountant would.
+"""Estimate epsilon of the executed run: compose its noise, sensitivity and sampling rate with the accountant.
 
-It is an estimate and decides no claim: a run whose steps are something else than Poisson samples with Gaussian noise,
-or whose records differ in what they add, can leak more than either end says.
+No claim depends on the estimate: a run without Poisson samples or Gaussian noise, or with records of unequal
+sensitivity, can leak more than the upper end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dpspec.stats.conformance.as_run import Ran
 
 _HOW = {
-    "measured": "noise and contribution as released models show them, rate and least noise as reported",
-    "reported": "noise, contribution and rate as the backend reports them",
+    "measured": "noise and sensitivity measured on released models; rate and minimum noise as logged",
+    "reported": "noise, sensitivity and rate as logged by the backend",
 }
 
 _SAMPLED_GAUSSIAN = dps.Assumption(
