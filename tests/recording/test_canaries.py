@@ -133,7 +133,7 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     assert page.startswith("OPEN claim: epsilon <= 2.5")
     assert page.index(f"Note: The attack that was planted is missing: {missing}") < page.index("What was executed")
     assert "canaries: inserted canaries without a score, exact" in page
-    assert "Call run.score once the block is over" in page
+    assert "Call run.score after the block" in page
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1

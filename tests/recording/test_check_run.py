@@ -98,7 +98,7 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
     assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. The accountant covers the same phases" in page
-    assert "because it adds 0.01 to what it computes by privacy loss random variables (PRV), for its own error" in page
+    assert "because it adds 0.01 to its privacy loss random variables (PRV) value as an error margin" in page
 
 
 @pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(1.5, 0.2, 30)], [(2.0, 0.004, 3000)]])
@@ -163,7 +163,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)
-    assert "they are shuffled" in found.told.difference
+    assert "the batches are shuffled" in found.told.difference
     assert checked(tmp_path / "run", adjacency="add-remove").costs[1].interval is None
 
 
