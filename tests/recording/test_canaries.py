@@ -139,7 +139,7 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
     conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
     assert conformance["status"] == "deviates"
-    assert "canaries (canaries that were planted" in conformance["reason"]
+    assert "canaries (inserted canaries" in conformance["reason"]
     if not raised:
         run.score(model, loss)
         assert checked(tmp_path / "run", epsilon=2.5).fine
