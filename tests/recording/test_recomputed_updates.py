@@ -74,8 +74,9 @@ class Adding(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         result = super().__torch_function__(function, types, given, named)  # type: ignore[no-untyped-call]
-        if function is torch.Tensor.add_:
-            given[0].data.add_(0.01)
+        if function is torch.Tensor.add_ and type(given[0]) is nn.Parameter:
+            with torch._C.DisableTorchFunctionSubclass():
+                given[0].add_(0.01)
         return result
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.side_state.digests import readable_digest
-
 from dpspec.recording.watching.recomputed_updates import STEPS
 
 #: Integers of as many bytes as a number of the state.

@@ -102,8 +102,7 @@ class RecomputedUpdates:
         for group in self._optimizer.param_groups:
             copies = []
             for p in group["params"]:
-                q = p.detach().clone().requires_grad_(p.requires_grad)
-                q.grad = None if p.grad is None else p.grad.detach().clone()
+                q = _parameter(p)
                 copies.append(q)
                 self._pairs.append((p, q))
                 kept = dict.get(self._optimizer.state, p)
@@ -115,7 +114,7 @@ class RecomputedUpdates:
         copy.state.clear()
         copy.state.update(state)
         known = {id(p) for p, _ in self._pairs}
-        self._pairs += [(p, p.detach().clone()) for p in self._trained if id(p) not in known]
+        self._pairs += [(p, _parameter(p)) for p in self._trained if id(p) not in known]
         self._before = [q.detach().clone() for _, q in self._pairs]
         return copy
 
@@ -133,6 +132,12 @@ class RecomputedUpdates:
                 elif not (isinstance(found, Tensor) and _close(found.detach(), expected, expected)):
                     return False
         return True
+
+
+def _parameter(p: Tensor) -> Tensor:
+    q = p.detach().clone().requires_grad_(p.requires_grad)
+    q.grad = None if p.grad is None else p.grad.detach().clone()
+    return q
 
 
 def _plain(value: Any) -> Any:
