@@ -415,21 +415,18 @@ def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
 
 
 class Drifting(float):
-    """A learning rate of constant value whose negation, which SGD uses, is another number."""
-
-    def __neg__(self) -> float:
-        return -2.0 * float(self)
+    """A learning rate of constant value whose arithmetic belongs to the script."""
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(Drifting(0.05), "open"), (np.float64(0.05), "verified")])
-def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, expected: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "known"), [(Drifting(0.05), False), (np.float64(0.05), True)])
+def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, tmp_path: Path) -> None:
     def script(training: Training) -> None:
         training.optimizer_.original_optimizer.param_groups[0]["lr"] = rate
         loop(training, lambda *_: None, 1)
 
     found = recorded(tmp_path / "run", script)
-    assert status(found, "update-rule") == expected
-    assert ("lr is of type Drifting" in why(found, "update-rule")) is (expected == "open")
+    assert (status(found, "update-rule") == "open") is not known
+    assert ("lr is of type Drifting" in why(found, "update-rule")) is not known
 
 
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
