@@ -32,6 +32,7 @@ from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
 from dpspec.recording.watching.sampler_watch import SamplerWatch
+from dpspec.recording.watching.step_code import StepCode
 
 
 class WatchedTraining:
@@ -71,6 +72,7 @@ class WatchedTraining:
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._code = None if parts.optimizer is None else StepCode(_inner(parts.optimizer))
         self._entries = {} if parts.optimizer is None else other_entries(_inner(parts.optimizer))
         self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
@@ -133,6 +135,7 @@ class WatchedTraining:
                 "noise": self._noise.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
                 "restated": self._state.restated if self._state is not None else None,
+                "code": self._code.found if self._code is not None else None,
                 "optimizer": self._state.kind if self._state is not None else "",
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
@@ -314,12 +317,18 @@ class WatchedTraining:
     def _look_at_state(self) -> None:
         self._options.look()
         self._held.look()
-        if self._state is not None:
+        if self._state is not None and self._code is not None:
             self._state.look_before()
+            self._code.look(followed=any(hooks.followed for hooks in self._hooks()))
 
     def _keep_state(self) -> None:
-        if self._state is not None:
+        if self._state is not None and self._code is not None:
             self._state.look_after()
+            self._code.look()
+
+    def _hooks(self) -> list[StepHooks]:
+        """The recorder's hooks of the optimizer that steps."""
+        return self._handles if self._opacus is None else self._opacus.hooks
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None) -> None:
         assert self.writer is not None

@@ -203,6 +203,10 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
     named = isinstance(own, str) and _CLASS.fullmatch(own)
     text = f"{own}, which is none of torch's optimizers, steps with the noisy gradients alone" if named else ""
+    code = run.names("code")
+    if code:
+        inside = f"code of the script within the optimizer's steps reads no record: {', '.join(code[:5])}"
+        text = f"{text}; {inside}" if text else inside
     if doubts:
         yield Assumption(name="update-rule", status="unchecked", text="; ".join([*doubts, text] if text else doubts))
     elif text:
