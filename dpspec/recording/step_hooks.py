@@ -27,12 +27,6 @@ class StepHooks:
         self._before.remove()
         self._after.remove()
 
-    @property
-    def followed(self) -> bool:
-        """Whether other hooks of the script come after ``before``."""
-        hooks = getattr(self._optimizer, "_optimizer_step_pre_hooks", {})
-        return next(reversed(hooks), None) != self._before.id
-
     def _begin(self) -> None:
         self._look_before()
         # torch goes through the hooks before a step now, and order can only be changed among those after it

@@ -472,7 +472,7 @@ def in_a_class(t: Any) -> None:
 
 
 for _name, _put in [("method", in_a_method), ("option", in_an_option), ("class", in_a_class)]:
-    SCRIPTS.append((f"code_in_a_step_by_a_{_name}", "assumes", "update-rule", code_in_a_step(_put)))
+    SCRIPTS.append((f"code_in_a_step_by_a_{_name}", "violated", "update-rule", code_in_a_step(_put)))
 
 
 # What one record contributes.

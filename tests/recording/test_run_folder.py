@@ -280,7 +280,6 @@ claims: [{id: one, kind: approx-dp, epsilon: 1.0, delta: 1e-5}]
         {"gradients": [14, -1e99, 1e99, 1e99, 1e-99]},
         {"gradients": [1e308] * 5},
         {"gradients": [float("nan")] * 5},
-        {"code": [["x"], 5, "\x1b[31m", "A" * 5000]},
         {"norm_type": ["bfloat16"], "sum_type": 3},
         {"drawn_batches": 10**300, "unused_batches": -1},
         {"drawn_batches": 2**62},

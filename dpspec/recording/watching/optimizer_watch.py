@@ -61,7 +61,6 @@ class OpacusWatch:
         self._changed: Tensor | None = None
         self._stepped_with: Tensor | None = None
         self.step = PendingStep()
-        self.hooks: list[StepHooks] = []
         #: In which half precision norms were computed, and sums made; "" for neither.
         self.norm_type, self.sum_type = "", ""
         self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer)
@@ -95,8 +94,8 @@ class OpacusWatch:
             self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
         self._replace(optimizer, "add_noise", self._around_noise)
         self._replace(optimizer, "scale_grad", self._around_scaling)
-        self.hooks = [StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))]
-        self._undo += [hooks.remove for hooks in self.hooks]
+        hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
+        self._undo.append(hooks.remove)
         guarded(lambda: self.replaced.look(self._put))
 
     def detach(self) -> None:

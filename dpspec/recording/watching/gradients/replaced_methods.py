@@ -36,7 +36,7 @@ class ReplacedMethods:
             return
         self._seen = objects
         for name, thing, packages in places:
-            if not is_defined_in(thing, packages):
+            if not _is_of(thing, packages):
                 self._names.setdefault(name[:100])
 
     @property
@@ -72,7 +72,7 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
         link = getattr(link, "__wrapped__", None)
 
 
-def is_defined_in(method: Any, packages: tuple[str, ...]) -> bool:
+def _is_of(method: Any, packages: tuple[str, ...]) -> bool:
     """Whether a function's code is in a file of one of these packages."""
     if not isinstance(method, FunctionType):
         return False
