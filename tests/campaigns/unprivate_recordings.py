@@ -471,8 +471,12 @@ def in_a_class(t: Any) -> None:
     t.inner.__class__ = type("SGD", (torch.optim.SGD,), {"__module__": "torch.optim.sgd"})
 
 
-for _name, _put in [("method", in_a_method), ("option", in_an_option), ("class", in_a_class)]:
-    SCRIPTS.append((f"code_in_a_step_by_a_{_name}", "violated", "update-rule", code_in_a_step(_put)))
+for _name, _expected, _put in [
+    ("method", "violated", in_a_method),
+    ("option", "violated", in_an_option),
+    ("class", "assumes", in_a_class),
+]:
+    SCRIPTS.append((f"code_in_a_step_by_a_{_name}", _expected, "update-rule", code_in_a_step(_put)))
 
 
 # What one record contributes.
