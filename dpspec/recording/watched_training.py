@@ -303,7 +303,7 @@ class WatchedTraining:
 
     def _after_own(self) -> None:
         self._keep_state()
-        self._got.stepped()
+        self._got.stepped(ordered=self._handles[0].ordered)
         self.own.updates += 1
         self.own.update = self._watch.moved()
         self._watch.keep()

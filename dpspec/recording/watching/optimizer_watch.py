@@ -76,8 +76,8 @@ class OpacusWatch:
 
     @property
     def changed(self) -> int:
-        """How many updates left other gradients than they began with."""
-        return 0 if self._changed is None else int(self._changed)
+        """The number of updates whose gradients nobody knows: they changed during it, or another hook followed."""
+        return (0 if self._changed is None else int(self._changed)) + self._hooks.disordered
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         """Begin to watch. ``guarded`` runs what looks on, so that a fault of it never reaches the training.
@@ -94,8 +94,8 @@ class OpacusWatch:
             self._replace(optimizer, "clip_and_accumulate", self._around_clipping)
         self._replace(optimizer, "add_noise", self._around_noise)
         self._replace(optimizer, "scale_grad", self._around_scaling)
-        hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
-        self._undo.append(hooks.remove)
+        self._hooks = StepHooks(optimizer.original_optimizer, lambda: guarded(before), lambda: guarded(after))
+        self._undo.append(self._hooks.remove)
         guarded(lambda: self.replaced.look(self._put))
 
     def detach(self) -> None:
@@ -198,6 +198,7 @@ class OpacusWatch:
             self.sums.compare(flat)
             self.sums.forget()
 
+        self._guarded(self._hooks.put_last)
         self._guarded(self._use)
         self._guarded(compare)
         self._guarded(self._enter)

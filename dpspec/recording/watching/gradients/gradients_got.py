@@ -47,11 +47,14 @@ class GradientsGot:
         """The optimizer is about to step with these gradients."""
         self._got = self._gradients()
 
-    def stepped(self) -> None:
-        """The optimizer has stepped: if a closure or a hook made other gradients meanwhile, the step is unknown."""
+    def stepped(self, *, ordered: bool = True) -> None:
+        """The optimizer has stepped: if a closure or a hook made other gradients meanwhile, the step is unknown.
+
+        ordered: whether no other hook ran since :meth:`look`.
+        """
         if self._got is None:
             return
-        now = self._gradients()
+        now = self._gradients() if ordered else None
         if now is None or not torch.equal(now, self._got):
             self._got = None
 
