@@ -14,8 +14,10 @@ import json
 import math
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ STEP, END, SCORED = 1, 2, 3
 
 #: Runs have at most so many steps; more than these say nothing is recorded that is read.
 MOST_STEPS = 2**20
+
+#: No recorder samples at a smaller rate above 0.
+_SMALLEST_RATE = 1e-12
 
 #: The last frame's text has at most so many bytes.
 _LONGEST_END = 1 << 20
@@ -161,9 +166,10 @@ class RunFolder:
         """What of the steps speaks of records, as far as :meth:`steps` go; raises where it was kept back."""
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
-        frames = self._frames(INTERNAL)
+        frames, length = self._frames(INTERNAL), 0
         for public, digest in self._public():
             if not isinstance(public, PublicStep):
+                self._require_end(INTERNAL, length)
                 return
             frame = next(frames, None)
             if frame is None or frame.digest != digest:
@@ -176,6 +182,7 @@ class RunFolder:
                     raise ValueError(f"step {internal.step} stands where step {public.step} should")
             except ValueError as error:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
+            length = frame.end
             yield internal
 
     @property
@@ -189,8 +196,11 @@ class RunFolder:
         return (self.path / CANARIES).exists()
 
     def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
-        ended = scored = False
+        ended, scored, length = False, False, 0
+        if not (self.path / STEPS).exists():
+            raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
+            length = frame.end
             where = f"{self.path / STEPS}: frame {frame.number}"
             if ended and frame.kind == SCORED and not scored:
                 scored = True
@@ -214,6 +224,16 @@ class RunFolder:
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
             yield step, digest
+        if ended:
+            self._require_end(STEPS, length)
+        elif not length and len(list(islice(self._frames(INTERNAL), 2))) == 2:
+            raise RecordingError(f"{self.path / STEPS}: holds no step, but {INTERNAL} holds several: the file was cut")
+
+    def _require_end(self, name: str, length: int) -> None:
+        """Raise ``RecordingError`` if a file of an ended recording is longer than its frames."""
+        more = os.path.getsize(self.path / name) - length
+        if more > 0:
+            raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
 
     def _frames(self, name: str) -> Iterator[Frame]:
         if not (self.path / name).exists():
@@ -226,9 +246,13 @@ def _require_sane(step: PublicStep) -> None:
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+    if 0.0 < step.noise_squares < sys.float_info.min:
+        raise ValueError(f"noise_squares must be 0 or at least {sys.float_info.min}, got {step.noise_squares}")
     for name in ("told_rate", "rate"):
         if not (math.isnan(getattr(step, name)) or getattr(step, name) >= 0.0):
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+        if 0.0 < getattr(step, name) < _SMALLEST_RATE:
+            raise ValueError(f"{name} must be 0 or at least {_SMALLEST_RATE}, got {getattr(step, name)}")
 
 
 def _end(frame: Frame, where: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ so that too small a sum speaks against the declared scale and too large a sum do
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -225,12 +226,12 @@ def _log_chernoff(products: float, pairs: int, count: int) -> float:
 
 
 def log_lower_tail(total: float, count: float) -> float:
-    """ln P[chi2(count) <= total]: finite even where the probability underflows, -inf only at total = 0.
+    """ln P[chi2(count) <= total]: finite even if the probability underflows, -inf below the smallest normal number.
 
     P(a, x) = x^a e^-x / Gamma(a + 1) * (1 + x/(a+1) + x^2/((a+1)(a+2)) + ...) with a = count/2, x = total/2; the
     series is summed only where the ready-made function has underflown, and there it converges like a power of x/a.
     """
-    if total <= 0.0:
+    if total < sys.float_info.min:
         return -math.inf
     a, x = 0.5 * count, 0.5 * total
     ready = float(special.gammainc(a, x))
