@@ -143,6 +143,29 @@ def test_a_sum_that_is_told_of_with_its_noise_is_none(tmp_path: Path) -> None:
     assert (silent.verdict, silent.conformance.status) == ("open", "deviates")
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_vector_that_is_orthogonal_to_all_directions_is_found(whole: bool) -> None:
+    """Coordinates 0 and 16,256 of a layer have the same sign in the same direction."""
+    parameter = nn.Parameter(torch.zeros(20_000))
+    sketch = NoiseSketch([20_000])
+    compared = GradientsGot([parameter], sketch)
+    total, noise = 0.1 * torch.randn(20_000), torch.randn(20_000)
+    step = PendingStep()
+    for name, part in (("summed", total), ("sketch", noise)):
+        sketch.clear()
+        sketch.add(part)
+        setattr(step, name, sketch.results())
+    step.updates, step.deviation, step.noised, step.norms = 1, 1.0, True, [torch.tensor([1e9])]
+    added = torch.zeros(20_000)
+    added[[0, 127 * 128]] = torch.tensor([0.01, -0.01])
+    parameter.grad = (total + noise + (0.0 if whole else added)) / 50.0
+    compared.look()
+    compared.compare(step, noise, total)
+    sums = compared.sums()
+    assert sums is not None
+    assert sums[6] == (0 if whole else 1)
+
+
 def test_what_else_is_in_the_gradients_is_seen(tmp_path: Path) -> None:
     found = own(tmp_path / "run", decay=0.01)
     assert found.conformance.status == "deviates"
@@ -246,10 +269,11 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
     layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
     sizes = [p.numel() for p in layers]
-    compared = GradientsGot(layers, sizes)
+    sketch = NoiseSketch(sizes)
+    compared = GradientsGot(layers, sketch)
     for divisor in (0.3, 7.0, 1e3, 1e-3):
         for scale in (1e-3, 1.0, 1e3):
-            told, step, sketch = [], PendingStep(), NoiseSketch(sizes)
+            told, step = [], PendingStep()
             for of, p in product((scale, 1.0), layers):
                 told.append(of * torch.randn(p.shape, generator=chance))
             for p, one, noise in zip(layers, told[:2], told[2:], strict=True):
@@ -262,7 +286,8 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
             step.updates, step.deviation, step.noised = 1, 1.0, True
             step.norms = [torch.tensor([1e9])]
             compared.look()
-            compared.compare(step)
+            total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (told[:2], told[2:]))
+            compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
     sums = compared.sums()
     assert sums is not None
