@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from torch import nn
 import dpspec
 from dpspec.engine.recorded.run_sums import _summed_norms
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder, _require_sane
+from dpspec.recording.folder.journal import JournalWriter, read_frames
+from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STEPS, RunFolder, _require_sane
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
 from dpspec.stats.conformance.noise_size import log_lower_tail
 
@@ -84,6 +88,32 @@ def test_subnormal_numbers_are_refused(name: str) -> None:
 def test_the_lower_tail_of_a_subnormal_total() -> None:
     assert log_lower_tail(5e-324, 100) == -math.inf
     assert math.isfinite(log_lower_tail(1e-300, 100))
+
+
+def without(folder: Path, copy: Path, key: str) -> Path:
+    """A copy whose end record lacks a key, with digests that fit."""
+    shutil.copytree(folder, copy)
+    first = hashlib.sha256((folder / MARK).read_bytes()).digest()
+    frames = list(read_frames(folder / STEPS, first, STEPS))
+    (copy / STEPS).unlink()
+    writer = JournalWriter(copy / STEPS, first)
+    for frame in frames:
+        end = json.loads(frame.payload) if frame.kind == END else {}
+        payload = json.dumps({name: value for name, value in end.items() if name != key}).encode()
+        writer.append(frame.kind, payload if frame.kind == END else frame.payload)
+    writer.close()
+    return copy
+
+
+#: Keys of the end record that are no evidence of privacy.
+INFORMATION = {"error", "history", "seconds", "probe", "probe_failure"}
+
+
+def test_absent_evidence_is_an_open_channel(sound: Path, tmp_path: Path) -> None:
+    question = Question(delta=1e-5, epsilon=100.0)
+    end = next(one for one in RunFolder.open(sound).steps() if isinstance(one, Mapping))
+    verdicts = {key: check_run(without(sound, tmp_path / key, key), question).verdict for key in end}
+    assert {key for key, verdict in verdicts.items() if verdict == "proved"} == INFORMATION
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 9, 50])

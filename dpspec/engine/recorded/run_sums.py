@@ -98,7 +98,7 @@ def _summed_norms(step: InternalStep, rows: float) -> float:
         return np.nan
     counts = [int(q * (rows - 1.0)) + 1 if rows else 0 for q in (0.25, 0.5, 0.75, 1.0)]
     upper = (step.lower, step.middle, step.upper, step.largest)
-    return float(sum(count * norm for count, norm in zip(np.diff([0, *counts]), upper, strict=True)))
+    return float(sum(count * norm for count, norm in zip(np.diff([0, *counts]).tolist(), upper, strict=True)))
 
 
 def evidence(run: RecordedRun, internal: InternalSums | None, *, poisson: bool) -> RunEvidence:

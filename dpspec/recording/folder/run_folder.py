@@ -225,15 +225,22 @@ class RunFolder:
                 raise RecordingError(f"{where}: {error}") from None
             yield step, digest
         if ended:
-            self._require_end(STEPS, length)
+            self._require_end(STEPS, length, cut=None if scored else SCORED)
         elif not length and len(list(islice(self._frames(INTERNAL), 2))) == 2:
             raise RecordingError(f"{self.path / STEPS}: holds no step, but {INTERNAL} holds several: the file was cut")
 
-    def _require_end(self, name: str, length: int) -> None:
-        """Raise ``RecordingError`` if a file of an ended recording is longer than its frames."""
+    def _require_end(self, name: str, length: int, cut: int | None = None) -> None:
+        """Raise ``RecordingError`` if an ended file is longer than its frames, except by a frame of kind ``cut``."""
         more = os.path.getsize(self.path / name) - length
-        if more > 0:
+        if more > 0 and (cut is None or self._kind_at(name, length) != cut):
             raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
+
+    def _kind_at(self, name: str, offset: int) -> int | None:
+        """The kind of the frame that begins at a byte; None if the file ends before the kind."""
+        with (self.path / name).open("rb") as file:
+            file.seek(offset)
+            head = file.read(5)
+        return head[4] if len(head) == 5 else None
 
     def _frames(self, name: str) -> Iterator[Frame]:
         if not (self.path / name).exists():
