@@ -32,8 +32,8 @@ from dpspec.stats.conformance.measurement import exact
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-NOT_GOT = "noise that was told of, in the gradients that the optimizer got"
-OTHERS = "gradients that are not the sum and the noise that were told of"
+NOT_GOT = "reported noise in the gradients of the optimizer"
+OTHERS = "gradients other than the reported sum and noise"
 
 #: So many divisors are tried, and so many shares of the noise.
 _TRIED, _SHARES = 4096, 100
