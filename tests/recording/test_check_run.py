@@ -363,7 +363,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.recorded.pipeline.check import Question, check_run
+        from dpspec.engine.checking.check import Question, check_run
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -38,11 +37,11 @@ STEP, END, SCORED = 1, 2, 3
 #: Runs have at most so many steps; more than these say nothing is recorded that is read.
 MOST_STEPS = 2**20
 
-#: No recorder samples at a smaller rate above 0.
-_SMALLEST_RATE = 1e-12
-
 #: The last frame's text has at most so many bytes.
 _LONGEST_END = 1 << 20
+
+#: Smallest sampling rate above 0 that a recorder writes.
+_LEAST_RATE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,13 +252,10 @@ def _require_sane(step: PublicStep) -> None:
     for name in ("noise_multiplier", "clip_norm", "deviation", "told_noise", "noise_squares", "time"):
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
-    if 0.0 < step.noise_squares < sys.float_info.min:
-        raise ValueError(f"noise_squares must be 0 or at least {sys.float_info.min}, got {step.noise_squares}")
     for name in ("told_rate", "rate"):
-        if not (math.isnan(getattr(step, name)) or getattr(step, name) >= 0.0):
-            raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
-        if 0.0 < getattr(step, name) < _SMALLEST_RATE:
-            raise ValueError(f"{name} must be 0 or at least {_SMALLEST_RATE}, got {getattr(step, name)}")
+        value = getattr(step, name)
+        if not (math.isnan(value) or value == 0.0 or value >= _LEAST_RATE):
+            raise ValueError(f"{name} must be 0 or at least {_LEAST_RATE:g}, got {value}")
 
 
 def _end(frame: Frame, where: str) -> Mapping[str, Any]:
