@@ -233,7 +233,10 @@ def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[
         yield exact("clipping", test, "reported", unclipped == 0, 0, unclipped, "by the criterion of make_private")
     both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
     if both.any():
-        room = run["rows"][both] * (1.0 + CLIP_TOLERANCE) * (1.0 + norm_excess(run)) + 1e-6
+        clipped = run["rows"][both]
+        if run.header.source == "own-loop":
+            clipped = np.fmin(clipped, internal.reported[both])
+        room = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + norm_excess(run)) + 1e-6
         beyond = int((internal.sum_norm[both] > room).sum())
         test = "steps with a sum longer than its clipped contributions allow"
         yield exact("clipping", test, "reported", beyond == 0, 0, beyond, "length of the sum", detectable=None)

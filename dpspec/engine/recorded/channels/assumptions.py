@@ -9,6 +9,7 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.engine.recorded.channels.absent_evidence import with_absent_evidence
 from dpspec.engine.recorded.channels.contributions import clipping_assumption, contribution_assumptions
 from dpspec.engine.recorded.channels.gradient_checks import counts
 from dpspec.engine.recorded.channels.hyperparameters import NAMES
@@ -152,7 +153,7 @@ def assumptions(
     if header.scheme in ("shuffled", "sequential"):
         text = "which batch a record comes in does not depend on what the records are"
         found.append(Assumption(name="order", status="declared", text=text))
-    return tuple(found)
+    return with_absent_evidence(run, found)
 
 
 def batches_left(unused: int) -> str:
