@@ -117,8 +117,8 @@ def _alike(scale: float, rejected: Collection[Check]) -> bool:
 
 #: Notes of checks that speak of coordinates, where a recording looks along directions.
 _ALONG = {
-    "in each parameter that was looked at": "along each of the fixed directions",
-    "independent across parameters": "independent across the fixed directions",
+    "in each parameter that was looked at": "along each of the directions",
+    "independent across parameters": "independent across the directions",
 }
 
 
