@@ -90,7 +90,7 @@ def detectable(checks: Iterable[Check]) -> dict[str, float]:
     [
         (("access: all-iterates", "access: transcript"), "is told who was drawn and estimates nothing"),
         (("method: one-run", "method: many-run, runs: 16"), "looks at many runs together"),
-        (("{learning_rate: 0.5}", "{learning_rate: 0.5, optimizer: {kind: adam}}"), "cannot be undone"),
+        (("{learning_rate: 0.5}", "{learning_rate: 0.5, optimizer: {kind: adam}}"), "not invertible"),
         (("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}"), "here fixed batches are drawn"),
         (("{scheme: poisson, rate: 0.1}", "{scheme: full}"), "here full batches are drawn"),
         (("expected_from: 30", "expected_from: 29"), "must be at least the 30 records that a batch holds on average"),

@@ -110,7 +110,7 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     assert all(verdict.expected for verdict in verdicts.values()), verdicts
     for name in ("high", "two", "mu", "rate", "advantage"):
-        assert "no theorem covers shuffled batches of records that come or go" in verdicts[name].reason
+        assert "no theorem covers shuffled batches under add-remove adjacency" in verdicts[name].reason
         assert verdicts[name].upper is None
     bounds = [finding for finding in audit.findings if finding.bound == "upper"]
     assert bounds

@@ -77,7 +77,7 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     ]
     assert "accuracy" in {f.quantity for f in both.findings}
     assert "accuracy" not in {f.quantity for f in alone.findings}
-    assert {e.method for e in alone.evidence} == {"one-run, transcript, no twin"}
+    assert {e.method for e in alone.evidence} == {"one-run, transcript, no canary-free run"}
     assert alone.conformance.status == "conforms-within"
     made = {(c.assumption, c.note) for c in both.checks}
     missing = made - {(c.assumption, c.note) for c in alone.checks}

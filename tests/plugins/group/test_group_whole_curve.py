@@ -78,7 +78,7 @@ def test_what_one_mu_gives_away_is_said() -> None:
     implied = gaussian_fit.epsilon(1 / 1.3, 1e-4)
     assert upper.method == (
         "without amplification by sampling; "
-        f"at delta 0.0001 it says epsilon {implied:.4g}, where {one_step:.4g} is certified"
+        f"implies epsilon {implied:.4g} at delta 0.0001 (certified: {one_step:.4g})"
     )
 
 
@@ -159,7 +159,7 @@ def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
     )
     assert theory.mu_of_all_steps(spec.phases, 2, 60) == pytest.approx(2 * 3 / 4.0)
     said = theory.noise_ruled_out(spec.phases, 1, 60, 0.5)
-    assert said == "; rules out noise multipliers of 6.001 and more at these rates and steps"
+    assert said == "; rules out noise multipliers >= 6.001 at these rates and steps"
     assert theory.noise_ruled_out(spec.phases, 1, 60, 0.0) == ""
     assert theory.noise_ruled_out(spec.phases, 1, 60, 0.07) == ""  # 10.7 times the declared noise
     first = spec.phases[0]
