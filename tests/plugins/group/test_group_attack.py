@@ -220,7 +220,7 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     assert isinstance(mu, Finding)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
     assert mu.value == one_run_curve.mu_lower(400, 100, 100, 0.95) > 1.0
-    assert "400 canary groups of 1, 100 guesses; rules out noise multipliers of " in mu.method
+    assert "400 canary groups of 1, 100 guesses; rules out noise multipliers >= " in mu.method
     assert isinstance(estimate, Finding)
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]

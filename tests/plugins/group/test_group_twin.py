@@ -105,4 +105,4 @@ def test_claims_about_the_twin_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, ", twin: false", SPEC.replace("claims:\n", ACCURATE))
     (found,) = check(load_specs([path], CATALOG).specs[0], CATALOG)
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
-    assert "claim 'accurate' is about the twin, which twin: false leaves out" in found.message
+    assert "claim 'accurate' needs the canary-free run, which twin: false disables" in found.message
