@@ -21,6 +21,7 @@ the
   value that this attains; the exact value is not known;
 * fixed, with exactly n other records: C u for each member, -C u for every other record.
 
+<<<<<<< HEAD
 No gradient is clipped. Along u the noisy sum divided by C is N(0, sigma^2) without the group and N(j, sigma^2) with j
 members in the batch, j ~ Binomial(k, q), or k in full batches; with a fixed batch size, after adding B, it is N(2j,
 sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u the noise is the same with and without the group. The
@@ -30,6 +31,18 @@ invertible (:func:`~dpspec.training.loop.learning_rates.shows_every_sum`). There
 and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full batches this
 holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and Poisson phases
 need different gradients of the other records, so that no lower bound is claimed for a mix.
+=======
+Each gradient is within C and is left as it is. Along u the noisy sum is, over C, N(0, sigma^2) without the group and
+N(j, sigma^2) with j members in the batch, j ~ Binomial(k, q), or k in full batches; in batches of a fixed size, B
+added, N(2j, sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u it is the same noise with and without the
+group. Nothing of it depends on the models so far, so that steps are independent: the noisy sums of all steps are
+exactly the composition of the one-step pairs, and whoever sees all models knows the noisy sums where updates can be
+undone (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). So epsilon of this pair of datasets and this
+adversary is the value in the interval, and its lower end is a lower bound. Poisson and full batches allow any number of
+other records, and members who stay and whose gradients are 0 (zero-out) in the place of those who leave. Phases with
+batches of a fixed size and phases with Poisson ones ask for other gradients of the others: of both together nothing is
+claimed.
+>>>>>>> main
 """
 
 from __future__ import annotations
@@ -42,7 +55,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
-from dpspec.training.loop.learning_rates import shows_every_sum
+from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory
 
 #: Deltas of the privacy profile that is shown for every group size.
@@ -250,7 +263,7 @@ def attaining_records(spec: dps.Spec) -> int | None:
     0 keeps the scope's number (fixed-size and truncated batches). None if the worst case is not attained.
     """
     schemes = {phase.sampling.scheme for phase in spec.phases}
-    if not shows_every_sum(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
+    if not iterates_reveal_sums(spec.training.options, spec.steps) or _mixed(schemes) or "shuffled" in schemes:
         return None
     if schemes & {"fixed", "truncated-poisson"}:
         return 0

@@ -20,6 +20,7 @@ from dpspec.engine.recorded.noise_channel import (
     SHIFTED,
     STEPS,
     SUMS,
+    WINDOWS,
     noise_checks,
 )
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -77,7 +78,7 @@ _ADVICE = {
 _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest layer"
 
 #: Tests that reject any noise of another scale than declared, whatever its distribution.
-_SCALED = (_LAYER, QUIET, SHIFTED, ROWS, STEPS, DIRECTIONS, SHAPE, SUMS, NORMS)
+_SCALED = (_LAYER, QUIET, SHIFTED, ROWS, STEPS, DIRECTIONS, WINDOWS, SHAPE, SUMS, NORMS)
 
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the batches as they are."
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from dpspec.recording.side_state.digests import readable_digest
 
 #: Integers of as many bytes as a number of the state.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -18,6 +20,10 @@ _ODD, _CHUNK, _PRIME = 0x1E3779B97F4A7C15, 2**20, 2**61 - 1
 
 #: Of a parameter that nothing is remembered of.
 _NOTHING = torch.zeros(0, 2, dtype=torch.int64)
+
+
+#: Options that the schedulers of torch add to each group.
+_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
 
 
 class OptimizerState:
@@ -67,6 +73,26 @@ class OptimizerState:
                 sums = list(_sums(self._optimizer.state.get(parameter)))
                 device = _device(sums)
                 yield parameter, torch.stack([one.to(device) for one in sums]) if sums else _NOTHING
+
+
+def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Digests of what ``state_dict()`` holds other than options and the state of parameters, by name.
+
+    These are the entries of ``state`` under keys that are no parameters, and the names of parameters and options in
+    each group. Options that schedulers add are omitted.
+    """
+    every = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    found = {}
+    state: dict[Any, Any] = dict(optimizer.state)
+    for key, value in state.items():
+        if not (id(key) in every or isinstance(key, nn.Parameter)):
+            found[f"optimizer.state[{key if isinstance(key, str) else type(key).__name__}]"] = readable_digest(value)
+    for number, group in enumerate(optimizer.param_groups):
+        for name in group.keys() - _OF_SCHEDULERS:
+            found[f"optimizer.param_groups[{number}].{name}"] = (
+                readable_digest(group[name]) if name == "param_names" else ""
+            )
+    return found
 
 
 def untouched(optimizer: torch.optim.Optimizer) -> bool:

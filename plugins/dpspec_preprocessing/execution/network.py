@@ -16,7 +16,7 @@ import torch
 
 import dpspec.contract as dps
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.fetching import Later
+from dpspec.training.gradients.fetching import TransferQueue
 from dpspec.training.loop.native import train_many
 from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog
@@ -60,14 +60,14 @@ class NetworkEngine:
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
             some = which[start : start + _TOGETHER]
-            later = Later()
-            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, later)
+            queue = TransferQueue()
+            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
             jobs = [self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise,)) for side in some]
             jobs[0] = replace(jobs[0], progress=self._progress(start, len(some), len(which)))
             logs = [StateLog() for _ in jobs]
             jobs = [replace(job, observers=(*job.observers, log)) for job, log in zip(jobs, logs, strict=True)]
             train_many(self.context.trainer, jobs)
-            later.settle()
+            queue.flush()
             tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
             yield from (_parameters(job.model) for job in jobs)
 
@@ -119,12 +119,12 @@ class NetworkEngine:
 class _NoiseLog(dps.Observer):
     """Adds the noise that a backend reports to a tally, in units of its declared standard deviation."""
 
-    def __init__(self, tally: NoiseTally, std: float, later: Later) -> None:
-        self._tally, self._std, self._later = tally, std, later
+    def __init__(self, tally: NoiseTally, std: float, queue: TransferQueue) -> None:
+        self._tally, self._std, self._queue = tally, std, queue
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
         """Add the noise of one step."""
-        self._later.add(self._count, noise.clone())
+        self._queue.add(self._count, noise.clone())
 
     def _count(self, noise: Array) -> None:
         self._tally.add(noise.astype(np.float64) / self._std)
