@@ -21,28 +21,15 @@ the
   value that this attains; the exact value is not known;
 * fixed, with exactly n other records: C u for each member, -C u for every other record.
 
-<<<<<<< HEAD
 No gradient is clipped. Along u the noisy sum divided by C is N(0, sigma^2) without the group and N(j, sigma^2) with j
 members in the batch, j ~ Binomial(k, q), or k in full batches; with a fixed batch size, after adding B, it is N(2j,
 sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u the noise is the same with and without the group. The
 gradients do not depend on earlier models, so that steps are independent: the noisy sums of all steps are exactly the
 composition of the one-step pairs, and an adversary who sees all models computes the noisy sums if updates are
-invertible (:func:`~dpspec.training.loop.learning_rates.shows_every_sum`). Therefore epsilon of this pair of datasets
+invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of datasets
 and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full batches this
 holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and Poisson phases
 need different gradients of the other records, so that no lower bound is claimed for a mix.
-=======
-Each gradient is within C and is left as it is. Along u the noisy sum is, over C, N(0, sigma^2) without the group and
-N(j, sigma^2) with j members in the batch, j ~ Binomial(k, q), or k in full batches; in batches of a fixed size, B
-added, N(2j, sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u it is the same noise with and without the
-group. Nothing of it depends on the models so far, so that steps are independent: the noisy sums of all steps are
-exactly the composition of the one-step pairs, and whoever sees all models knows the noisy sums where updates can be
-undone (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). So epsilon of this pair of datasets and this
-adversary is the value in the interval, and its lower end is a lower bound. Poisson and full batches allow any number of
-other records, and members who stay and whose gradients are 0 (zero-out) in the place of those who leave. Phases with
-batches of a fixed size and phases with Poisson ones ask for other gradients of the others: of both together nothing is
-claimed.
->>>>>>> main
 """
 
 from __future__ import annotations

@@ -229,7 +229,12 @@ def diagnostics(folder: Path, catalog: Catalog, *overrides: str) -> list[Diagnos
         (["audit.twin=false"], "unsupported", "audit.twin", "does not go with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "does not go with scores"),
         (["audit.stop=settled"], "unsupported", "audit.stop", "nothing is left to stop"),
-        (["model={kind: linear, initial: worst-case}"], "unsupported", "model.initial", "chose its own initial weights"),
+        (
+            ["model={kind: linear, initial: worst-case}"],
+            "unsupported",
+            "model.initial",
+            "chose its own initial weights",
+        ),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "a row for every run"),
         ([MANY, "audit.scores.gaussian_curve=true"], "unsupported", "audit.scores.gaussian_curve", "one-run only"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),

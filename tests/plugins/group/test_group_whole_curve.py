@@ -77,8 +77,7 @@ def test_what_one_mu_gives_away_is_said() -> None:
     one_step = brentq(lambda e: 0.2 * float(gaussian_delta(math.log1p(math.expm1(e) / 0.2), 1 / 1.3)) - 1e-4, 0.1, 9.0)
     implied = gaussian_fit.epsilon(1 / 1.3, 1e-4)
     assert upper.method == (
-        "without amplification by sampling; "
-        f"implies epsilon {implied:.4g} at delta 0.0001 (certified: {one_step:.4g})"
+        f"without amplification by sampling; implies epsilon {implied:.4g} at delta 0.0001 (certified: {one_step:.4g})"
     )
 
 
