@@ -31,6 +31,7 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, other_entr
 from dpspec.recording.watching.optimizer_watch import OpacusWatch, Probing
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.pending_step import PendingStep
+from dpspec.recording.watching.recomputed_updates import RecomputedUpdates
 from dpspec.recording.watching.sampler_watch import SamplerWatch
 
 
@@ -71,6 +72,7 @@ class WatchedTraining:
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
+        self._updates = None if parts.optimizer is None else RecomputedUpdates(_inner(parts.optimizer), self._trained)
         self._entries = {} if parts.optimizer is None else other_entries(_inner(parts.optimizer))
         self._probe: SensitivityProbe | None = None
         self._opacus, self._handles = self._watch_optimizer()
@@ -133,6 +135,7 @@ class WatchedTraining:
                 "noise": self._noise.found(),
                 "changed": self._opacus.changed if self._opacus is not None else None,
                 "restated": self._state.restated if self._state is not None else None,
+                "updates": self._updates.found if self._updates is not None else None,
                 "optimizer": self._state.kind if self._state is not None else "",
                 "norm_type": self._opacus.norm_type if self._opacus is not None else "",
                 "sum_type": self._opacus.sum_type if self._opacus is not None else "",
@@ -316,8 +319,12 @@ class WatchedTraining:
         self._held.look()
         if self._state is not None:
             self._state.look_before()
+        if self._updates is not None:
+            self._updates.copy()
 
     def _keep_state(self) -> None:
+        if self._updates is not None:
+            self._updates.compare()
         if self._state is not None:
             self._state.look_after()
 

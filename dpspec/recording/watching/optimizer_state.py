@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.side_state.digests import readable_digest
+from dpspec.recording.watching.recomputed_updates import STEPS
 
 #: Integers of as many bytes as a number of the state.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -44,9 +45,9 @@ class OptimizerState:
 
     @property
     def kind(self) -> str:
-        """The optimizer's class with its module; empty for those of torch itself."""
+        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
         kind = type(self._optimizer)
-        return "" if kind.__module__.startswith("torch.optim") else f"{kind.__module__}.{kind.__qualname__}"[:100]
+        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
 
     def look_before(self) -> None:
         """The optimizer is about to step."""
