@@ -17,8 +17,7 @@ clip to C and add noise of standard deviation sigma C. The adversary chooses the
 * random allocation: the same, with each member in one batch per epoch. With several batches per epoch the lower end is
   the value of the sum over an epoch (:mod:`~dpspec_group.theory`);
 * truncated Poisson, with the declared number of records minus the group as other records: the same. The lower end is
-the
-  value that this attains; the exact value is not known;
+  the value that this attains; the exact value is not known;
 * fixed, with exactly n other records: C u for each member, -C u for every other record.
 
 No gradient is clipped. Along u the noisy sum divided by C is N(0, sigma^2) without the group and N(j, sigma^2) with j
@@ -26,9 +25,9 @@ members in the batch, j ~ Binomial(k, q), or k in full batches; with a fixed bat
 sigma^2) with j ~ Hypergeometric(B, n + k, k). Orthogonally to u the noise is the same with and without the group. The
 gradients do not depend on earlier models, so that steps are independent: the noisy sums of all steps are exactly the
 composition of the one-step pairs, and an adversary who sees all models computes the noisy sums if updates are
-invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of datasets
-and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full batches this
-holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and Poisson phases
+invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of
+datasets and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full
+batches this holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and Poisson phases
 need different gradients of the other records, so that no lower bound is claimed for a mix.
 """
 
