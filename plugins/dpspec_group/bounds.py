@@ -27,8 +27,8 @@ gradients do not depend on earlier models, so that steps are independent: the no
 composition of the one-step pairs, and an adversary who sees all models computes the noisy sums if updates are
 invertible (:func:`~dpspec.training.loop.learning_rates.iterates_reveal_sums`). Therefore epsilon of this pair of
 datasets and this adversary is the value in the interval, and its lower end is a lower bound. For Poisson and full
-batches this holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and Poisson phases
-need different gradients of the other records, so that no lower bound is claimed for a mix.
+batches this holds for any number of other records, and with gradient 0 for removed members (zero-out). Fixed-size and
+Poisson phases need different gradients of the other records, so that no lower bound is claimed for a mix.
 """
 
 from __future__ import annotations

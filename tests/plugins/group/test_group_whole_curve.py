@@ -165,4 +165,4 @@ def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
     both = (first, first.replace(noise_multiplier=8.0))
     times = math.sqrt(9 / 16 + 9 / 64) / 0.25
     said = theory.noise_ruled_out(both, 1, 60, 0.25)
-    assert said.startswith(f"; rules out noise {math.ceil(times * 1000) / 1000:g} times the declared noise")
+    assert said.startswith(f"; rules out noise of at least {math.ceil(times * 1000) / 1000:g} times the declared noise")
