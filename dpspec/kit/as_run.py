@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dpspec.stats.conformance.as_run import Ran
 
 _HOW = {
-    "measured": "noise and contribution as released models show them, rate and least noise as reported",
-    "reported": "noise, contribution and rate as the backend reports them",
+    "measured": "noise and sensitivity measured on released models; rate and minimum noise as logged",
+    "reported": "noise, sensitivity and rate as logged by the backend",
 }
 
 _SAMPLED_GAUSSIAN = dps.Assumption(

@@ -68,7 +68,7 @@ class WatchedTraining:
         self._watch = ParameterWatch(self._trained)
         self._held = ModelState(parts.model, self._trained)
         self._resumed = parts.optimizer is not None and not untouched(_inner(parts.optimizer))
-        self._got = GradientsGot(parts.noisy_parameters(), self._sizes)
+        self._got = GradientsGot(parts.noisy_parameters(), self._sketch)
         self._noise = NoiseWatch(parts.noisy_parameters())
         self._given: dict[str, Tensor] = {}
         self._state = None if parts.optimizer is None else OptimizerState(_inner(parts.optimizer))
@@ -199,7 +199,7 @@ class WatchedTraining:
         if "noise" in given:
             total = [given["the sum"]] if "the sum" in given else None
             self._noise.add([given["noise"]], total, step.deviation)
-        self._got.compare(step)
+        self._got.compare(step, given.get("noise"), given.get("the sum"))
         drawn: tuple[Indices, int] | None = None
         if step.members:
             drawn = np.concatenate(step.members), 1

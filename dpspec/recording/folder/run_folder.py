@@ -39,6 +39,9 @@ MOST_STEPS = 2**20
 #: The last frame's text has at most so many bytes.
 _LONGEST_END = 1 << 20
 
+#: Smallest sampling rate above 0 that a recorder writes.
+_LEAST_RATE = 1e-12
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
@@ -227,8 +230,9 @@ def _require_sane(step: PublicStep) -> None:
         if getattr(step, name) < 0.0:
             raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
     for name in ("told_rate", "rate"):
-        if not (math.isnan(getattr(step, name)) or getattr(step, name) >= 0.0):
-            raise ValueError(f"{name} must not be negative, got {getattr(step, name)}")
+        value = getattr(step, name)
+        if not (math.isnan(value) or value == 0.0 or value >= _LEAST_RATE):
+            raise ValueError(f"{name} must be 0 or at least {_LEAST_RATE:g}, got {value}")
 
 
 def _end(frame: Frame, where: str) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.step_hooks import StepHooks
+from dpspec.recording.watching.fingerprint import Fingerprint
 from dpspec.recording.watching.gradients.contributions import Contributions
 from dpspec.recording.watching.gradients.recomputed_sums import RecomputedSums
 from dpspec.recording.watching.gradients.replaced_methods import ReplacedMethods
@@ -66,6 +67,7 @@ class OpacusWatch:
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
         self._put: dict[str, Any] = {}
+        self._secret = Fingerprint()
 
     @property
     def meddled(self) -> int:
@@ -236,8 +238,8 @@ class OpacusWatch:
         scaled, self._scaled = self._scaled, None
         if scaled is not None:
             now = self._fingerprint()
-            other = ((now != scaled) & ~(now.isnan() & scaled.isnan())).any()
-            self._meddled = other.long() if self._meddled is None else self._meddled + other
+            other = (now != scaled).long()
+            self._meddled = other if self._meddled is None else self._meddled + other
             self._stepped_with = now
 
     def look_after_update(self) -> None:
@@ -245,16 +247,12 @@ class OpacusWatch:
         before, self._stepped_with = self._stepped_with, None
         if before is not None and all(p.grad is not None for p in self._optimizer.params):
             now = self._fingerprint()
-            other = ((now != before) & ~(now.isnan() & before.isnan())).any().long()
+            other = (now != before).long()
             self._changed = other if self._changed is None else self._changed + other
 
     def _fingerprint(self) -> Tensor:
-        """Two sums over all gradients (2,), bitwise equal where nothing touched them."""
-        grads = [p.grad.detach().reshape(-1) for p in self._optimizer.params if p.grad is not None]
-        if not grads:
-            return torch.zeros(2, dtype=torch.float64)
-        flat = torch.cat([g.to(grads[0].device) for g in grads])
-        return torch.stack([flat.sum(dtype=torch.float64), flat.square().sum(dtype=torch.float64)])
+        """The fingerprint of all gradients, ()."""
+        return self._secret.of_all([p.grad for p in self._optimizer.params if p.grad is not None])
 
     def _around_scaling(self, original: Callable[[], Any]) -> Any:
         norms: list[Tensor] = []
