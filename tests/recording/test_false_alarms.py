@@ -120,7 +120,7 @@ def glued(training: Training) -> None:
 def test_batches_that_are_chosen_or_put_together_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.conformance.status == "deviates"
-    assert "Batches that are drawn and left out as they come" in run_page(found, 80).replace("\n      ", " ")
+    assert "Skipping drawn batches changes the sampling distribution" in run_page(found, 80).replace("\n      ", " ")
 
 
 def clamped(training: Training) -> None:
@@ -137,7 +137,7 @@ def counting(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"), [(clamped, "do it after the block"), (counting, "keep it outside of the model")]
+    ("script", "words"), [(clamped, "after the recorded block"), (counting, "keep it outside the recorded model")]
 )
 def test_what_cannot_be_told_apart_says_what_to_do(script: Script, words: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)

@@ -72,11 +72,12 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
             original()
 
         way.optimizer_.clip_and_accumulate = noticed
-        with way.recorder(tmp_path / "run"):
+        with way.recorder(tmp_path / "run") as run:
+            sketch = run._training._sketch
             way.train()
     header, public, internal, _ = steps_of(tmp_path / "run")
     sizes = [size for _, size in header.layers]
-    along = directions(sizes)
+    along = directions(sketch, sizes)
     assert len(public) == len(seen) == 10
     for step, kept, (clipped, noise) in zip(public, internal, seen, strict=True):
         norms = clipped.norm(dim=1)

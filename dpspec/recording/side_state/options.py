@@ -124,7 +124,7 @@ def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 
 
 def _plain(value: Any) -> Value:
-    """A value as it is written. A subclass of a number may compute anything when the optimizer uses it."""
+    """Return the written form of a value. A subclass of a number may compute anything when the optimizer uses it."""
     if type(value).__module__ == "numpy" and isinstance(value, np.number | np.bool_):
         value = value.item()
     if type(value) not in _KINDS:
