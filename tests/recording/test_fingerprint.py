@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dpspec.recording.watching.fingerprint import Fingerprint
+from dpspec.recording.fingerprint import Fingerprint
 
 
 def test_a_permutation_is_another_tensor() -> None:

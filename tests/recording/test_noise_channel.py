@@ -19,7 +19,7 @@ from dpspec.engine.recorded.noise_channel import (
     noise_checks,
 )
 from dpspec.engine.recorded.own_checks import advice
-from dpspec.stats.independence.gaussian_noise import INTERVALS
+from dpspec.stats.gaussian_noise import INTERVALS
 
 GOOD: dict[str, Any] = {
     "sums": [10, 20.0, 10.0],

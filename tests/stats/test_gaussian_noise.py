@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats.independence import gaussian_noise as tested
+from dpspec.stats import gaussian_noise as tested
 
 RANDOM = np.random.default_rng(7)
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec.stats.independence.step_correlations import distances, earlier_sums, pairs, windows
+from dpspec.stats.step_correlations import distances, earlier_sums, pairs, windows
 
 
 def noise(steps: int, width: int, seed: int) -> np.ndarray:

@@ -13,9 +13,9 @@ from typing import Any
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.stats import gaussian_noise, step_correlations
 from dpspec.stats.conformance import noise_size
 from dpspec.stats.conformance.measurement import Measurement, check, worst
-from dpspec.stats.independence import gaussian_noise, step_correlations
 
 #: Names of the tests.
 REPEATED = "absolute values that repeat within a step"

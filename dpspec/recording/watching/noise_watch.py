@@ -2,7 +2,7 @@
 
 Every step contributes sums, squared norms and the values of about two thousand coordinates. Sampled steps also
 contribute their largest absolute values, products of coordinates at all distances, rows of matrix-shaped layers, and
-coordinates to compare with other sampled steps. ``dpspec.stats.independence.gaussian_noise`` has the null
+coordinates to compare with other sampled steps. ``dpspec.stats.gaussian_noise`` has the null
 distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.watching.noise_samples import Coordinates, SampledSteps
-from dpspec.stats.independence import gaussian_noise
+from dpspec.stats import gaussian_noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 

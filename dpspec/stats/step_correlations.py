@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
+from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.independence import gaussian_noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
