@@ -124,8 +124,8 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     ):
         assert f"check {assumption}" in told
     assert (
-        "independence across steps, phase 1 (records in common with the batch 1 step before, reported): smallest detectable deviation"
-        in told
+        "independence across steps, phase 1 (records in common with the batch 1 step before, reported): "
+        "smallest detectable deviation" in told
     )
 
 
