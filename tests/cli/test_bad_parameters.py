@@ -52,7 +52,7 @@ BAD = [
     ("records: 100", "records: 3", 11, 15, "group-too-large", "a group of 4 records does not fit into 3"),
     ("records: 100", "records: 0", 9, 33, "out-of-range", "records must be at least 1, got 0"),
     ("poisson, rate: 0.01", "fixed, batch_size: 0", 7, 41, "out-of-range", "batch_size must be at least 1, got 0"),
-    ("poisson, rate: 0.01", "fixed, batch_size: 97", 7, 41, "bad-value", "more than the 96 records that are left"),
+    ("poisson, rate: 0.01", "fixed, batch_size: 97", 7, 41, "bad-value", "exceeds the 96 records"),
     ("poisson, rate: 0.01", "fixed, batch_size: 2.5", 7, 41, "wrong-type", "batch_size must be an integer"),
     ("poisson, rate: 0.01", "fixed, rate: 0.01", 7, 29, "conflicting-key", "'rate' is not allowed with scheme fixed"),
     ("poisson, rate: 0.01", "poisson", 7, 3, "missing-key", "missing key 'rate' in mechanism.sampling"),

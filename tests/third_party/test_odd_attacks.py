@@ -267,7 +267,7 @@ def test_directions_that_hold_themselves_are_orthonormal(odd, before: str, after
 @pytest.mark.parametrize(
     ("change", "path", "says"),
     [
-        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "'odd' promises none"),
+        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "which 'odd' does not guarantee"),
         ("count: 600000", ("audit", "canary", "count"), "count must be at most 690"),
     ],
 )
