@@ -62,12 +62,12 @@ _KINDS = {
     ),
     "update-rule": _Kind(
         text="the parameters move by the noisy sums and by public numbers alone",
-        names=("update", "steps"),
+        names=("update", "steps", "library-code"),
         missing="the recording does not show what moved the parameters",
     ),
     "gradient-parameters": _Kind(
         text="gradients are computed at the parameters that the step before left",
-        names=(),
+        names=("observed-passes",),
         missing="the recording does not compare the parameters of the forward pass with those of the last step",
     ),
     "model-state": _Kind(
