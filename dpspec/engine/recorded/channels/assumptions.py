@@ -132,7 +132,7 @@ def assumptions(
         text = (
             "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
             "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
-            "Gaussian beyond what the tests of the channel noise see"
+            "Gaussian beyond the limits of the channel's tests"
         )
         why = not_measured(run)
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
