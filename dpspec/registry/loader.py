@@ -328,8 +328,8 @@ def raised_by(error: BaseException) -> str:
     packages = [str(name).partition(".")[0] for name in modules]
     catalog, offering = load_catalog(), {"dpspec": "dpspec"}
     for offered in (offered for family in FAMILIES for offered in getattr(catalog, family.field).values()):
-        for field in _CODE:
-            if reference := getattr(offered.provider, field, ""):
+        for name in _CODE:
+            if reference := getattr(offered.provider, name, ""):
                 offering.setdefault(reference.partition(".")[0].partition(":")[0], offered.distribution)
     deepest = next((offering[package] for package in reversed(packages) if package in offering), "dpspec")
     return "" if deepest == "dpspec" else deepest
