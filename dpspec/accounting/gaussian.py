@@ -51,7 +51,7 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """delta(epsilon) of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
+    """Evaluate the privacy curve of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
     return np.asarray(np.exp(log_delta(epsilon, mu)), dtype=np.float64)
 
 

@@ -86,7 +86,9 @@ class Laplace(Pair):
         return np.clip(np.where(x > 30.0, far, near), -self.edge, self.edge)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """With l(x) = epsilon: q (1 - e^((l - m) / 2)) present-first; absent-first, with l(x) = -epsilon,
+        """Bounds of ln delta(epsilon).
+
+        Present-first, with l(x) = epsilon: q (1 - e^((l - m) / 2)). Absent-first, with l(x) = -epsilon:
         q e^(epsilon + l) (1 - e^(-(l + m) / 2)).
         """
         present = one_direction(direction) == "present-first"

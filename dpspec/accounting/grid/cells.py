@@ -122,8 +122,9 @@ class Bins:
         )
 
     def cells(self, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
-        """Cells for both bounds between the nodes lowest + index * spacing, which reach from below all losses to the
-        largest; outcomes that lie lower all the same are moved up for the upper bound and left out of the lower one.
+        """Cells for both bounds between the nodes lowest + index * spacing, which cover the losses up to the largest.
+
+        Outcomes below the first node are moved up for the upper bound and omitted from the lower one.
         """
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
         used = self.mass > 0.0

@@ -6,7 +6,8 @@ h loses about 1e-16 / h of relative precision and no more.
 How many of k group members a batch holds has binomial or hypergeometric log-probabilities, without gammaln: a relative
 error of 1e-10 in a weight moves epsilon by T times as much after T steps, which rules out differences of log-gamma
 values at the size of a data set. Ratios of neighbouring weights are exact to rounding; the anchor is either an exact ln
-p_0 (where that is not small) or the sum to one."""
+p_0 (where that is not small) or the sum to one.
+"""
 
 from __future__ import annotations
 

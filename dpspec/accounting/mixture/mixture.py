@@ -165,7 +165,7 @@ class Mixture(Pair):
         return np.asarray(np.where(np.isneginf(z), edge, inner), dtype=np.float64)
 
     def delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:
-        """delta(epsilon) of one step; see ``log_delta``."""
+        """Evaluate the privacy curve of one step; see ``log_delta``."""
         return np.asarray(np.exp(self.log_delta(epsilon, direction)), dtype=np.float64)
 
 

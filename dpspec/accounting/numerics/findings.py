@@ -7,7 +7,8 @@ this package charge the rounding of every operation. For +, -, *, / and the squa
 for the functions below nobody does, and libraries, processors and vector units differ. What is charged for each is
 stated in ``docs/explanation/numerics.md``; here it is tried on a few hundred arguments against mpmath, one at a time
 and as arrays, in some hundredths of a second. A sample is no proof; it finds a library that is worse than it says, a
-wrong mode of rounding, and a mode that flushes small numbers to zero."""
+wrong mode of rounding, and a mode that flushes small numbers to zero.
+"""
 
 from __future__ import annotations
 

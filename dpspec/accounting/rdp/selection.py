@@ -63,10 +63,9 @@ _HALVINGS = 200
 
 @dataclass(frozen=True)
 class Tries:
-    """The law of the number of tries: its mean (of Poisson above 0, of others at least 1), and of
-    truncated-negative-binomial its shape ``eta`` > -1.
+    """The distribution of the number of tries. Invalid values raise ``ValueError``.
 
-    Raises ``ValueError`` naming what does not fit.
+    The mean is above 0 for Poisson and at least 1 for others; ``truncated-negative-binomial`` has a shape ``eta`` > -1.
     """
 
     law: Law

@@ -270,8 +270,7 @@ def _read(
 
 
 def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
-    """The least epsilon whose upper bound of delta is within the target, at most ``within`` of itself too large;
-    infinite if there is none."""
+    """Smallest epsilon whose upper bound of delta meets the target, at most ``within`` too large; inf if none does."""
     passed = next((i for i, epsilon in enumerate(grid) if upper_at(epsilon) <= log_delta), None)
     if passed is None:
         return math.inf
@@ -280,8 +279,7 @@ def _least_epsilon(upper_at: LogProfile, log_delta: float, grid: Sequence[float]
 
 
 def _largest_epsilon(lower_at: LogProfile, log_delta: float, grid: Sequence[float], within: float) -> float:
-    """The largest epsilon whose lower bound of delta reaches the target, at most ``within`` of itself too small; 0 if
-    there is none."""
+    """Largest epsilon whose lower bound of delta reaches the target, at most ``within`` too small; 0 if none does."""
     passed = next((i for i in reversed(range(len(grid))) if lower_at(grid[i]) >= log_delta), None)
     if passed is None:
         return 0.0

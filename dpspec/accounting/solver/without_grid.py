@@ -85,8 +85,7 @@ def _are_below_without_grid(
     phases: Sequence[tuple[Pair, int]],
     sides: Sequence[Direction],
 ) -> list[bool]:
-    """Whether each upper end of epsilon is surely below all that holds without a grid; False also where that is not
-    plain."""
+    """Return True per upper end of epsilon that is certainly below all bounds without a grid, False if unclear."""
     mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
     if not 0.0 < mu < math.inf:
         return [False] * len(questions)
