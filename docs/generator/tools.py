@@ -59,12 +59,12 @@ _MODULES = (
         "Upper bounds",
         "A step is a pair of laws, of outcomes with a record and without; `PrivacyLoss` composes pairs, with certified "
         "errors. Import all of these from `dpspec.accounting` itself; headings say where they live.",
-        tuple(f"accounting.{name}" for name in ("privacy_loss", "mixture.mixture", "laplace", "gaussian", "pair")),
+        tuple(f"accounting.{name}" for name in ("privacy_loss", "mixture", "laplace", "gaussian", "grid")),
     ),
-    ("", "", ("accounting.arbitrary.discrete",)),
-    ("", "", tuple(f"accounting.rdp.{name}" for name in ("divergences", "conversions", "selection"))),
-    ("", "", tuple(f"accounting.tradeoff.{name}" for name in ("trade_off", "polygon", "certified_curves"))),
-    ("", "", tuple(f"accounting.numerics.{name}" for name in ("interval", "findings", "search", "floats"))),
+    ("", "", ("accounting.discrete",)),
+    ("", "", ("accounting.rdp",)),
+    ("", "", ("accounting.tradeoff", "accounting.curves")),
+    ("", "", tuple(f"accounting.{name}" for name in ("numerics", "findings", "boundary"))),
     (
         "Training",
         "What needs torch; import it inside `trials`. A loop with noise, batches or updates of one's own is `parts_of` "
