@@ -2,7 +2,7 @@
 
 Type hints define the JSON: plain types, ranges (:data:`Count` and others), literals, unions, tuples, mappings from
 names, ``FrozenMap`` and dataclasses. A dataclass becomes a mapping with all its fields,
-and other keys are refused. A :class:`Record` omits fields that are None and ignores other keys, so that later versions
+and other keys are refused. A :class:`Record` omits None and ignores other keys, so that later versions
 can add fields. A :class:`Row` becomes a list.
 """
 
@@ -45,7 +45,7 @@ _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 class Record:
-    """A dataclass that is written without the fields that are None."""
+    """A dataclass that is written without its None fields."""
 
     def problem(self) -> str | None:
         """Return how fields contradict each other, starting with the name of a field; None if they do not."""
@@ -82,7 +82,7 @@ def write(value: Any) -> Json:
         TypeError: For other types.
         ValueError: For NaN.
     """
-    if value is None or isinstance(value, bool | int | str):  # the most frequent types first
+    if value is None or isinstance(value, bool | int | str):  # frequent types first
         return value
     if isinstance(value, float):
         if math.isnan(value):
@@ -194,7 +194,7 @@ def _ranged(kind: type, limits: Between) -> _Reader:
 
 
 def _union(readers: list[_Reader], *, none: bool) -> _Reader:
-    """Read by the first reader that accepts the value; the error is that of the first one."""
+    """Read by the first reader that accepts the value, and report the error of the first one."""
 
     def read_union(value: Json, where: str) -> Any:
         if none and value is None:
