@@ -7,7 +7,8 @@ this package charge the rounding of every operation. For +, -, *, / and the squa
 for the functions below nobody does, and libraries, processors and vector units differ. What is charged for each is
 stated in ``docs/explanation/numerics.md``; here it is tried on a few hundred arguments against mpmath, one at a time
 and as arrays, in some hundredths of a second. A sample is no proof; it finds a library that is worse than it says, a
-wrong mode of rounding, and a mode that flushes small numbers to zero."""
+wrong mode of rounding, and a mode that flushes small numbers to zero.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from typing import Any
 import numpy as np
 from scipy import fft, special
 
-from dpspec.accounting.numerics.floats import EPS, Floats
-from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics import EPS, Floats, Interval
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 
 #: Digits of the reference values.
 _DIGITS = 40
+
 
 #: Lengths of transforms that are tried: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
 _LENGTHS = (16, 360, 1024, 3125, 6561, 15360, 65536)
