@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from dpspec.accounting.numerics.floats import EPS, LOG_ROOT_TWO_PI, Floats, gauss_rule
-from dpspec.accounting.numerics.interval import Interval
-from dpspec.accounting.numerics.search import bisect_each
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, bisect_each, gauss_rule
 
 _NODES, _WEIGHTS = gauss_rule(8)
 
@@ -51,7 +49,7 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """Evaluate the privacy curve of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
+    """delta(epsilon) of the Gaussian pair with effect size ``mu``; see ``log_delta``."""
     return np.asarray(np.exp(log_delta(epsilon, mu)), dtype=np.float64)
 
 

@@ -14,18 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.grid.cells import Bins, Cells
-from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
-from dpspec.accounting.numerics.floats import (
-    EPS,
-    Direction,
-    Floats,
-    inside,
-    log_or_minus_infinity,
-    one_direction,
-    positive,
-)
-from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, inside, log_or_minus_infinity, one_direction, positive
 
 #: Points of the table of losses.
 _TABLE = 801
@@ -86,9 +76,7 @@ class Laplace(Pair):
         return np.clip(np.where(x > 30.0, far, near), -self.edge, self.edge)
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """Bounds of ln delta(epsilon).
-
-        Present-first, with l(x) = epsilon: q (1 - e^((l - m) / 2)). Absent-first, with l(x) = -epsilon:
+        """With l(x) = epsilon: q (1 - e^((l - m) / 2)) present-first; absent-first, with l(x) = -epsilon,
         q e^(epsilon + l) (1 - e^(-(l + m) / 2)).
         """
         present = one_direction(direction) == "present-first"

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dpspec import json_records
 from dpspec.contract import Check, Evidence, Finding, Json, Scope, Series, Spec
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
 from dpspec.engine.judging.inequalities import statement
-from dpspec.engine.results import codec
 from dpspec.engine.running.conclude import undefined_numbers
-from dpspec.errors import ResultError
 
 #: The quantities of claims. A plugin may report others; a near miss is a typo.
 QUANTITIES = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "accuracy")
@@ -86,11 +85,9 @@ def _flaws(outcome: object) -> Iterator[str]:
     yield from undefined
     if not undefined:
         try:
-            codec.decode(type(outcome), codec.encode(outcome), "its")
-        except ResultError as error:
-            yield str(error).replace("its.", "its ", 1)
+            json_records.read(type(outcome), json_records.write(outcome), "its")
         except (TypeError, ValueError) as error:
-            yield str(error)
+            yield str(error).replace("its.", "its ", 1)
     for name in ("source", "method", "test", "title"):
         text = getattr(outcome, name, "stated")
         if isinstance(text, str) and not text.strip():

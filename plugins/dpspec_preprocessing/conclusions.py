@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_size, run_checks
-from dpspec.stats.conformance.evidence.json_records import Amount, Count, Record, read
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
 from dpspec_preprocessing.execution.engines import BINS

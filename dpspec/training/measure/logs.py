@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec import json_records
 from dpspec.contract.frozen import Json
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import sampling
-from dpspec.stats.conformance.evidence import json_records
 from dpspec.stats.conformance.evidence.measured import States
 from dpspec.stats.conformance.evidence.steps import kept_width
 from dpspec.training.gradients import flat_model

@@ -22,23 +22,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.arbitrary.convex_sums import Coefficients, Law, merged, multiply, power_of, sum_of
-from dpspec.accounting.grid.cells import Bins, Cells
-from dpspec.accounting.grid.discretise import place_nodes_densely, span_grid
-from dpspec.accounting.mixture.log_ratio import LogRatio
-from dpspec.accounting.mixture.masses import Masses
-from dpspec.accounting.numerics.floats import EPS, Direction, Floats, one_direction, positive, whole
-from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.convex_sums import Coefficients, Law, merged, multiply, power_of, sum_of
+from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
 
 #: Points of each law of sums, and slices of one log-normal number.
 _POINTS, _SLICES = 1200, 1600
 
+
 #: Tails are cut at so many e-foldings at least, and then in steps of as many, so that laws can be kept.
 _DEPTH = 60.0
+
 
 #: And at so many at most, nor further than so many standard deviations: masses below 1e-300 are not told apart, and
 #: with the least noise no number leaves float64.
 _DEEPEST, _FARTHEST = 720.0, 37.0
+
 
 #: More steps, or less noise, take too many points.
 _MOST_STEPS, _LEAST_NOISE = 10**7, 0.1

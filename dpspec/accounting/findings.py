@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from scipy import fft, special
 
-from dpspec.accounting.numerics.floats import EPS, Floats
-from dpspec.accounting.numerics.interval import Interval
+from dpspec.accounting.numerics import EPS, Floats, Interval
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
 
 #: Digits of the reference values.
 _DIGITS = 40
+
 
 #: Lengths of transforms that are tried: products of 2, 3 and 5, as ``next_fast_len`` chooses them.
 _LENGTHS = (16, 360, 1024, 3125, 6561, 15360, 65536)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting.grid.cells import Bins, Cells
-from dpspec.accounting.grid.discretise import place_nodes_around, span_grid
-from dpspec.accounting.numerics.floats import EPS, Direction, Floats, log_or_minus_infinity, one_direction
-from dpspec.accounting.pair import Pair, TruncatedPair
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_around, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, log_or_minus_infinity, one_direction
 
 #: How far probabilities may sum from one (they are then divided by their sum).
 _SUM_TOLERANCE = 1e-9
+
 
 #: Losses are taken for multiples of a distance when they are that close to them, relative to their range, and when the
 #: distance is not that much shorter than the range; for at most so many losses.

@@ -18,16 +18,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpspec.accounting.composition.composition import Composition, compose
-from dpspec.accounting.grid.cells import TooLongError
-from dpspec.accounting.grid.discretise import Atoms
-from dpspec.accounting.numerics.search import bisect
+from dpspec.accounting.composition import Composition, compose
+from dpspec.accounting.grid import Atoms, TooLongError
+from dpspec.accounting.numerics import bisect
 
 #: The chance of such a step, at most, as a share of the root of delta.
 _SHARE = 1e-3
 
+
 #: A composition is taken apart where its sum at the reference is known no better than this.
 _UNSURE = 1e-5
+
 
 #: So many kinds of steps are taken apart at most.
 _KINDS = 4
