@@ -1,22 +1,56 @@
-"""Conversion of a pipeline's divergences to epsilon at a delta.
+"""Divergence of steps that sample one record, and conversion of a pipeline's divergences to epsilon at a delta.
 
 The pipelines of the Gaussian mechanism and of noisy full gradients are mu-GDP, with mu the sum of the mechanism's own
 mu and the mu of the smooth bound: in every step the released mean moves at most by the sensitivity plus the smooth
-share. Other mechanisms are converted from their Renyi curves.
+share. Other mechanisms are converted from their Renyi curves. Proof of :func:`divergences`:
+``docs/explanation/proofs/sampled-gradients.md``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.accounting import best_epsilon, gaussian
-from dpspec_preprocessing.theory import divergence
-from dpspec_preprocessing.theory.divergence import rdp_slope, srdp_slope
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec.accounting import best_epsilon, gaussian, gaussian_rdp, sampled_gaussian_integer_rdp
+from dpspec_preprocessing import private
+from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, srdp_slope
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def divergences(largest: int, rate: float, effect: float) -> Array:
+    """Divergence of one step at integer orders 2, 3, ..., ``largest``: ln(1 + excess) / (order - 1).
+
+    Returns:
+        Divergences, shape (largest - 1,).
+    """
+    orders = np.arange(2.0, largest + 1.0)
+    if rate == 1.0:
+        return gaussian_rdp(orders, effect)
+    logs = (orders - 1.0) * sampled_gaussian_integer_rdp(orders, rate, 1.0 / effect)
+    excess = logs + np.log(-np.expm1(-logs))  # ln(E[r^m] - 1)
+    above = 0.5 * (1.0 + math.erf(1.5 * effect / math.sqrt(2.0)))
+    share = above - np.exp((orders - 2.0) * math.log1p(-rate)) * (1.0 - above)
+    variance = effect**2 + math.log(-math.expm1(-(effect**2)))
+    added = np.log(0.5 * orders * (orders - 1.0) * share) + 2.0 * math.log(rate) + variance
+    return np.asarray(np.logaddexp(0.0, np.logaddexp(excess, added)) / (orders - 1.0), dtype=np.float64)
+
+
+def compose_sampled(curve: Sequence[float], slope: float, order: float) -> float:
+    """Minimum of Theorem 2's T2 at q = k / a over integer orders k > a, for a curve e at integer orders.
+
+    The minimum over k of a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a); infinite beyond the curve's end.
+    """
+    k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)
+    if not len(k):
+        return math.inf
+    values = order * (k - 1.0) / (k * (order - 1.0)) * np.asarray(curve)[k.astype(int)]
+    values += slope * order * (k - 1.0) / (k - order)
+    return float(values.min())
+
 
 #: Orders of the search for curves without a closed-form conversion.
 _ORDERS = tuple(1.0 + 10.0 ** (k / 8.0) for k in range(-8, 24))
@@ -41,18 +75,11 @@ def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float
 
 
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
-    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion.
-
-    Args:
-        m: The private mechanism.
-        tau: Distance of the smooth bound; None if no smooth bound holds, infinite if it is vacuous.
-        changed: Maximum number of changed common records.
-        delta: Delta, above 0.
-    """
+    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion."""
     mu = repaired_mu(m, tau, changed)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
-    converted = convert_curve(lambda order: divergence.repaired_divergence(m, order, tau, changed), delta)
+    converted = convert_curve(lambda order: private.repaired_divergence(m, order, tau, changed), delta)
     pure = pure_epsilon(m, tau, changed)
     return converted if pure is None else min(converted, pure)
 
@@ -76,12 +103,6 @@ def convert_curve(
     """Minimum epsilon at ``delta`` over a grid of orders, refined once around the best order.
 
     Every order gives a valid bound, so that a coarse grid only loosens the result.
-
-    Args:
-        curve: Renyi divergence as a function of the order; NaN counts as infinite.
-        delta: Delta, above 0.
-        lowest: Smallest valid order.
-        conversion: Name of the conversion in :func:`dpspec.accounting.best_epsilon`.
     """
     orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
     if lowest > 1.0:
