@@ -11,7 +11,6 @@ from support import preprocessing_paper as paper
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_preprocessing import conversion, sensitivity
-from dpspec_preprocessing.conversion import compose_sampled
 from dpspec_preprocessing.private import (
     PrivateMechanism,
     compose,
@@ -31,6 +30,7 @@ from dpspec_preprocessing.published import (
     table_2_divergence,
     theorem_2_divergence,
 )
+from dpspec_preprocessing.sampled import compose_sampled
 from dpspec_preprocessing.sensitivity import refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
