@@ -1,4 +1,4 @@
-"""Published divergences and sensitivities (Tables 1 and 2, Theorem 2), and refusals of specs that they do not cover.
+"""Published divergences and sensitivities (Tables 1 and 2, Theorem 2), including refuted ones. They decide no verdict.
 
 ``changed`` is kappa, the maximum number of records in which processed datasets differ; only sgd-iterated reads it.
 """
@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Final
 
-import dpspec.contract as dps
-from dpspec import kit
-from dpspec_preprocessing.attack_refusals import warning
-from dpspec_preprocessing.options import Declaration, Pipeline
-from dpspec_preprocessing.schema import OLD_REPAIRED
-from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
-from dpspec_preprocessing.theory.divergence import compose, compose_lines, composed_slope
-from dpspec_preprocessing.theory.private import PrivateMechanism
-from dpspec_preprocessing.theory.sensitivity import (
+from dpspec_preprocessing.options import Pipeline
+from dpspec_preprocessing.private import PrivateMechanism, compose, compose_lines, composed_slope
+from dpspec_preprocessing.sensitivity import (
     REQUIRED_LIMITS,
+    Imputation,
+    Merging,
+    Projection,
     Sensitivity,
+    Step,
     median,
     one_record_of_regression,
     trimmed_mean,
@@ -113,7 +110,7 @@ def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """Delta_inf and tau / Delta_inf of Table 2; None without a column or a required limit."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
+    if step is None or not _is_covered(pipeline, step):
         return None
     if name == "mean" and "max_missing_rows" in limits:
         missing = int(limits["max_missing_rows"])
@@ -129,7 +126,7 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """Sensitivity for Theorem 2: Table 2, Proposition 5 for a projection, Table 3 for other imputations."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or name is None or not pipeline.is_smooth or pipeline.radius != 1.0 or _around_mean(step):
+    if step is None or name is None or not _is_covered(pipeline, step):
         return None
     if name == "scale" or not all(key in limits for key in REQUIRED_LIMITS[name]):
         return None
@@ -138,7 +135,7 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
         return pca_printed(float(limits["min_eigengap"]), records)
     if name == "median":
         return Sensitivity(missing, median(float(limits["max_spread"])))
-    if isinstance(step, Imputation) and step.by == "trimmed":
+    if isinstance(step, Imputation) and step.name == "trimmed":
         observed = records - int(missing)
         return Sensitivity(missing, trimmed_mean(float(limits["max_spread"]), observed, step.trim))
     if name == "regression":
@@ -147,9 +144,10 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     return table_2_sensitivity(pipeline)
 
 
-def _around_mean(step: Step) -> bool:
-    """Whether a step is an affine projection, which the paper does not cover."""
-    return isinstance(step, Projection) and step.affine
+def _is_covered(pipeline: Pipeline, step: Step) -> bool:
+    """Whether the paper covers the pipeline: known smoothness, records in the unit ball, no affine projection."""
+    affine = isinstance(step, Projection) and step.affine
+    return pipeline.is_smooth and pipeline.radius == 1.0 and not affine
 
 
 def changed_records(pipeline: Pipeline) -> float:
@@ -182,46 +180,3 @@ def clusters_printed(cluster: int) -> float:
 def pca_printed(gap: float, records: int) -> Sensitivity:
     """Proposition 5 for the map x -> A A^T x: 4 (3 n + 2) / (n (n - 1) gap)."""
     return Sensitivity(records, 4.0 * (3.0 * records + 2.0) / (records * (records - 1.0) * gap))
-
-
-_PATH = ("mechanism", "accounting")
-_REPAIRED = "accounting: repaired"
-
-
-def mode_refusals(spec: dps.Spec, facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
-    """Refuse specs that the chosen published formula does not cover, and warn that it proves nothing."""
-    if spec.mechanism.get("accounting") == OLD_REPAIRED:
-        yield warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _PATH, f"write {_REPAIRED}")
-    mode = Declaration.of(spec.mechanism.options).accounting
-    if mode == "repaired":
-        return
-    yield warning(f"accounting: {mode} proves nothing", _PATH, "accounting: repaired proves claims")
-    if mode == "theorem2":
-        if theorem_2_sensitivity(pipeline) is None:
-            yield kit.unsupported("Theorem 2 has no sensitivity for this pipeline", _PATH, _REPAIRED)
-        return
-    if table_2_sensitivity(pipeline) is None:
-        too_few = pipeline.step_name == "pca" and facts.records < PRINTED_RECORDS
-        needs = (
-            f"n >= {PRINTED_RECORDS} records" if too_few else "a step of one of its columns, radius 1 and its limits"
-        )
-        yield kit.unsupported(f"Table 2 needs {needs}", _PATH, _REPAIRED)
-    if not pipeline.private.unit:
-        yield kit.unsupported("Table 2 needs constants of 1", _PATH, "accounting: theorem2 supports any constants")
-    for i, claim in enumerate(spec.claims):
-        if claim.kind == "renyi-dp":
-            yield from _order_refusals(pipeline, ("claims", i, "alpha"), float(claim["alpha"]))
-
-
-def _order_refusals(pipeline: Pipeline, path: dps.Path, order: float) -> Iterator[dps.Diagnostic]:
-    m, sensitivity = pipeline.private, table_2_sensitivity(pipeline)
-    if order < PRINTED_ORDER:
-        yield kit.unsupported(f"Table 2 needs an order of at least {PRINTED_ORDER:g}", path, _REPAIRED)
-    elif sensitivity is not None and math.isnan(
-        table_2_divergence(m, order, sensitivity.tau, changed_records(pipeline))
-    ):
-        yield kit.unsupported(
-            f"Theorem 16 needs {m.kind} at twice the order, {2.0 * order:g}, which is not covered",
-            path,
-            f"{_REPAIRED}, a smaller order, or a smaller eps_noise",
-        )

@@ -13,10 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec_preprocessing.execution.finders import TREE_FEATURES, Neighbourhoods
 from dpspec_preprocessing.options import Declaration, Pipeline
-from dpspec_preprocessing.theory import sensitivity
-from dpspec_preprocessing.theory.declared_steps import Imputation, Merging, Projection, Step
+from dpspec_preprocessing.sensitivity import TESTABLE, Imputation, Merging, Projection, Step, gap_sensitivity
+from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -36,8 +35,7 @@ _ROUNDING = 1e-6
 def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False) -> Array:
     """Flatten training (or test) rows to float64, shape (n, d), and clip them to the ball if ``clip_rows`` is set.
 
-    Raises:
-        DataError: If rows are outside the declared ball and are not clipped.
+    Raises ``DataError`` if rows are outside the declared ball and are not clipped.
     """
     data = context.data
     rows = data.test_x if test else data.train_x
@@ -48,10 +46,8 @@ def flat_rows(context: dps.Context, declared: Declaration, *, test: bool = False
 def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
     """Scale longer rows down to norm ``radius``, record by record, at no privacy cost.
 
-    Missing values count as 0 in the norm. Without ``clip`` only excess from float32 rounding is removed.
-
-    Raises:
-        DataError: If rows are longer and ``clip`` is not set.
+    Missing values count as 0 in the norm. Without ``clip`` only excess from float32 rounding is removed. Raises
+    ``DataError`` if rows are longer and ``clip`` is not set.
     """
     norms = np.sqrt(np.nansum(np.square(x), axis=1))
     beyond = int(np.count_nonzero(norms > radius * (1.0 + _ROUNDING)))
@@ -72,17 +68,13 @@ def search_device(context: dps.Context, pipeline: Pipeline) -> str:
 def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
     """Measure the limits of the collection and refuse rows outside.
 
+    Raises ``DataError`` if the rows are outside the declared collection.
+
     Args:
         x: Rows, shape (n, d).
         pipeline: A pipeline with one step.
         tested: Whether propose-test-release refuses such data instead.
         device: Device of the near-duplicate search.
-
-    Returns:
-        Measured limits by key.
-
-    Raises:
-        DataError: If the rows are outside the declared collection.
     """
     assert pipeline.step is not None
     if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
@@ -99,31 +91,48 @@ def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device:
         raise dps.DataError(
             f"the dataset is outside the declared collection: {', '.join(broken)}. Bounds over the collection do not "
             "apply to it; declare wider limits from public knowledge"
-            + (", or write ptr to test them privately" if pipeline.step_name in sensitivity.TESTABLE else "")
+            + (", or write ptr to test them privately" if pipeline.step_name in TESTABLE else "")
         )
     return measured
 
 
 def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
     """Measure the limits that the bound of ``step`` reads, by their keys in a collection."""
-    if isinstance(step, Imputation):
-        return _measure_missing(x, step)
     if isinstance(step, Merging):
-        return _measure_clusters(x, step.eta, device)
+        reach = 8.0 * step.eta * _EDGE
+        neighbourhoods = Neighbourhoods(x, reach, device)
+        return {
+            "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
+            "max_cluster": float(neighbourhoods.good_clusters(step.eta).largest),
+        }
     if isinstance(step, Projection):
-        values, k = covariance_spectrum(x), step.components
-        return {"min_eigengap": float(values[k - 1] - values[k])}
-    return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
+        return {"min_eigengap": _eigengap(x, step.components)}
+    if not isinstance(step, Imputation):
+        return {"min_std": float(np.sqrt(_moments(x)[1].diagonal() / len(x)).min())}
+    missing = np.isnan(x)
+    in_row = missing.sum(axis=1)
+    observed = len(x) - missing.sum(axis=0)
+    limits = {
+        "max_missing_rows": float(np.count_nonzero(in_row)),
+        "max_missing_in_row": float(in_row.max(initial=0)),
+        "min_observed": float(observed.min()),
+    }
+    if step.name == "mean":
+        sums = np.where(missing, 0.0, x).sum(axis=0)
+        limits["max_mean_norm"] = float(np.linalg.norm(sums / np.maximum(observed, 1)))
+    elif step.name in ("median", "trimmed"):
+        limits["max_spread"] = _spread(x, missing, step.trim if step.name == "trimmed" else None)
+    else:
+        complete = x[in_row == 0]
+        values = np.linalg.eigvalsh(complete.T @ complete) if len(complete) else np.zeros(1)
+        limits |= {"min_eigenvalue": float(max(0.0, values[0])), "max_eigenvalue": float(values[-1])}
+    return limits
 
 
 def broken_limits(measured: Mapping[str, float], collection: Mapping[str, Any]) -> list[str]:
     """Declared keys whose limit a measured value violates."""
-    broken = []
-    for key, declared in collection.items():
-        value = measured.get(key)
-        if value is not None and (value < declared if key in AT_LEAST else value > declared):
-            broken.append(key)
-    return broken
+    pairs = ((key, measured[key], limit) for key, limit in collection.items() if key in measured)
+    return [key for key, value, limit in pairs if (value < limit if key in AT_LEAST else value > limit)]
 
 
 def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
@@ -132,14 +141,13 @@ def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
     if step is None:
         return 0.0
     if isinstance(step, Projection):
-        values, k = covariance_spectrum(x), step.components
-        gap = float(values[k - 1] - values[k]) / pipeline.radius**2
-        return sensitivity.distance_of_gap(gap, float(limits["min_eigengap"]) / pipeline.radius**2, len(x))
+        gap, minimum = _eigengap(x, step.components) / pipeline.radius**2, float(limits["min_eigengap"])
+        return max(0.0, (gap - minimum / pipeline.radius**2) / gap_sensitivity(len(x)))
     if isinstance(step, Merging):
-        count = window_count(x, 8.0 * step.eta)
-        return sensitivity.distance_of_count(count, float(limits["max_ball"]))
-    missing = int(np.isnan(x).any(axis=1).sum())
-    return sensitivity.distance_of_count(missing, float(limits["max_missing_rows"]))
+        count, maximum = window_count(x, 8.0 * step.eta), float(limits["max_ball"])
+    else:
+        count, maximum = int(np.isnan(x).any(axis=1).sum()), float(limits["max_missing_rows"])
+    return max(0.0, maximum + 1.0 - count)  # these counts have sensitivity 1
 
 
 def window_count(x: Array, width: float) -> int:
@@ -157,6 +165,11 @@ def covariance_spectrum(x: Array) -> Array:
     return np.asarray(values[::-1], dtype=np.float64)
 
 
+def _eigengap(x: Array, k: int) -> float:
+    values = covariance_spectrum(x)
+    return float(values[k - 1] - values[k])
+
+
 def _moments(x: Array) -> tuple[Array, Array]:
     """The mean (d,) and the centered scatter matrix (d, d) of rows without missing values."""
     start = x[:_BLOCK].mean(axis=0, dtype=np.float64)
@@ -167,27 +180,6 @@ def _moments(x: Array) -> tuple[Array, Array]:
         scatter += block.T @ block
     drift = total / len(x)
     return start + drift, scatter - len(x) * np.outer(drift, drift)
-
-
-def _measure_missing(x: Array, step: Imputation) -> dict[str, float]:
-    missing = np.isnan(x)
-    in_row = missing.sum(axis=1)
-    observed = len(x) - missing.sum(axis=0)
-    limits = {
-        "max_missing_rows": float(np.count_nonzero(in_row)),
-        "max_missing_in_row": float(in_row.max(initial=0)),
-        "min_observed": float(observed.min()),
-    }
-    if step.by == "mean":
-        sums = np.where(missing, 0.0, x).sum(axis=0)
-        limits["max_mean_norm"] = float(np.linalg.norm(sums / np.maximum(observed, 1)))
-    elif step.by in ("median", "trimmed"):
-        limits["max_spread"] = _spread(x, missing, step.trim if step.by == "trimmed" else None)
-    elif step.by == "regression":
-        complete = x[in_row == 0]
-        values = np.linalg.eigvalsh(complete.T @ complete) if len(complete) else np.zeros(1)
-        limits |= {"min_eigenvalue": float(max(0.0, values[0])), "max_eigenvalue": float(values[-1])}
-    return limits
 
 
 def _spread(x: Array, missing: Array, trim: int | None) -> float:
@@ -209,12 +201,3 @@ def _spread(x: Array, missing: Array, trim: int | None) -> float:
             high, low = n - trim, max(1, trim)
         widest = max(widest, float(values[min(n, high) - 1] - values[max(1, low) - 1]))
     return widest
-
-
-def _measure_clusters(x: Array, eta: float, device: str) -> dict[str, float]:
-    reach = 8.0 * eta * _EDGE
-    neighbourhoods = Neighbourhoods(x, reach, device)
-    return {
-        "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
-        "max_cluster": float(neighbourhoods.good_clusters(eta).largest),
-    }

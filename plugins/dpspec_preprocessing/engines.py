@@ -3,7 +3,7 @@
 Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), which satisfies both declared
 constants: gaussian all d sums, laplace the sum of the first feature, exponential the index of a feature, chosen by its
 sum. Gradient mechanisms train a linear model without intercept on labels -1 and 1, with parameters theta projected to a
-ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.execution.network`).
+ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.network`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from dpspec_preprocessing.theory.private import GRADIENT, Private, PrivateMechanism
+from dpspec_preprocessing.private import GRADIENT, Private, PrivateMechanism
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -145,9 +145,6 @@ class LinearEngine:
             y: Labels -1 or 1, shape (n,).
             random: Generator of noise and samples; None trains without noise.
             tally: Statistics that the noise is added to.
-
-        Returns:
-            The average iterate; for sgd-iterated the iterate at a random step.
         """
         require_declared_count(self.private, x)
         m, n = self.private, len(x)
@@ -184,10 +181,8 @@ class LinearEngine:
 def require_declared_count(m: PrivateMechanism, x: Array) -> None:
     """Refuse another number of records than the declared one, which noise and bounds assume.
 
-    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing.
-
-    Raises:
-        ValueError: If the numbers differ.
+    The number is public, and neighbours have equal numbers, so that a refusal reveals nothing. Raises ``ValueError`` if
+    the numbers differ.
     """
     if len(x) != m.records:
         raise ValueError(f"the mechanism is declared for {m.records} records, got {len(x)}: declare the actual number")
@@ -198,12 +193,6 @@ def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Arr
 
     Queries use the log-likelihood ratio, up to a factor for gaussian. Gradient mechanisms use the projection on the
     difference of the noiseless outputs.
-
-    Args:
-        m: The mechanism.
-        output: The released output.
-        present: Noiseless output with the canary.
-        absent: Noiseless output with its replacement.
     """
     if m.kind == "laplace":
         return float((abs(output[0] - absent[0]) - abs(output[0] - present[0])) / m.sigma)

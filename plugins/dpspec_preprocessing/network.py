@@ -20,8 +20,8 @@ from dpspec.training.gradients.fetching import TransferQueue
 from dpspec.training.loop.native import train_many
 from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog
-from dpspec_preprocessing.execution.engines import NoiseTally, require_declared_count
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing.engines import NoiseTally, require_declared_count
+from dpspec_preprocessing.private import PrivateMechanism
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpspec.accounting import best_epsilon, gaussian
-from dpspec_preprocessing.theory import divergence
-from dpspec_preprocessing.theory.divergence import rdp_slope, srdp_slope
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec_preprocessing import private
+from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, srdp_slope
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
 
 #: Orders of the search for curves without a closed-form conversion.
 _ORDERS = tuple(1.0 + 10.0 ** (k / 8.0) for k in range(-8, 24))
@@ -41,18 +43,11 @@ def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float
 
 
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
-    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion.
-
-    Args:
-        m: The private mechanism.
-        tau: Distance of the smooth bound; None if no smooth bound holds, infinite if it is vacuous.
-        changed: Maximum number of changed common records.
-        delta: Delta, above 0.
-    """
+    """Smallest proved epsilon at ``delta``, by the exact, pure or Renyi conversion."""
     mu = repaired_mu(m, tau, changed)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
-    converted = convert_curve(lambda order: divergence.repaired_divergence(m, order, tau, changed), delta)
+    converted = convert_curve(lambda order: private.repaired_divergence(m, order, tau, changed), delta)
     pure = pure_epsilon(m, tau, changed)
     return converted if pure is None else min(converted, pure)
 
@@ -76,12 +71,6 @@ def convert_curve(
     """Minimum epsilon at ``delta`` over a grid of orders, refined once around the best order.
 
     Every order gives a valid bound, so that a coarse grid only loosens the result.
-
-    Args:
-        curve: Renyi divergence as a function of the order; NaN counts as infinite.
-        delta: Delta, above 0.
-        lowest: Smallest valid order.
-        conversion: Name of the conversion in :func:`dpspec.accounting.best_epsilon`.
     """
     orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
     if lowest > 1.0:

@@ -1,25 +1,176 @@
-"""Repaired Renyi divergences of the private mechanisms and of pipelines: Theorem 2 and group privacy.
+"""The six private mechanisms: constants, noise, Renyi divergences and their composition with pre-processing.
 
-A mechanism is (a, e)-RDP if neighbours diverge by at most e(a) at order a, and (a, e~)-SRDP if datasets whose rows
-differ by tau in the sum of their distances diverge by at most e~(a, tau). Both are infinite at orders without a proof.
-With e the RDP of the private mechanism, e~ its smooth RDP at tau = moved * changed, for all p, q > 1,
+Hu, Sanyal & Schoelkopf 2024 (arXiv 2403.13041 v1), Theorems 9 to 14. ``noise`` is the paper's noise parameter, not an
+epsilon of a guarantee. Standard deviations and scales are
+
+    gaussian     sensitivity / noise                       laplace, exponential   sensitivity / noise
+    dp-gd        L sqrt(T) / (noise n)                     sgd-sampled            L sqrt(c T) / (noise n)
+    sgd-iterated 8 sqrt(2 ln n) L / (noise sqrt(n))
+
+With e the RDP of the private mechanism and e~ its smooth RDP at tau (the divergence for datasets whose rows differ by
+tau in the sum of their distances), Theorem 2 composes them: for all p, q > 1,
 
     T1(p) = (a p - 1) / (p (a - 1)) e~(a p) + e((p a - 1) / (p - 1))
     T2(q) = (a q - 1) / (q (a - 1)) e(a q) + e~((q a - 1) / (q - 1)).
 
 The theorem uses the maximum of T1 and T2. The auxiliary dataset between the neighbours can be built from either
 neighbour in both directions, so that each term alone is a bound, and so is their minimum. For lines e = x a and e~ = y
-a both terms have the minimum a (sqrt(x) + sqrt(y))^2.
+a both terms have the minimum a (sqrt(x) + sqrt(y))^2. Curves are infinite at orders without a proof.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from dpspec_preprocessing.theory.private import PrivateMechanism
+from dpspec import kit
+
+#: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
+KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
+
+#: Gradient mechanisms, which need the smoothness constant mu of the loss.
+GRADIENT: Final = ("dp-gd", "sgd-sampled", "sgd-iterated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateMechanism:
+    """One private mechanism on a dataset of known size.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        noise: The paper's noise parameter.
+        records: n, the number of records.
+        lipschitz: L. Queries and qualities: Lipschitz constant in the sum of row distances. Gradients: maximum norm.
+        smooth: mu, Lipschitz constant of a record's gradient as a function of the record; infinite if unknown.
+        sensitivity: Sensitivity of the query or quality to one replaced record.
+        steps: T for dp-gd and sgd-sampled; sgd-iterated makes one pass.
+        factor: c, the noise variance of sgd-sampled relative to the paper's.
+    """
+
+    kind: str
+    noise: float
+    records: int = 1
+    lipschitz: float = 1.0
+    smooth: float = 1.0
+    sensitivity: float = 1.0
+    steps: int = 1
+    factor: float = 1.0
+
+    @property
+    def sigma(self) -> float:
+        """Noise standard deviation (for dp-gd of a mean gradient) or scale (laplace)."""
+        n = self.records
+        if self.kind == "dp-gd":
+            return self.lipschitz * math.sqrt(self.steps) / (self.noise * n)
+        if self.kind == "sgd-sampled":
+            return self.lipschitz * math.sqrt(self.factor * self.steps) / (self.noise * n)
+        if self.kind == "sgd-iterated":
+            return 8.0 * math.sqrt(2.0 * math.log(n)) * self.lipschitz / (self.noise * math.sqrt(n))
+        return self.sensitivity / self.noise
+
+    @property
+    def reach(self) -> float:
+        """Weight of one unit of tau: mu / L for gradients, L / sensitivity for queries."""
+        return self.smooth / self.lipschitz if self.kind in GRADIENT else self.lipschitz / self.sensitivity
+
+    @property
+    def unit(self) -> bool:
+        """Whether all constants are 1, as in Table 2 of the paper."""
+        return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
+
+    def with_noise_times(self, factor: float) -> PrivateMechanism:
+        """Multiply the noise parameter, for example by the size of a group of records."""
+        return replace(self, noise=self.noise * factor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(kit.Options):
+    """The declared block ``private``; None for values that are not declared.
+
+    Attributes:
+        loss: The loss of gradient mechanisms.
+        theta_radius: Maximum parameter norm of a linear model.
+        learning_rate: Learning rate of a linear model.
+    """
+
+    kind: str
+    eps_noise: float = math.nan
+    lipschitz: float | None = None
+    smooth: float | None = None
+    sensitivity: float = 1.0
+    steps: int | None = None
+    factor: float = 4.0
+    loss: str | None = None
+    theta_radius: float = 1.0
+    learning_rate: float = 0.5
+
+    @property
+    def step_count(self) -> int:
+        """T; 1 if not declared."""
+        return 1 if self.steps is None else self.steps
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether the mechanism trains with noisy gradients."""
+        return self.kind in GRADIENT
+
+    @property
+    def network(self) -> bool:
+        """Whether the mechanism trains the spec's model, whose gradient constants are unknown."""
+        return self.loss == "cross-entropy"
+
+    @property
+    def known_loss(self) -> bool:
+        """Whether the mechanism trains a linear model with a loss of known constants."""
+        return self.loss in ("logistic", "squared")
+
+    def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
+        """The mechanism on ``records`` processed rows of l2 norm at most ``norm``."""
+        lipschitz, smooth = self.constants(norm)
+        return PrivateMechanism(
+            kind=self.kind,
+            noise=self.eps_noise,
+            records=records,
+            lipschitz=lipschitz,
+            smooth=smooth,
+            sensitivity=self.sensitivity,
+            steps=self.step_count,
+            factor=self.factor,
+        )
+
+    def constants(self, norm: float = 1.0) -> tuple[float, float]:
+        """L and mu: declared, or derived from the declared loss; mu is infinite if unknown."""
+        if not self.takes_gradients:
+            return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
+        lipschitz, smooth = self.derived_constants(norm)
+        return (
+            lipschitz if self.lipschitz is None else self.lipschitz,
+            smooth if self.smooth is None else self.smooth,
+        )
+
+    def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
+        """L and mu of the loss for rows of ``norm``; 1 and infinity if unknown."""
+        of_loss = {"logistic": logistic_constants, "squared": squared_constants}.get(self.loss or "")
+        return of_loss(self.theta_radius, max(1.0, norm)) if of_loss else (1.0, math.inf)
+
+
+def logistic_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
+    """L and mu of the logistic loss for ||x|| <= r, ||theta|| <= R: r s and s + R r / 4, with s = 1 / (1 + e^(-R r)).
+
+    The gradient is -y g(-y theta x) x, with the logistic function g <= s, whose slope is at most 1 / 4.
+    """
+    steep = 1.0 / (1.0 + math.exp(-radius * norm))
+    return norm * steep, steep + radius * norm / 4.0
+
+
+def squared_constants(radius: float, norm: float = 1.0) -> tuple[float, float]:
+    """L and mu of (theta x - y)^2 / 2 for ||x|| <= r, |y| <= 1, ||theta|| <= R: r (R r + 1) and 2 R r + 1."""
+    reach = radius * norm
+    return norm * (reach + 1.0), 2.0 * reach + 1.0
+
 
 #: Maximum order of sampled gradients, because the sum has as many terms as the order.
 LARGEST_ORDER = 1024
@@ -79,16 +230,8 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    """Divergences of all steps of sgd-sampled by integer order, from 2 to LARGEST_ORDER.
-
-    Args:
-        m: The mechanism, with one record per step.
-        replaced: Number of replaced records; each step draws one of them with probability replaced / n.
-
-    Returns:
-        Divergences by order; entries 0 and 1 are NaN.
-    """
-    from dpspec_preprocessing.theory.sampled import divergences
+    """Divergences of all steps of sgd-sampled by integer order, from 2 to LARGEST_ORDER."""
+    from dpspec_preprocessing.sampled import divergences
 
     each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
     return [math.nan, math.nan, *(m.steps * each).tolist()]
@@ -129,7 +272,7 @@ def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
     if m.kind in ("gaussian", "dp-gd"):
         return order * composed_slope(rdp_slope(m), srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
-        from dpspec_preprocessing.theory.sampled import compose_sampled
+        from dpspec_preprocessing.sampled import compose_sampled
 
         return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
     return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)
@@ -146,14 +289,7 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:
-    """The minimum of the smooth bound and the group bound.
-
-    Args:
-        m: The private mechanism.
-        order: Renyi order, above 1.
-        tau: Distance of the smooth bound; None if no smooth bound holds (chains), infinite if it is vacuous.
-        changed: Maximum number of changed common records.
-    """
+    """The minimum of the smooth bound and the group bound."""
     by_group = group_divergence(m, order, changed)
     return by_group if tau is None or math.isinf(tau) else min(smooth_divergence(m, order, tau), by_group)
 
@@ -161,8 +297,7 @@ def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, ch
 def compose(rdp: Curve, srdp: Curve, order: float) -> float:
     """The minimum of T1 and T2 over p and q; infinite if no required order is proved.
 
-    Raises:
-        ValueError: If the order is at most 1.
+    Raises ``ValueError`` if the order is at most 1.
     """
     if not order > 1.0:
         raise ValueError(f"order must exceed 1, got {order!r}")
