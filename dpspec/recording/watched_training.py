@@ -292,8 +292,7 @@ class WatchedTraining:
         self._keep_state()
         self._got.stepped()
         self.own.updates += 1
-        self.own.update = self._watch.moved()
-        self._watch.keep()
+        self.own.update = self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
 
@@ -315,8 +314,8 @@ class WatchedTraining:
         assert self.writer is not None
         accountant = self._parts.accountant
         told = accountant.told() if accountant is not None else None
-        update = self._watch.moved() if step.update is None else step.update
-        self._watch.keep()
+        moved = self._watch.advance()
+        update = moved if step.update is None else step.update
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
         public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)

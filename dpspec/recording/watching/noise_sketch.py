@@ -53,11 +53,12 @@ class NoiseSketch:
         block = self._block
         flat = flat.to(block.device)
         self._squares.append(torch.dot(flat, flat).double())
-        full = len(flat) // self._whole * self._whole
+        size = flat.numel()
+        full = size // self._whole * self._whole
         if full:
             block += flat[:full].view(-1, self._whole).sum(0)
-        if full < len(flat):
-            block[: len(flat) - full] += flat[full:]
+        if full < size:
+            block[: size - full] += flat[full:] if full else flat
 
     def results(self) -> Tensor:
         """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -29,14 +30,25 @@ class ParameterWatch:
 
         Infinities and NaN that stayed are no move; where one came or went the distance is huge, and never NaN.
         """
-        device = self._last[0].device if self._last else None
-        if self.same():
+        return torch.zeros((), dtype=torch.float64) if self.same() else self._distance()
+
+    @torch.no_grad()
+    def advance(self) -> Tensor:
+        """The distance as of :meth:`moved`; from now on it counts from the parameters as they are."""
+        distance = self._distance()
+        self.keep()
+        return distance
+
+    def _distance(self) -> Tensor:
+        pairs = list(zip(self._parameters, self._last, strict=True))
+        if not pairs:
             return torch.zeros((), dtype=torch.float64)
-        pairs = zip(self._parameters, self._last, strict=True)
-        apart = [torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs]
-        if not apart:
-            return torch.zeros((), dtype=torch.float64)
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(apart).double())
+        if self._on_host:
+            apart = torch.stack([torch.linalg.vector_norm(p.detach() - q) for p, q in pairs]).double()
+            if math.isfinite(distance := float(torch.linalg.vector_norm(apart))):
+                return torch.tensor(distance, dtype=torch.float64)
+        apart = torch.stack([torch.linalg.vector_norm(_difference(p, q)).to(self._last[0].device) for p, q in pairs])
+        norm: Tensor = torch.linalg.vector_norm(apart.double())
         return norm.nan_to_num(nan=_HUGE, posinf=_HUGE)
 
     @torch.no_grad()
