@@ -6,7 +6,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -318,8 +317,10 @@ class WatchedTraining:
         update = moved if step.update is None else step.update
         now = time.monotonic() - self._started
         number, rate = self.writer.steps + 1, self._parts.learning_rate()
-        public, internal = step.finish(number, now, len(self._sizes), drawn, rate, told, update)
-        self.writer.write(replace(public, options=self._options.written()), internal)
+        public, internal = step.finish(
+            number, now, len(self._sizes), drawn, rate, told, update, self._options.written()
+        )
+        self.writer.write(public, internal)
 
 
 def _inner(optimizer: Any) -> torch.optim.Optimizer:

@@ -52,7 +52,7 @@ class NoiseSketch:
             self._block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
         block = self._block
         flat = flat.to(block.device)
-        self._squares.append(torch.dot(flat, flat).double())
+        self._squares.append(torch.dot(flat, flat))
         size = flat.numel()
         full = size // self._whole * self._whole
         if full:
@@ -65,8 +65,8 @@ class NoiseSketch:
         if self._block is None:
             return torch.zeros(0, dtype=torch.float64)
         signs, lengths = self._signs.to(self._block.device), self._lengths.to(self._block.device)
-        along = (self._block.view(signs.shape) * signs).sum(0) / lengths
-        return torch.cat([torch.stack(self._squares), along[: self.width]])
+        along = torch.linalg.vecdot(self._block.view(signs.shape), signs, dim=0) / lengths
+        return torch.cat([torch.stack(self._squares).double(), along[: self.width]])
 
     def clear(self) -> None:
         """Forget it all, before the next step."""

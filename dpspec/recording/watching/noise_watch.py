@@ -121,7 +121,8 @@ class NoiseWatch:
         if total is not None:
             values = values[np.abs(_array(total[where])) <= _SUM * std]
         below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
-        counts = np.diff(below, prepend=0, append=len(values))
+        counts = np.empty(gaussian_noise.INTERVALS, dtype=np.int64)
+        counts[0], counts[1:-1], counts[-1] = below[0], below[1:] - below[:-1], len(values) - below[-1]
         self._counts += counts
         self._tested += 1
         self._room = max(self._room, _ERROR * unit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.folder.members import Indices
+from dpspec.recording.folder.option_record import OptionChange
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep
 
 
@@ -58,11 +59,12 @@ class PendingStep:
         learning_rate: float,
         told: tuple[float, float, int] | None,
         update: Tensor,
+        options: Mapping[str, OptionChange],
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
         drawn: the records and the number of batches. told: what the accountant was told. update: how far the parameters
-        moved.
+        moved. options: those that changed.
         """
         before, after = self.divided if self.divided is not None else (None, None)
         scalars = _together([before, after, self.sum_norm, self.outside, update])
@@ -98,6 +100,7 @@ class PendingStep:
                 noise_squares=total,
                 layers=squares.astype(np.float32),
                 directions=along.astype(np.float16),
+                options=options,
             )
         internal = InternalStep(
             step=step,
