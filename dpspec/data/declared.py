@@ -11,11 +11,11 @@ from dpspec.data.tables.users import RECORDS_PER_USER
 
 DECLARED = Dataset(
     kind="declared",
-    summary="Only the public facts of a dataset: bounds can be computed, nothing can be trained.",
+    summary="Public facts of a dataset without its records, for bounds alone.",
     schema={
         "type": "object",
         "properties": {
-            "records": {"type": "integer", "minimum": 1, "description": "How many training records there are."},
+            "records": {"type": "integer", "minimum": 1, "description": "Number of training records."},
             "features": {
                 "type": ["integer", "array"],
                 "minimum": 1,
@@ -23,14 +23,14 @@ DECLARED = Dataset(
                 "maxItems": 3,
                 "items": {"type": "integer", "minimum": 1},
                 "default": 1,
-                "description": "How many features a record has, or its shape: [channels, height, width] for images.",
+                "description": "Number of features of a record, or its shape: [channels, height, width] for images.",
             },
-            "classes": {**CLASSES, "default": 2, "description": "How many classes there are."},
+            "classes": {**CLASSES, "default": 2, "description": "Number of classes."},
             "test_records": {
                 "type": "integer",
                 "minimum": 0,
                 "default": 0,
-                "description": "How many test records there are.",
+                "description": "Number of test records.",
             },
             "records_per_user": RECORDS_PER_USER,
         },
@@ -42,13 +42,13 @@ DECLARED = Dataset(
 
 
 class Declared:
-    """Facts as the spec states them; they have no digest, since there are no rows."""
+    """The facts that a spec states, without a digest."""
 
     def __init__(self, options: FrozenMap, directory: Path) -> None:
         self.options = options
 
     def facts(self) -> Facts:
-        """What the spec declares."""
+        """Return the declared facts."""
         features = self.options.get("features", 1)
         shape = tuple(int(f) for f in features) if isinstance(features, tuple) else (int(features),)
         return Facts(
@@ -60,5 +60,5 @@ class Declared:
         )
 
     def load(self) -> LoadedData:
-        """Always raises ``DataError``: there are no rows."""
+        """Always raises ``DataError``."""
         raise DataError("data of kind 'declared' has no records: it can be bounded, not trained on")

@@ -8,6 +8,7 @@ from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Mechanism, Mod
 from dpspec.contract.attacks import Canary, Score
 from dpspec.data.providers import DATASETS
 from dpspec.models.providers import MODELS
+from dpspec.registry.recorded_schedule import RECORDED_MECHANISM
 from dpspec.registry.selection import SELECTION_MECHANISM
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
@@ -99,8 +100,8 @@ REPORTERS = (
 
 @hookimpl
 def dpspec_mechanisms() -> Iterable[Mechanism]:
-    """``selection``, which rests on the mechanisms of its cells."""
-    return (SELECTION_MECHANISM,)
+    """``selection``, which depends on the mechanisms of its cells, and the schedule of a recorded run."""
+    return (SELECTION_MECHANISM, RECORDED_MECHANISM)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Call what a provider names, and find the distribution whose code raised an error."""
+"""Call the code of a provider, and find the distribution whose code raised an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(offered: Offered, reference: str, what: str, *arguments: Any, **named: 
 
 
 def misbehaved(offered: Offered, how: str) -> PluginError:
-    """The error that names a plugin and says what it did."""
+    """The error that names a plugin and its mistake."""
     return PluginError(one_line(f"{said(offered)}: {how}; {_ADVICE}"))
 
 

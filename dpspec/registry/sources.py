@@ -1,7 +1,7 @@
 """A digest of the code behind a provider: every file of the packages that its distribution installed.
 
 A package counts with all of its files, a module with its file, and code in a zip file with that file. Nothing is
-imported. An editable install names no files of its own: its packages are those that the provider and its entry point
+imported. An editable install lists no files: its packages are those that the provider and its entry point
 name.
 """
 
@@ -22,7 +22,7 @@ _OURS = "dpspec"
 
 
 class UnknownCodeError(Exception):
-    """Nothing can be said of the code; the text says why."""
+    """The code cannot be read; the text gives the reason."""
 
 
 @cache
@@ -54,7 +54,7 @@ def source_digest(distribution: str, plugin: str, reference: str) -> str:
 def require_unchanged(distribution: str, plugin: str, reference: str) -> None:
     """Raise :class:`UnknownCodeError` if files changed after :func:`source_digest` read them.
 
-    Nobody can tell which version this process has imported: notebooks reload modules.
+    The version that this process imported is unknown: notebooks reload modules.
     """
     if _states(_files_of(distribution, plugin, reference)) != _STATES[distribution, plugin, reference]:
         raise UnknownCodeError("its files were changed while this process ran: start it anew")
@@ -112,7 +112,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _entry_modules(distribution: str, plugin: str) -> list[str]:
-    """The module that the plugin's entry point names; none where it has none, as in tests."""
+    """The module that the plugin's entry point names; empty without an entry point, as in tests."""
     try:
         entries = importlib.metadata.distribution(distribution).entry_points
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -138,13 +138,13 @@ def _owners() -> Mapping[str, Sequence[str]]:
 
 @cache
 def requirements(distribution: str) -> Mapping[str, str]:
-    """The installed versions of what a distribution requires, but for what dpspec itself does."""
+    """The installed versions of a distribution's requirements, except those of dpspec itself."""
     known = {_OURS, *_required(_OURS)}
     return {name: _version(name) for name in sorted(_required(distribution)) if name not in known}
 
 
 def _required(distribution: str) -> Iterator[str]:
-    """The names of what a distribution requires here and without extras."""
+    """The names of the distributions that a distribution requires here, without extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:

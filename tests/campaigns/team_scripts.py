@@ -27,14 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from support.attacks import spec_at
+from support.checked_runs import CheckedRun, Question, check_run, run_page
 from support.team_scripts import EXTRAS, FAULTS, RECORDED, SCRIPTS, load
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec.cli.run_check_page import run_page
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.running.runner import run as run_specs
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
@@ -127,7 +126,7 @@ def of_recorded(name: str, repeats: int, **options: Any) -> bool:
     page = [line.strip() for line in run_page(found, 120).splitlines()]
     print(f"\n{name}{''.join(f' ({value})' for value in options.values())}")
     print(f"  lines added    {len(lines)}: {'; '.join(lines)}")
-    print(f"  dpspec check   {' '.join(page[: page.index('What ran') - 1])}")
+    print(f"  dpspec check   {' '.join(page[: page.index('What was executed') - 1])}")
     more, each = 1e3 * (recorded - without) / found.run.steps, size / found.run.steps
     print(f"  time           {without:.2f} s without, {recorded:.2f} s with: {more:.1f} ms more a step")
     print(f"  memory         {kept / 1e3:.0f} kB of parameters are kept; the folder has {each:.0f} bytes a step")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.checked_runs import Question, check_run, run_page
 from support.team_scripts import EXTRAS, FAULTS, RECORDED, load
-
-from dpspec.cli.run_check_page import run_page
-from dpspec.engine.recorded.checked_run import Question, check_run
 
 
 def script(name):
@@ -25,7 +23,7 @@ def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_p
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=4.0, group_sizes=(1, 8)))
     assert (found.verdict, found.conformance.status) == ("proved", "conforms-within")
     if engine is not None:
-        assert found.told.sentence.startswith("It was told of these phases")
+        assert found.told.difference.startswith("It was told of these phases")
         assert found.told.epsilon == pytest.approx(engine.get_epsilon(1e-5), abs=1e-3)
 
 
@@ -50,7 +48,7 @@ def test_every_fault_is_found_by_what_should_find_it(name, fault, assumption, wo
     script(name).main(tmp_path / "run", fault)
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e9))
     assert (found.verdict, found.conformance.status, found.fine) == ("open", "deviates", False)
-    assert "these are the costs of what its options say" in run_page(found, 80)
+    assert "these bounds hold for the recorded schedule" in " ".join(run_page(found, 80).split())
     family = len(found.checks)
     bad = [check for check in found.checks if check.assumption == assumption and check.p_value * family <= 1e-6]
     assert any(words in f"{check.test} {check.note}" for check in bad), [f"{c.test} {c.note}" for c in bad]

@@ -54,7 +54,7 @@ def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_b
     path.write_text(counting.EXAMPLE, encoding="utf-8")
     catalog = counting.catalog()
     (spec,) = load_specs([path], catalog).specs
-    digests = iter(["before"] * 4 + ["after"] * 2)
+    digests = iter(["before"] * 3 + ["after"])
     x, y = np.zeros((10, 1), np.float32), np.arange(10) % 2
     rows = LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
     monkeypatch.setattr(counting.Nothing, "load", lambda self: rows)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from support.planted_loop import RATE, SIGMA, STEPS, loss, train
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
+from dpspec.engine.recorded.pipeline import declared_run
 from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder, RunWriter
 from dpspec.stats.attacks import guess_counts, one_run
@@ -52,7 +54,7 @@ def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed,
     above = checked(tmp_path / "run", epsilon=100.0)
     assert (above.verdict, above.exit_code) == ("open", ExitCode.UNEXPECTED)
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
-    assert capsys.readouterr().out.startswith("REFUTED")
+    assert capsys.readouterr().out.lstrip().startswith("REFUTED")
 
 
 def test_a_spec_of_the_run_is_refuted_by_its_canaries_too(tmp_path, monkeypatch):
@@ -70,11 +72,12 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=1000)
     run.score(copy_of(model), loss)
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert (found.verdict, found.exit_code) == ("contradicted", ExitCode.UNEXPECTED)
+    assert (found.verdict, found.conformance.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
+    assert "lower bound by canaries, above what the recorded schedule allows" in found.reason
     assert found.canaries.p_value <= 1e-6
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert page.index("Note: Contradicted by 1000 canaries") < page.index("What ran")
+    assert page.index("Note: The lower bound from canaries exceeds the certified") < page.index("What was executed")
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
@@ -98,19 +101,19 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     run.score(model, loss)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
-    assert "not the recorded one as its last step left it" in found.reason
+    assert "scored-model: the scored model is the recorded one as its last step left it" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
     main(["check", str(tmp_path / "run"), "--epsilon", "100"])
     page = " ".join(capsys.readouterr().out.split())
     assert page.index("Note: The model whose canaries were scored is not the one that the recording ends with") < (
-        page.index("What ran")
+        page.index("What was executed")
     )
     other, fresh, _ = train(tmp_path / "other")
     other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
     below = checked(tmp_path / "other", epsilon=2.5)
     assert (below.canaries.final, below.verdict, below.exit_code) == (False, "proved", ExitCode.OK)
     main(["check", str(tmp_path / "other"), "--epsilon", "2.5"])
-    assert "is not said of that model" in " ".join(capsys.readouterr().out.split()).partition("What ran")[0]
+    assert "is not said of that model" in " ".join(capsys.readouterr().out.split()).partition("What was executed")[0]
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -123,13 +126,13 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     missing = "400 canaries were planted and not scored: run.score was not called, or it raised"
-    assert found.reason == f"the attack that was planted is missing: {missing}"
+    assert "canaries that were planted, and of which no score is there" in found.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())
-    assert page.startswith("OPEN epsilon <= 2.5")
-    assert page.index(f"Note: The attack that was planted is missing: {missing}") < page.index("What ran")
-    assert "REJECTED: canaries: canaries that were planted, and of which no score is there, exact" in page
+    assert page.startswith("OPEN claim: epsilon <= 2.5")
+    assert page.index(f"Note: The attack that was planted is missing: {missing}") < page.index("What was executed")
+    assert "canaries: canaries that were planted, and of which no score is there, exact" in page
     assert "Call run.score once the block is over" in page
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
@@ -184,17 +187,18 @@ def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, c
     folder, _, _ = scored
     assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "SGD, a loop of one's own batches that the loop told of, drawn from 600 records" in page
+    assert "SGD, a custom loop - batches reported by the loop, drawn from 600 records" in page
     assert "That norms after clipping and batches are those of its gradients is the loop's word" in page
     assert "That the noise is in" not in page
-    assert "400 of them are places for canaries (crafted)" in page
-    assert "one record, by canaries: epsilon >= " in page
-    assert "from the final model; 400 canaries can show 4.884 at most" in page
-    assert "they follow from the seed 5" in page
+    assert "400 canaries (crafted), " in page
+    assert (
+        "lower bound: statistical at confidence 0.95: one run, final model, 400 canaries of a recorded script" in page
+    )
     main(["check", str(folder), "--json"])
-    told = json.loads(capsys.readouterr().out)["canaries"]
-    assert (told["planted"], told["scored"], told["contradicts"], told["adjacency"]) == (400, True, False, "zero-out")
-    assert {one["name"]: one["status"] for one in told["assumptions"]} == {
+    (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
+    assert evidence["power"] == pytest.approx(4.884, abs=1e-3)
+    assert evidence["scope"]["adjacency"] == "zero-out"
+    assert {one["name"]: one["status"] for one in evidence["assumptions"]} == {
         "blind-training": "declared",
         "fair-coins": "declared",
         "scored-once": "declared",
@@ -203,13 +207,11 @@ def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, c
 
 def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
     """A zero-out pair is one of add-remove only with constants that somebody chose."""
-    from dpspec.engine.recorded.costs.canary_bound import told_against
-
     run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
     run.score(model, loss)
-    found = checked(tmp_path / "run", adjacency="add-remove").canaries
-    assert told_against(found, 1.0, counted=False)[0] == "refuted"
-    assert told_against(found, 1.0, counted=True)[0] == "open"
+    assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
+    with patch.object(declared_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
+        assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "open"
 
 
 def test_canaries_are_scored_once_and_after_the_block(tmp_path, monkeypatch):
@@ -289,7 +291,7 @@ def test_equal_scores_are_noted(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["new", "spec", "found", "--from", "run"]) == 0
     main(["run", "found.yaml", "--report", "json=result.json"])
-    assert any(note in one for one in json.loads(Path("result.json").read_text())["audits"][0]["notes"])
+    assert any(note in one for one in json.loads(Path("result.json").read_text())["audits"][0]["recording"]["cautions"])
     different, model, _ = train(tmp_path / "different")
     different.score(model, loss)
     capsys.readouterr()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checked_runs import Question, check_run
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import ExitCode, RecordingError
 from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK, RunFolder, RunWriter
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
@@ -29,7 +29,7 @@ def test_a_spec_judges_the_recording_of_a_planted_run_and_holds_its_scores_fast(
     assert main(["run", "found.yaml", "--report", "json=result.json"]) == 0
     assert main(["verify", "result.json"]) == 0
     audit = json.loads(Path("result.json").read_text())["audits"][0]
-    (bound,) = [one for one in audit["findings"] if one["bound"] == "lower"]
+    (bound,) = [one for one in audit["findings"] if one["bound"] == "lower" and one["rigor"] == "statistical"]
     assert bound["value"] == checked(copy).canaries.lower
     assert (bound["scope"]["adjacency"], bound["scope"]["access"]) == ("zero-out", "final-model")
     assert audit["evidence"][0]["statistics"]["canaries"] == 400

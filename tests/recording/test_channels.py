@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded.channels.table import CHANNELS, UNKNOWN, assumes, channel_of, channels, complete
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 
 
@@ -87,11 +87,11 @@ def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.Cap
     assert {"one-record", "public-constants"} <= set(named)
     assert main(["check", str(sound), "--epsilon", "9"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert text.startswith(f"PROVED, assuming {', '.join(named)}: epsilon <= 9")
-    assert all(f"- {one.name} ({one.status}): " in text for one in found.channels)
+    assert text.startswith(f"PROVED, assuming {', '.join(named)} claim: epsilon <= 9")
+    assert all(f"{one.name} {one.status} " in text for one in found.channels)
     assert main(["check", str(sound), "--epsilon", "9", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["claim"]["assuming"] == list(named)
+    answer = json.loads(capsys.readouterr().out)["audits"][0]["recording"]
+    assert answer["assumes"] == list(named)
     assert [one["status"] for one in answer["channels"]] == [one.status for one in found.channels]
 
 

@@ -10,10 +10,10 @@ import pytest
 from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from scipy import optimize, stats
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.recorded.costs.told_epsilon import told_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
@@ -52,7 +52,7 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     ]
     below = checked(sound, epsilon=interval.lower * 0.99)
     assert below.verdict == "open"
-    assert " only; whoever sees every noisy sum learns " in below.reason
+    assert "exceeds the claimed" in below.reason
 
 
 def test_groups_cost_what_their_mixture_does(sound):
@@ -68,7 +68,8 @@ def test_groups_cost_what_their_mixture_does(sound):
 def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"
-    assert found.reason.startswith("the rate 0.1 may be 1 over the number of batches, the divisor 30 may be the floor")
+    assert found.reason.startswith("The channel constants is open: public-constants: ")
+    assert "the rate 0.1 may be 1 over the number of batches, the divisor 30 may be the floor" in found.reason
     assert [one.status for one in found.assumptions if one.name == "public-constants"] == ["unchecked"]
     assert [one.status for one in checked(sound).assumptions if one.name == "public-constants"] == ["declared"]
 
@@ -80,8 +81,8 @@ def test_the_accountants_figure_is_the_accountants(sound):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert found.told.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
-    assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.sentence
-    assert found.told.sentence.startswith("It was told of these phases")
+    assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.difference
+    assert found.told.difference.startswith("It was told of these phases")
 
 
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
@@ -96,7 +97,7 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     assert found.told.epsilon > found.costs[1].interval.upper + 0.009
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert f"the script's accountant (prv): epsilon {printed:.4g}, recomputed. It was told of these phases" in page
+    assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It was told of these phases" in page
     assert "because it adds 0.01 to what it computes by privacy loss random variables (PRV), for its own error" in page
 
 
@@ -129,7 +130,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
     assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
     assert found.conformance.status == "conforms-within"
-    assert found.told.sentence.startswith("It was told of these phases")
+    assert found.told.difference.startswith("It was told of these phases")
 
 
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
@@ -162,7 +163,7 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)
-    assert "they are shuffled" in found.told.sentence
+    assert "they are shuffled" in found.told.difference
     assert checked(tmp_path / "run", adjacency="add-remove").costs[1].interval is None
 
 
@@ -228,7 +229,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
     assert "its accountant had counted 20 steps when it began" in found.reason
-    assert "it counted 40 steps, 20 of them before the recording, and 20 ran" in found.told.sentence
+    assert "it counted 40 steps, 20 of them before the recording, and 20 ran" in found.told.difference
 
 
 def test_noise_that_is_used_again_is_noticed(tmp_path):
@@ -327,27 +328,26 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["check", str(sound), "--epsilon", "8", "--delta", "1e-5", "--group-size", "1"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("PROVED, assuming one-record, ")
-    assert ": epsilon <= 8 at delta = 1e-5, for data sets of the same number of" in " ".join(text.split())
-    assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in text
-    assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in text
+    page = " ".join(text.split())
+    assert page.startswith("PROVED, assuming one-record, ")
+    assert " claim: epsilon <= 8 at delta = 1e-5 interval [" in page
+    assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in page
+    assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in page
     interval = checked(sound).costs[1].interval
-    assert f"epsilon <= {upper(interval.upper)} (true value >= {lower(interval.lower)}), certified" in text
-    assert "the script's accountant (rdp)" in text
-    assert "public-constants (declared)" in text
+    assert f"epsilon <= {upper(interval.upper)} (true value >= {lower(interval.lower)})" in page
+    assert "Zero-out" not in page
+    assert "Replacing records by null records (zero-out), seeing every iterate, groups of 1." in page
+    assert "The script's accountant rdp: epsilon " in page
     assert max(map(len, text.splitlines())) <= 80
     assert main(["check", str(sound), "--epsilon", "1", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["claim"]["verdict"] == "open"
-    assert found["run"]["steps"] == 40
-    assert found["conformance"]["status"] == "conforms-within"
-    assert "these are the costs of what its options say" not in text
+    (audit,) = json.loads(capsys.readouterr().out)["audits"]
+    assert audit["verdicts"][0]["verdict"] == "open"
+    assert (audit["recording"]["steps"], audit["conformance"]["status"]) == (40, "conforms-within")
+    assert "these bounds hold for the recorded schedule, not for the run" not in page
     assert main(["check", str(sound), "--all"]) == 5
     every = " ".join(capsys.readouterr().out.split())
-    assert "not rejected: sampling: binomial, two-sided (rate, phase 1)" in every
-    checks = checked(sound).checks
-    level = f"p <= {lower(1e-6 / len(checks))}, which is 1e-6 shared among all {len(checks)} checks"
-    assert f"A check is rejected where {level}." in every
+    assert "sampling, rate, phase 1: binomial, two-sided" in every
+    assert "public-constants" in every
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec.engine.recorded.checked_run import Question, check_run
-        assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).run.steps == 40
+        from dpspec.engine.recorded.pipeline.check import Question, check_run
+        assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.steps == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

@@ -12,7 +12,7 @@ import yaml
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import look_at
+from dpspec.engine.recorded.pipeline.observed_run import observe
 from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
 
 SPEC = """\
@@ -76,10 +76,10 @@ def test_it_agrees_with_check(epsilon: float, place: Path, capsys: pytest.Captur
     code, audit = ran(place, epsilon=epsilon)
     code_of_check, answer = checked(capsys, "--epsilon", str(epsilon))
     assert code == code_of_check == (0 if epsilon == 4.0 else 1)
-    (verdict,) = audit["verdicts"]
-    assert verdict["verdict"] == answer["claim"]["verdict"] == ("proved" if epsilon == 4.0 else "open")
-    assert audit["conformance"]["status"] == answer["conformance"]["status"] == "conforms-within"
-    assert verdict["provable"] == pytest.approx(answer["costs"][0]["upper"], rel=2e-4)
+    (other,) = answer["audits"]
+    assert audit["verdicts"][0]["verdict"] == other["verdicts"][0]["verdict"] == ("proved" if code == 0 else "refuted")
+    assert audit["conformance"]["status"] == other["conformance"]["status"] == "conforms-within"
+    assert audit["verdicts"][0]["provable"] == other["verdicts"][0]["provable"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_constants_that_may_count_the_records_are_for_somebody_to_state(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, audit = ran(place, adjacency="add-remove")
-    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "open")
     assert checked(capsys, "--epsilon", "4", "--adjacency", "add-remove")[0] == 1
     code, audit = ran(place, adjacency="add-remove", more=", public_constants: true")
     assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
@@ -140,7 +140,7 @@ def test_constants_that_may_count_the_records_are_for_somebody_to_state(
 
 def test_a_spec_names_what_it_declares_public(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, audit = ran(place, adjacency="add-remove", more=", public: [rate]")
-    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "open")
     code, audit = ran(place, adjacency="add-remove", more=", public: [rate, divisor]")
     assert (code, audit["verdicts"][0]["verdict"]) == (0, "proved")
     code, audit = ran(place, adjacency="add-remove", more=", assume: [constants]")
@@ -160,8 +160,8 @@ def test_a_recording_without_an_end_is_no_proof(place: Path, capsys: pytest.Capt
     steps = (place / "run" / "steps.log").read_bytes()
     (place / "run" / "steps.log").write_bytes(steps[:-1])  # the last frame is its end
     code, audit = ran(place)
-    assert (code, audit["verdicts"][0]["verdict"]) == (1, "supported")
-    assert any(note.startswith("The recording has no end") for note in audit["notes"])
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "open")
+    assert any(note.startswith("The recording has no end") for note in audit["recording"]["cautions"])
     assert checked(capsys, "--epsilon", "4")[0] == 1
 
 
@@ -172,7 +172,7 @@ def test_ghost_clipping_is_no_proof(place: Path) -> None:
     code, audit = ran(place)
     assert (code, audit["verdicts"][0]["verdict"], audit["conformance"]["status"]) == (
         1,
-        "supported",
+        "open",
         "conforms-within",
     )
 
@@ -181,7 +181,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     """Adaptive clipping computes each clip norm from the records: to declare what came out makes it no constant."""
     shutil.rmtree(place / "run")
     Training(epochs=4, clipping="adaptive").run(place / "run")
-    run = look_at(place / "run").run
+    run = observe(place / "run").run
     steps = zip(noise_multipliers(run), poisson_rates(run), run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
     document["claims"][0]["epsilon"] = 50.0

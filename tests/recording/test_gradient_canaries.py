@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -20,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder
 from dpspec.recording.planting.gradients import MOST_COORDINATES, GradientCanaries
@@ -100,13 +100,13 @@ def test_noise_that_is_taken_away_again_is_refuted_or_contradicted_by_every_iter
     found = checked(tmp_path / "run", epsilon=2.5)
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
     assert found.verdict in ("refuted", "contradicted")
-    assert "to who sees the gradients of all steps" in found.reason
+    assert "one run, all noisy gradients, 200 canaries of a recorded script" in found.reason
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())
-    assert "for a clipped gradient that is put to nothing, from the noisy gradients of all steps" in page
+    assert "200 canaries (gradients), " in page
     main(["check", str(tmp_path / "run"), "--json"])
-    told = json.loads(capsys.readouterr().out)["canaries"]
-    assert (told["kind"], told["access"], told["adjacency"]) == ("gradients", "all-iterates", "zero-out")
+    (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
+    assert (evidence["scope"]["access"], evidence["scope"]["adjacency"]) == ("all-iterates", "zero-out")
 
 
 @pytest.mark.parametrize("access", ["all-iterates", "final-model"])

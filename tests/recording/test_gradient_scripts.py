@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
 from dpspec.engine.recorded.channels.gradient_checks import SUMS
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 Script = Callable[[Training], None]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.recording.side_state.digests import TooLargeError, digest
 from dpspec.recording.side_state.model_state import ModelState
 

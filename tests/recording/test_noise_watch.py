@@ -13,12 +13,12 @@ import numpy as np
 import opacus.optimizers.optimizer as opacus_optimizer
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.noise_attacks import ATTACKS, Draw, fresh, plain_loop
 from support.opacus_training import Training
 from torch import Tensor, nn
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.engine.recorded.noise_channel import noise_checks
 from dpspec.recording.watching.noise_samples import WINDOW, Coordinates, SampledSteps
 from dpspec.recording.watching.noise_watch import NoiseWatch

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.recording.watching.optimizer_state import OptimizerState
 
 Between = Callable[[torch.optim.Optimizer], None]

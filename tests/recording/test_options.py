@@ -17,12 +17,12 @@ from opacus.schedulers import (
     StepGradClip,
     StepNoise,
 )
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 Script = Callable[[Training], None]
 

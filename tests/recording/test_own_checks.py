@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
 from dpspec.contract import Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.engine.recorded.own_checks import advice
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, WeightedRandomSampler
 
 import dpspec
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 from dpspec.recording.watching.recognised import sampler_of
 

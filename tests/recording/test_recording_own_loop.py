@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import UsageError
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.folder.step_record import UNSEEN
@@ -37,7 +37,7 @@ def test_batches_that_nobody_told_of_are_called_so(tmp_path, capsys):
         run.stepped()
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert "batches that nobody saw, drawn from 20 records" in page
+    assert "batches not observed, drawn from 20 records" in page
     assert "no optimizer was given" not in page
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import RECORDS, Training
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.recording.watching.repeated_records import largest_multiplicity
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.engine.recorded.checked_run import Question, check_run
 from dpspec.errors import DpspecError, UsageError
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
 
@@ -145,11 +145,11 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     (tmp_path / "run" / INTERNAL).unlink()
     checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert checked.verdict == "open"
-    assert "clipping" in checked.reason or "sampling" in checked.reason
+    assert "per-record-clipping" in checked.reason or "sampling" in checked.reason
     assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
         "sampling",
-        "clipping",
-        "told-by-the-loop",
+        "per-record-clipping",
+        "loop-reports",
         "model-state",
     }
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpspec
 from dpspec.engine.recorded.channels.gradient_checks import CHANGE, INFLUENCE, SCALED
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -66,7 +66,7 @@ def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> N
     assert not rejected(found) & {CHANGE, INFLUENCE, SCALED}
     assert 0.0 < change <= 1.001
     assert influence < 1e-4
-    assert next(a.status for a in found.assumptions if a.name == "one-record") == "reported"
+    assert next(a.status for a in found.assumptions if a.name == "unmixed-batches") == "reported"
 
 
 def test_ghost_clipping_is_proved_if_the_probe_computes_its_sums(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_dropout_is_no_mixing_and_its_gradients_are_not_confirmed(tmp_path: Path
 
     found = probed(tmp_path / "run", Dropped())
     assert not rejected(found)
-    one = next(a for a in found.assumptions if a.name == "one-record")
+    one = next(a for a in found.assumptions if a.name == "unmixed-batches")
     assert one.status == "declared"
     assert "its loss gives the gradients of the training at 0 of these steps" in one.text
 
@@ -182,7 +182,7 @@ def test_the_probe_changes_nothing_of_the_training(tmp_path: Path) -> None:
 
 def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(), loss=lambda model, batch: loss(model, batch).mean())
-    one = next(a for a in found.assumptions if a.name == "one-record")
+    one = next(a for a in found.assumptions if a.name == "unmixed-batches")
     assert one.status == "declared"
     assert "the sensitivity probe failed: UsageError: loss(model, batch) must return" in one.text
 

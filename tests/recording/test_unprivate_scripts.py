@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 from torch.nn import functional
 
 import dpspec
-from dpspec.engine.recorded.checked_run import CheckedRun, Question, check_run
 from dpspec.errors import UsageError
 
 Script = Callable[[Training, Any], None]
@@ -134,7 +134,7 @@ def test_with_its_criterion_it_conforms_and_stays_open(tmp_path: Path) -> None:
     """A loss beside the criterion would add contributions that nobody clips, and that nobody sees."""
     found = recorded(tmp_path / "run", sound, clipping="ghost")
     assert (found.verdict, found.conformance.status) == ("open", "conforms-within")
-    assert found.reason.startswith("the channel sensitivity is open: per-record-clipping: ")
+    assert found.reason.startswith("The channel sensitivity is open: per-record-clipping: ")
 
 
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -188,7 +188,8 @@ def test_a_constant_that_follows_each_batch_is_proved_for_no_neighbours(what: st
 
     found = recorded(tmp_path / "run", real, adjacency="zero-out")
     assert found.verdict == "open"
-    assert found.reason.startswith(f"the {what.partition(' and')[0]} ")
+    assert found.reason.startswith("The channel constants is violated: public-constants: ")
+    assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
     assert next(a.status for a in found.assumptions if a.name == "public-constants") == "false"
 

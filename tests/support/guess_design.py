@@ -18,14 +18,14 @@ def gaussian_accuracy(canaries: int, guesses: int, mu: float) -> float:
     share = 0.5 * guesses / canaries
 
     def excess(cut: float) -> float:
-        return 0.5 * special.ndtr(-cut) + 0.5 * special.ndtr(mu - cut) - share
+        return float(0.5 * special.ndtr(-cut) + 0.5 * special.ndtr(mu - cut) - share)
 
     cut = optimize.brentq(excess, -40.0, mu + 40.0)
     return float(0.5 * special.ndtr(mu - cut) / share)
 
 
 def gaussian_design(canaries: int, mu: float, delta: float, confidence: float) -> tuple[guess_counts.Rung, ...]:
-    """The rungs around the even count whose lower bound on epsilon is expected to be largest."""
+    """The rungs around the even count with the largest expected lower bound on epsilon."""
 
     def shown(half: int) -> float:
         right = min(2 * half, math.floor(2 * half * gaussian_accuracy(canaries, 2 * half, mu)))

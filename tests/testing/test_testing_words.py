@@ -140,7 +140,7 @@ def test_arrays_that_cannot_travel(told, base):
             for trial in super().trials(inputs, context, indices):
                 yield dataclasses.replace(trial, arrays={"scores": lambda: 1})
 
-    assert "the array 'scores' is no array of numbers" in told(Odd)
+    assert "the array 'scores' is not an array of numbers" in told(Odd)
 
 
 def test_inputs_that_are_no_json(told, base):

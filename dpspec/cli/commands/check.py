@@ -1,16 +1,15 @@
-"""``dpspec check``: what a recorded training did, against what is claimed for it."""
+"""``dpspec check``: a recorded training and a claim about it."""
 
 from __future__ import annotations
 
-import json
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dpspec.cli.terminal.output import emit, page_width, wants_color
+from dpspec.cli.arguments import Internal
+from dpspec.cli.terminal.output import emit, page_width
 from dpspec.errors import UsageError
 
 
@@ -74,17 +73,31 @@ def check(
             show_default=False,
         ),
     ] = [],  # noqa: B006
-    every: Annotated[bool, typer.Option("--all", help="Show every check, not only those that are rejected.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    reports: Annotated[
+        list[str],
+        typer.Option(
+            "--report",
+            metavar="FORMAT=PATH",
+            help="Also write a report (html, json, markdown, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
+    internal: Internal = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", "--all", help="Print the whole report: findings, every check, assumptions, limits."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON: --report json=-.")] = False,
 ) -> int:
-    """Hold a recorded training against what is claimed: what ran, what it costs, what its accountant says.
+    """Compare a recorded training with a claim: what was executed, its epsilon, its accountant's figure.
 
-    Where canaries were planted (dpspec.plant) and scored, their lower bound stands beside that: it may refute the
-    claim, or contradict the recording.
+    Scored canaries (dpspec.plant) are evidence: they may refute the claim, or contradict the recording.
 
-    Ends with 0 where the claim is proved of the schedule that ran and what ran conforms to it, with 1 where not, with
-    5 where nothing was claimed and what ran conforms, or no step was recorded, and with 3 where the folder is none of a
-    recorded run, or was changed.
+    Ends with 0 if the claim is proved of the executed schedule and the run conforms, with 1 if not, with 5 if nothing
+    is claimed and the run conforms, or no step was recorded, and with 3 if the folder holds no recorded run, or was
+    changed. `dpspec run` of a spec that names the folder gives the same verdict.
     """
     if not 0.0 < delta < 1.0:
         raise UsageError(f"--delta must be above 0 and below 1, got {delta!r}")
@@ -92,9 +105,13 @@ def check(
         raise UsageError(f"--epsilon must be finite and not negative, got {epsilon!r}")
     if any(not 1 <= size <= 10_000 for size in group_size):
         raise UsageError("--group-size must be from 1 to 10000")
-    from dpspec.cli.run_check_page import run_json, run_page
-    from dpspec.engine.recorded.checked_run import Question, check_run
+    from dpspec.cli.report_files import parse_reports, show_on_terminal, write_reports
+    from dpspec.engine.recorded.pipeline.check import Question, check_run, exit_code_of
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.view.tally import tally
 
+    catalog = load_catalog()
+    report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     asked = Question(
         delta=delta,
@@ -105,9 +122,9 @@ def check(
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )
-    checked = check_run(run, asked)
-    if as_json:
-        emit(json.dumps(run_json(checked), indent=2, allow_nan=False, ensure_ascii=False))
-    else:
-        emit(run_page(checked, page_width(), color=wants_color(sys.stdout), every=every))
-    return checked.exit_code
+    result = check_run(run, asked, catalog)
+    write_reports(report_files, result, internal=internal)
+    if not any(report.to_stdout for report in report_files):
+        show_on_terminal(result, internal=internal, brief=not every)
+        emit(tally(result, width=page_width()))
+    return exit_code_of(result)

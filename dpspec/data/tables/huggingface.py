@@ -32,11 +32,11 @@ _DECLARED = DECLARED.schema["properties"]
 FACTS: dict[str, Json] = {
     "records": {
         **_DECLARED["records"],
-        "description": "How many training records there are, before split and size. Public, and checked on loading.",
+        "description": "Number of training records, before split and size. Public, and checked on loading.",
     },
     "features": {
         **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
-        "description": "How many features a record has, or its shape: [channels, height, width] for images. Public, "
+        "description": "Number of features of a record, or its shape: [channels, height, width] for images. Public, "
         "and checked on loading.",
     },
 }
@@ -77,7 +77,7 @@ DATASET = Dataset(
             "test_records": {
                 "type": "integer",
                 "minimum": 1,
-                "description": "How many test records there are. Public, and checked on loading.",
+                "description": "Number of test records. Public, and checked on loading.",
             },
             **FACTS,
             **KEYS,

@@ -114,7 +114,7 @@ class ClaimEvaluator:
         views = self._views(tested)
         name, reason, view = self._decide(tested, views)
         refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
-        if name == "open":
+        if name == "open" and not reason:
             reason = self._undecided(tested, view, views, refutable)
         if self.audit.incomplete and said.parts and name not in ("contradicted", "refuted"):
             reason += reasons.missing(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
@@ -156,19 +156,43 @@ class ClaimEvaluator:
             clash = weakest is not None and weakest.rank == 2
             reason = reasons.refuted(_tester(smallest[1], said), smallest[0], self.tests.confidence, clash)
             return "refuted", reason, weakest
-        beyond = _beyond(views) if tested.claim.refuted_by != "attack" else None
+        unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
+        beyond = _beyond(views) if tested.claim.refuted_by != "attack" and not self._deviating_recording() else None
         if beyond is not None:
             view, bound = beyond
             unrejected = None if smallest is None else (_tester(smallest[1], said), smallest[0])
             return "refuted", reasons.refuted_by_bound(view.part, bound, unrejected), view
+        if unproved:
+            return "open", unproved, weakest
         if weakest is None or weakest.best is None:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates), weakest
+            assumes = () if self.audit.recording is None else self.audit.recording.assumes
+            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates, assumes=assumes), weakest
         scope = tested.scope if tested.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
+
+    def _deviating_recording(self) -> bool:
+        return self.audit.recording is not None and self.conformance.status != "conforms-within"
+
+    def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
+        """Why nothing is proved of a recorded run: it deviates, or an assumption is open; empty for all others."""
+        if self.audit.recording is None:
+            return ""
+        unbounded = view.unbounded_by if view is not None else ""
+        if self._deviating_recording():
+            return reasons.deviating_recording(self.conformance.reason, unbounded)
+        if view is None or unbounded:
+            return ""
+        for finding in self.findings:
+            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
+            if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
+                for one in finding.assumptions:
+                    if one.status in ("false", "unchecked"):
+                        return reasons.open_assumption(one, self.audit.recording.channels)
+        return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
         """The rejected bound that the claim runs into, if any.

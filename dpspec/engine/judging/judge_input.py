@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Check, Evidence, Finding, Power, Series, Spec
 from dpspec.engine.judging.inequalities import about_privacy
+from dpspec.engine.results.recording import Recording
 
 #: The family-wise confidence where no spec states one.
 CONFIDENCE = 0.95
@@ -20,7 +21,7 @@ class Concluded:
     sequential: whether the plan promises that its conclusions hold whenever trials stop.
     tests: the most tests of claims about privacy that all ``needed`` trials can lead to; while trials are missing, they
         count as made.
-    promised: the checks of the plan. recorded: whether a recorded run was looked at instead of trials.
+    promised: the checks of the plan. recording: the recorded run that takes the place of trials, if any.
     seconds: what concluding took.
     """
 
@@ -34,7 +35,7 @@ class Concluded:
     sequential: bool = False
     tests: int = 0
     promised: tuple[Check, ...] = ()
-    recorded: bool = False
+    recording: Recording | None = None
     seconds: float = 0.0
 
     @property
@@ -45,7 +46,7 @@ class Concluded:
     @property
     def executed(self) -> bool:
         """Whether something ran and no trial is missing: then every check that was promised must be there."""
-        return self.recorded or (self.trials > 0 and not self.incomplete)
+        return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dpspec.contract import Evidence, Finding
+from collections.abc import Sequence
+
+from dpspec.contract import Assumption, Evidence, Finding
+from dpspec.contract.findings import Channel
 from dpspec.engine.judging.evidence_weight import WeighedFinding
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
@@ -63,12 +66,40 @@ def _opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
 
 
-def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False) -> str:
-    """A proved bound is within the claim; ``deviates``: the executed run deviates from the declared mechanism."""
+def proved(part: Part, weighed: WeighedFinding, *, deviates: bool = False, assumes: Sequence[str] = ()) -> str:
+    """A proved bound is within the claim.
+
+    Args:
+        part: The part of the claim.
+        weighed: The bound.
+        deviates: Whether the executed run deviates from the declared mechanism.
+        assumes: Names of everything that a proof on a recording assumes.
+    """
     side, value = _proving(part, weighed.value)
     text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
-    return text + (warning if deviates else "")
+    given = f" It assumes {', '.join(assumes)}." if assumes else ""
+    return text + given + (warning if deviates else "")
+
+
+def deviating_recording(why: str, unbounded: str) -> str:
+    """Nothing is proved of a recorded run that deviates.
+
+    Args:
+        why: The reason of its conformance.
+        unbounded: Why nothing bounds its schedule; empty if something does.
+    """
+    text = f"Nothing is proved of a run that deviates. {why}"
+    return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
+
+
+def open_assumption(doubted: Assumption, channels: Sequence[Channel]) -> str:
+    """An assumption of the bound on a recorded run is open, or false."""
+    name = doubted.name.removesuffix("-unknown")
+    of = next((one.name for one in channels if name in one.sources), "")
+    how = "violated" if doubted.status == "false" else "open"
+    what = f"The channel {of} is {how}" if of else f"An assumption is {how}"
+    return f"{what}: {name}: {doubted.text}."
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Build what providers offer, and check the rows and trials that they return."""
+"""Create audits, sources, factories and trainers of providers, and check rows and trials that providers return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source_of(offered: Offered, options: FrozenMap, directory: object) -> DataSo
 
 
 def factory_of(offered: Offered, options: FrozenMap, facts: Facts) -> ModelFactory:
-    """The factory of a model kind. Raises what it raises, ``ValueError`` where options and facts do not fit."""
+    """The factory of a model kind. Raises ``ValueError`` if options and facts do not fit."""
     return cast(ModelFactory, made(offered, offered.provider.factory, "its factory", options, facts))
 
 
@@ -34,7 +34,7 @@ def trainer_of(offered: Offered) -> Trainer:
     """A fresh trainer of a backend."""
     trainer = made(offered, offered.provider.trainer, "its trainer")
     if not callable(getattr(trainer, "train", None)):
-        raise misbehaved(offered, f"{offered.provider.trainer} makes a {type(trainer).__name__}, which cannot train")
+        raise misbehaved(offered, f"{offered.provider.trainer} makes a {type(trainer).__name__}, which has no train()")
     return cast(Trainer, trainer)
 
 
@@ -50,7 +50,7 @@ def require_rows(offered: Offered, rows: LoadedData, facts: Facts, options: Froz
 
 
 def _rows_flaw(rows: LoadedData, part: str, number: int | None, shape: tuple[int, ...], missing: bool) -> str:
-    """Why a part of the rows is not what the facts say; empty where it is."""
+    """The difference between a part of the rows and the facts; empty if they agree."""
     import numpy as np
 
     x, y = getattr(rows, f"{part}_x"), getattr(rows, f"{part}_y")
@@ -72,7 +72,7 @@ def require_storable(offered: Offered, trial: Trial) -> None:
     arrays: Mapping[str, Any] = trial.arrays
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise misbehaved(offered, f"trials(): the array {name!r} is no array of numbers")
+            raise misbehaved(offered, f"trials(): the array {name!r} is not an array of numbers")
     try:
         canonical_json(trial.evidence)
     except (TypeError, ValueError, RecursionError) as error:

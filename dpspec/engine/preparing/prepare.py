@@ -265,7 +265,7 @@ def _unrecorded(spec: Spec) -> list[Diagnostic]:
     """What cannot be said of the recorded run that a spec names, where it names one."""
     if spec.training.kind != "recorded":
         return []  # numpy is not asked for before it is needed
-    from dpspec.engine.recorded.declared_run import recording_refusals
+    from dpspec.engine.recorded.pipeline.declared_run import recording_refusals
 
     return list(recording_refusals(spec))
 

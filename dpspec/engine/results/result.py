@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Json, Power, Series
 from dpspec.contract.findings import data_frame
 from dpspec.engine.results.matrices import Matrix, joined_series, matrices
+from dpspec.engine.results.recording import Recording
 from dpspec.errors import ExitCode
 
 SCHEMA = "dpspec/result/v1"
@@ -83,6 +84,7 @@ class AuditResult:
     left_out: how many values of each privacy class ``dpspec.engine.redact`` removed; empty where none was.
     places: where each claim stands: its id to ``file``, ``line`` and ``column``; empty for a spec that is in no file.
     stored_trials: how many of the trials were in the store before the run that the result is of.
+    recording: what a recorded training shows besides; None for all others.
     """
 
     name: str
@@ -107,6 +109,7 @@ class AuditResult:
     places: FrozenMap = field(default_factory=FrozenMap)
     stored_trials: int = 0
     promised: tuple[Check, ...] = ()
+    recording: Recording | None = None
 
     @property
     def complete(self) -> bool:

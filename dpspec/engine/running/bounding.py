@@ -40,7 +40,7 @@ from dpspec.language.selections import SELECTION
 from dpspec.text import clipped
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.declared_run import DeclaredRun
+    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
 
 #: Of more audits than this, the progress through a stage is told besides that of each audit.
 MANY = 8
@@ -109,7 +109,7 @@ def _recording(prepared: Prepared) -> DeclaredRun | None:
     """What the recorded run that a spec names says of it; raises as ``declared_run``."""
     if prepared.spec.training.kind != "recorded":
         return None
-    from dpspec.engine.recorded.declared_run import declared_run
+    from dpspec.engine.recorded.pipeline.declared_run import declared_run
 
     return declared_run(prepared.spec, prepared.facts)
 

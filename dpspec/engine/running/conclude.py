@@ -47,7 +47,7 @@ from dpspec.errors import PluginError, ResultError
 from dpspec.language.selections import is_selection
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.declared_run import DeclaredRun
+    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,17 +154,13 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         sequential=plan.sequential,
         tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
         promised=plan.checks,
-        recorded=bounded.recording is not None,
+        recording=None if bounded.recording is None else bounded.recording.section,
         seconds=time.monotonic() - began,
     )
 
 
 def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Iterator[Outcome]:
-    """The outcomes with what is known of the constants, and of a recorded run with all that its recording knows.
-
-    Lower bounds of theory are left out then: they speak of updates that can be undone, and no spec says of a recorded
-    run which they are.
-    """
+    """The outcomes with what is known of the constants; of a recorded run, those of its recording in addition."""
     if bounded.recording is None:
         prepared = bounded.prepared
         yield from resting_on_code(prepared.offers, resting_on(prepared.constants, outcomes, spec))
@@ -172,8 +168,8 @@ def _assumed(bounded: Bounded, outcomes: Iterable[Outcome], spec: Spec) -> Itera
     for outcome in outcomes:
         if not isinstance(outcome, Finding):
             yield outcome
-        elif outcome.bound != "lower":
-            yield bounded.recording.under(outcome)
+        elif (kept := bounded.recording.under(outcome)) is not None:
+            yield kept
     yield from bounded.recording.outcomes()
 
 

@@ -177,6 +177,7 @@ def audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> Audi
         places=_places(spec),
         stored_trials=trained.from_store,
         promised=bounded.plan.checks,
+        recording=concluded.recording,
     )
 
 

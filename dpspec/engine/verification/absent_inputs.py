@@ -18,7 +18,7 @@ from dpspec.engine.verification.differences import Mismatch
 from dpspec.errors import DpspecError, SpecError
 
 if TYPE_CHECKING:
-    from dpspec.engine.recorded.declared_run import DeclaredRun
+    from dpspec.engine.recorded.pipeline.declared_run import DeclaredRun
 
 
 def absent_file(prepared: Prepared) -> DataError | None:
@@ -67,7 +67,7 @@ def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | 
     spec = prepared.spec
     if spec.training.kind != "recorded":
         return None, []
-    from dpspec.engine.recorded.declared_run import as_recorded, declared_run
+    from dpspec.engine.recorded.pipeline.declared_run import as_recorded, declared_run
 
     recorded = "; ".join(audit.notes) or "a recorded run"
     try:
@@ -84,7 +84,7 @@ def recording_of(audit: AuditResult, prepared: Prepared) -> tuple[DeclaredRun | 
         differs=differs,
         claims=tuple(verdict.claim for verdict in audit.verdicts),
     )
-    return as_recorded(audit.findings, audit.checks, audit.evidence, audit.notes), [gone]
+    return as_recorded(audit), [gone]
 
 
 def not_vouched(audit: AuditResult, stored: Sequence[StoredTrial | None]) -> Iterator[Mismatch]:

@@ -37,6 +37,7 @@ _RECOMPUTED = (
     "power",
     "notes",
     "left_out",
+    "recording",
 )
 
 

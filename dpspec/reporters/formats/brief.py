@@ -10,13 +10,14 @@ from collections import Counter
 
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals
+from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.matrices import Matrix
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.language.selections import is_selection
 from dpspec.reporters.formats import terminal
 from dpspec.reporters.view import cells, sentences, words
+from dpspec.reporters.view.audited import audited
 from dpspec.reporters.view.cells import cell_title
 from dpspec.reporters.view.limits import made_before, recorded
 from dpspec.reporters.view.page_layout import Page, text_table
@@ -49,12 +50,17 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
             continue
         if several:
             page.line((audit.name, "underline"))
+        if audit.recording is not None:
+            _recorded(page, audit, f": {audit.name}" if several else "")
+            continue
         _as_expected(page, audit)
         if audit.conformance.expected or words.untested(audit):
             _conformance(page, audit)
         for note in audit.notes:
             page.item(note)
     for audit in result.audits:
+        if audit.recording is not None:
+            continue
         cell = shown.get(id(audit))
         name = audit.name if cell is None else f"{cell.name}, {cell_title(cell, audit)} ({audit.name})"
         _not_as_expected(page, audit, name if several else "")
@@ -67,6 +73,36 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page.blank()
     page.line(_MORE)
     return page.text()
+
+
+def _recorded(page: Page, audit: AuditResult, suffix: str) -> None:
+    """A recorded training: its claims with their reasons, every epsilon, and what the recording shows."""
+    if not audit.verdicts:
+        page.line(("NOTHING CLAIMED", "bold yellow"), ": no claim can be proved or refuted", indent=2, hang=2)
+    for verdict in audit.verdicts:
+        terminal.claim(page, audit, verdict)
+    if audit.conformance.expected:
+        _conformance(page, audit)
+    else:
+        _deviation(page, audit)
+    if audit.recording is not None:
+        for note in audit.recording.cautions:
+            page.item(("Note: ", "bold"), note)
+    page.heading(f"Epsilon{suffix}")
+    adversary = next((text for term, text in audited(audit) if term == "Adversary"), "")
+    if adversary:
+        page.line(f"{words.sentence(adversary)}.", indent=2)
+    if audit.conformance.status != "conforms-within":
+        page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
+    for finding in audit.findings:
+        own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
+        if finding.quantity == "epsilon" and own:
+            tight = "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
+            at, method = words.conditions(finding.at), finding.method
+            page.item(f"{words.statement(finding)}{tight} at {at}, {words.rigor(finding)}: {method}")
+    terminal.recording(page, audit, suffix, cautions=False)
+    for note in audit.notes:
+        page.item(note)
 
 
 def _matrix(page: Page, matrix: Matrix[AuditResult]) -> None:
@@ -109,7 +145,7 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
     rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
     told = f" {words.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
-    terminal.row(page, words.verdict_label(audit, verdict), (verdict.claim, "bold"), told)
+    terminal.row(page, words.headline(audit, verdict), (verdict.claim, "bold"), told)
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:
@@ -146,8 +182,12 @@ def _not_as_expected(page: Page, audit: AuditResult, name: str) -> None:
     page.heading(f"Not as expected{f': {name}' if name else ''}")
     for verdict in wrong:
         terminal.claim(page, audit, verdict)
-    if not deviating:
-        return
+    if deviating:
+        _deviation(page, audit)
+
+
+def _deviation(page: Page, audit: AuditResult) -> None:
+    """The conformance, and the checks that are rejected."""
     conformance = audit.conformance
     terminal.row(page, conformance.status, f"{words.conformance_outcome(audit)}: {conformance.reason}")
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)

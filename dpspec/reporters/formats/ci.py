@@ -38,7 +38,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 def _annotations(audit: AuditResult) -> Iterator[str]:
     for verdict in audit.verdicts:
         if not verdict.expected:
-            title = f"{audit.name}, claim {verdict.claim}: {words.verdict_label(audit, verdict)}"
+            title = f"{audit.name}, claim {verdict.claim}: {words.headline(audit, verdict)}"
             kind = "warning" if words.pending(audit, verdict) else "error"
             yield _command(kind, words.verdict_line(audit, verdict), title=title, **_place(audit, verdict.claim))
     conformance = audit.conformance

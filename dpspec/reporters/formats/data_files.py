@@ -50,7 +50,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
 
 def _row(audit: AuditResult, verdict: Verdict) -> list[str]:
     place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-    label = words.verdict_label(audit, verdict)
+    label = words.headline(audit, verdict)
     texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
     numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
     return [

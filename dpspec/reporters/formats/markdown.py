@@ -11,7 +11,7 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters.view import sentences, words
+from dpspec.reporters.view import recording, sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.tally import tally
 from dpspec.text import markdown, plain
@@ -36,6 +36,8 @@ def render(result: Result, *, internal: bool = False) -> str:
         lines.extend(_not_as_expected(audit, several=several))
     lines.extend(_claims(result.audits, several=several))
     lines.extend(_conformance(result.audits, several=several))
+    for audit in result.audits:
+        lines.extend(_recording(audit, several=several))
     lines.extend(["## What this does not show", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
@@ -70,7 +72,7 @@ def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     yield f"## Not as expected{f': {markdown(audit.name)}' if several else ''}"
     yield ""
     for verdict in wrong:
-        yield f"- **{words.verdict_label(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
+        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
         for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
@@ -109,6 +111,29 @@ def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[st
     if len(audits) > _MANY and expected:
         yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
     yield ""
+
+
+def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
+    """What a recorded training executed, its channels, and its accountant's figure."""
+    found = audit.recording
+    if found is None:
+        return
+    of = f": {markdown(audit.name)}" if several else ""
+    yield f"## {recording.CHANNELS}{of}"
+    yield ""
+    yield f"| {' | '.join(recording.COLUMNS)} |"
+    yield "|---|---|---|"
+    for row in recording.channel_rows(found):
+        yield f"| {' | '.join(map(markdown, row))} |"
+    yield ""
+    yield f"## {recording.EXECUTED}{of}"
+    yield ""
+    yield from (f"- {markdown(line)}" for line in recording.executed(found))
+    yield ""
+    for line in (recording.declared(found), recording.accountant(found.accountant), *found.cautions, *found.advice):
+        if line:
+            yield markdown(line)
+            yield ""
 
 
 def _status(audit: AuditResult) -> str:
@@ -174,7 +199,7 @@ def _row(audit: AuditResult, verdict: Verdict, *, claimed: bool, several: bool) 
     name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
     value = (words.claimed(verdict),) if claimed else ()
     cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
-    return (f"**{words.verdict_label(audit, verdict)}**", *(markdown(cell) for cell in cells))
+    return (f"**{markdown(words.headline(audit, verdict))}**", *(markdown(cell) for cell in cells))
 
 
 def _fenced(text: str) -> tuple[str, ...]:

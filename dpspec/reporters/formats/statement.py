@@ -110,7 +110,7 @@ def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
     return Guarantee(
         claim=verdict.claim,
         says=verdict.text,
-        verdict=words.verdict_label(audit, verdict),
+        verdict=words.headline(audit, verdict),
         control=words.is_control(verdict),
         interval=words.interval(audit, verdict),
         rigor="" if upper is None else words.rigor(upper),

@@ -9,10 +9,11 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.reporters.view import recording as view
 from dpspec.reporters.view import sentences, words
 from dpspec.reporters.view.limits import limits, recipes
 from dpspec.reporters.view.number_tables import grid, pictures, rounding, series_table
-from dpspec.reporters.view.page_layout import Page
+from dpspec.reporters.view.page_layout import Page, text_table
 from dpspec.reporters.view.tally import tally
 
 _STYLE = {
@@ -61,6 +62,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page.line((tally(result), "bold"))
     for audit, family in zip(result.audits, sentences.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
+        recording(page, audit, suffix)
         _conformance(page, audit, suffix, family)
         _findings(page, audit, suffix)
         _assumptions(page, audit, suffix)
@@ -106,8 +108,7 @@ def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     """A verdict with its interval and its reason."""
     indent = 2 + _VERDICT_WIDTH + 2
     seen = words.access(audit, verdict)
-    label = words.verdict_label(audit, verdict)
-    row(page, label, (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
+    row(page, words.headline(audit, verdict), (verdict.claim, "bold"), f": {verdict.text}{f', {seen}' if seen else ''}")
     claimed = words.claimed(verdict)
     page.line(
         f"{f'claimed {claimed}, ' if claimed else ''}interval {words.interval(audit, verdict)}, ",
@@ -120,9 +121,31 @@ def claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
 
 
 def row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
-    """A line that begins with a verdict in its column."""
+    """A line that begins with a verdict in its column, in capitals up to the first comma."""
     gap = " " * max(2, _VERDICT_WIDTH + 2 - len(word))
-    page.line((word.upper(), _STYLE[word]), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
+    name, comma, rest = word.partition(",")
+    style = _STYLE.get(word, _STYLE.get(name, ""))
+    page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
+
+
+def recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
+    """What a recorded training executed, its channels, and its accountant's figure; nothing for other audits."""
+    found = audit.recording
+    if found is None:
+        return
+    page.heading(f"{view.EXECUTED}{suffix}")
+    for line in view.executed(found):
+        page.item(line)
+    page.heading(f"{view.CHANNELS}{suffix}")
+    for line in text_table([view.COLUMNS, *view.channel_rows(found)], page.width - 2, folded=2):
+        page.line(line, indent=2)
+    if said := view.declared(found):
+        page.line(said, indent=2)
+    page.heading(f"{view.ACCOUNTANT}{suffix}")
+    page.line(view.accountant(found.accountant), indent=2)
+    notes = [*found.advice, *(f"not recognized: {one}" for one in found.unrecognized)]
+    for note in [*(found.cautions if cautions else ()), *notes]:
+        page.item(("Note: ", "bold"), note)
 
 
 def _conformance(page: Page, audit: AuditResult, suffix: str, family: int) -> None:

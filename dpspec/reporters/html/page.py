@@ -16,11 +16,12 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.matrices import base_name
+from dpspec.engine.results.recording import Recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters.html import matrix_views, seen
 from dpspec.reporters.html.figures import Bar, Figure, bar, figures
 from dpspec.reporters.read_results import ELEMENT, embedded
-from dpspec.reporters.view import glossary, sentences, words
+from dpspec.reporters.view import glossary, recording, sentences, words
 from dpspec.reporters.view.audited import audited, conclusion
 from dpspec.reporters.view.in_short import in_short
 from dpspec.reporters.view.limits import limits, recipes
@@ -77,6 +78,17 @@ class FindingView:
 
 
 @dataclass(frozen=True)
+class RecordingView:
+    """A recorded training as the page shows it."""
+
+    executed: tuple[str, ...]
+    columns: tuple[str, ...]
+    channels: tuple[tuple[str, str, str], ...]
+    accountant: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class AuditView:
     """One audit as the page shows it; ``name`` is unique on the page, ``origin`` the file of a joined result.
 
@@ -108,6 +120,7 @@ class AuditView:
     findings: tuple[FindingView, ...]
     assumptions: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...]
+    recording: RecordingView | None
 
 
 @dataclass(frozen=True)
@@ -265,6 +278,18 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         findings=tuple(_finding(finding) for finding in sentences.findings(audit)) if drawn else (),
         assumptions=tuple((one.status, one.name, sentences.assumption(one)) for one in sentences.assumptions_of(audit)),
         notes=tuple(note for note in (*audit.notes, words.left_out(audit)) if note),
+        recording=None if audit.recording is None else _recording(audit.recording),
+    )
+
+
+def _recording(found: Recording) -> RecordingView:
+    notes = (recording.declared(found), *found.cautions, *found.advice)
+    return RecordingView(
+        executed=tuple(recording.executed(found)),
+        columns=recording.COLUMNS,
+        channels=tuple(recording.channel_rows(found)),
+        accountant=recording.accountant(found.accountant),
+        notes=(*(note for note in notes if note), *(f"not recognized: {one}" for one in found.unrecognized)),
     )
 
 
@@ -272,7 +297,7 @@ def _claim(audit: AuditResult, verdict: Verdict) -> ClaimView:
     label = words.verdict_label(audit, verdict)
     return ClaimView(
         verdict=verdict,
-        label=label,
+        label=words.headline(audit, verdict),
         style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
         interval=words.interval(audit, verdict),
         claimed=words.claimed(verdict),

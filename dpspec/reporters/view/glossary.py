@@ -36,6 +36,7 @@ MECHANISMS = {
     "per-instance": "training with noise (DP-SGD), with a bound for every single record",
     "preprocessing": "preparing the records without noise (such as filling gaps or removing copies), then a private "
     "computation",
+    "recorded": "training as it was recorded",
     "rero": "training with noise (DP-SGD), with a bound on how well a record can be reconstructed",
     "selection": "choosing the best of several trainings",
 }

@@ -24,7 +24,11 @@ _RIGOR = {
     "approximate": "approximate, no guarantee",
 }
 
-_ADJACENCY = {"add-remove": "adding or removing records", "replace-one": "replacing a record"}
+_ADJACENCY = {
+    "add-remove": "adding or removing records",
+    "replace-one": "replacing a record",
+    "zero-out": "replacing records by null records (zero-out)",
+}
 
 #: The same of units that are no records.
 _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
@@ -55,6 +59,13 @@ def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
     """The verdict as reports show it: its name, or ``AS_DECLARED``."""
     deviates = verdict.kind != "metric" and audit.conformance.status == "deviates"
     return AS_DECLARED if verdict.verdict == "proved" and deviates else verdict.verdict
+
+
+def headline(audit: AuditResult, verdict: Verdict) -> str:
+    """The label; for a proof on a recording with what it assumes: ``proved, assuming one-record, released-model``."""
+    label, recording = verdict_label(audit, verdict), audit.recording
+    given = ", ".join(recording.assumes) if label == "proved" and recording is not None else ""
+    return f"{label}, assuming {given}" if given else label
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -131,7 +142,7 @@ def interval(audit: AuditResult, verdict: Verdict) -> str:
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
     """A verdict with all that matters on one line: what is claimed, the interval, the outcome, the reason."""
     return (
-        f"{verdict_label(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
+        f"{headline(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
         f"{outcome(audit, verdict)}. {verdict.reason}"
     )
 

@@ -117,16 +117,20 @@ def assumptions(
     )
     found.append(Assumption(name="noise-law", status="declared", text=text))
     if header.source == "own-loop":
-        text = "norms, noise and batches are those that the loop told of, and what it told of is what moved the model"
+        text = (
+            "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
+            "contains each drawn record once, with its reported norm"
+        )
         why = not_measured(run)
-        text += f"; whether its noise is in the gradients is not known: {why}" if why else ""
-        found.append(Assumption(name="told-by-the-loop", status="unchecked" if why else "reported", text=text))
+        text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
+        found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     found += _update_rule(run, public)
     found += _model_state(run)
     text = (
-        "nothing is trained on these records before or after the recording, and the released model is the one that the "
-        "recording ends with, or is chosen without reading records: early stopping and the best of several checkpoints "
-        "are such choices"
+        "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
+        "attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is trained on these records "
+        "before or after the recording, and no choice among models reads them: early stopping and the best of several "
+        "checkpoints are such choices"
     )
     resumed = run.said("resumed") is True
     before = header.told_before
@@ -201,7 +205,10 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 
 def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
-    text = "rate, divisor, clip norm, learning rate and number of steps do not depend on the records"
+    text = (
+        "rate, divisor, clip norm, learning rate and number of steps, how and when their schedulers change them, and "
+        "the initial model (parameters, buffers and attributes) do not depend on the records"
+    )
     counted, maybe = computed_from_records(run), maybe_computed(run)
     status: AssumptionStatus = "declared"
     doubts = list(run.options.doubts(public, private=True))

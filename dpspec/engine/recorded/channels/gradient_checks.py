@@ -72,8 +72,8 @@ def _probe(run: RecordedRun) -> Iterator[Check]:
     probed, removed, change, influence, _, scaled = found
     note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
     if removed >= 1.0:
-        yield _sampled("one-record", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
-        yield _sampled("one-record", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
+        yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
+        yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
     yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
 
 

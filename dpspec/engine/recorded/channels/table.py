@@ -37,7 +37,7 @@ _KINDS = {
     "sensitivity": _Kind(
         text="each record changes the sum of a step by at most one clip norm",
         names=(
-            *("clipping", "per-record-clipping", "contribution", "one-record", "told-by-the-loop"),
+            *("clipping", "per-record-clipping", "contribution", "one-record", "unmixed-batches", "loop-reports"),
             *("loss-reduction", "repeated-records", "replaced-methods"),
         ),
         missing="no contribution was observed",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from dpspec.contract import Assumption, Evidence, FrozenMap, Scope
 from dpspec.engine.recorded.costs.canary_scores import CanaryScores, read_canaries
 from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.results.decimals import exact, lower, upper
 from dpspec.recording.planting.coins import GRADIENTS
 from dpspec.stats.attacks import guess_counts
 
@@ -45,7 +43,7 @@ class CanaryBound:
     what the schedule allows, at smaller deltas too where that may contradict it; 1 where it allows everything.
     final: whether the model that was scored is the recorded one as its last step left it; of gradients always, which
     are scored by what was recorded. gradients: whether canaries are gradients, and scored by those of all steps.
-    constant: whether all scores are equal.
+    constant: whether all scores are equal. further: smaller deltas at which the schedule was compared too.
     """
 
     delta: float
@@ -60,6 +58,7 @@ class CanaryBound:
     final: bool
     gradients: bool
     constant: bool
+    further: tuple[float, ...]
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -97,12 +96,14 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
     asked = cost(delta).interval
     upper_end = None if asked is None else asked.upper
     points: list[tuple[float, float]] = []
+    further: tuple[float, ...] = ()
     if upper_end is not None and upper_end < float("inf"):
         points = [(upper_end, delta)]
         # Bounds at smaller deltas are larger: where even this one at the smallest rejects nothing, none of them does.
         if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
             found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
             points += [(interval.upper, at) for interval, at in found if interval is not None]
+            further = tuple(at for interval, at in found if interval is not None)
     return CanaryBound(
         delta=delta,
         canaries=number,
@@ -115,23 +116,27 @@ def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], Cost]) 
         p_value=guess_counts.p_value(number, guesses, correct, points),
         final=run.scored is not None and run.scored.final,
         gradients=_of_gradients(run),
+        further=further,
         constant=bool((read.scores == read.scores[0]).all()),
         assumptions=_assumptions(run),
     )
 
 
-def evidence_of(run: RecordedRun, found: CanaryBound) -> Evidence:
-    """The same for the judge of a spec: of the pipeline that ran, for zero-out, to who sees the final model, or, of
-    gradients that somebody chose, every iterate."""
+def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT) -> Evidence:
+    """The same as evidence on the executed pipeline against an adversary who sees the final model, or every iterate if
+    the canaries are gradients.
+
+    adjacency: zero-out, or add-remove if no constant follows from the number of records.
+    """
     header, gradients = run.header, found.gradients
     return Evidence(
-        id="canaries",
+        id="canaries" if adjacency == ZERO_OUT else f"canaries/{adjacency}",
         kind="one-run-ladder",
         statistics=FrozenMap(
             {"canaries": found.canaries, "guesses": list(found.guesses), "correct": list(found.correct)}
         ),
         scope=Scope(
-            adjacency=ZERO_OUT,
+            adjacency=adjacency,
             access="all-iterates" if gradients else "final-model",
             adversary="gradient" if gradients else "record",
             data="planted",
@@ -144,42 +149,6 @@ def evidence_of(run: RecordedRun, found: CanaryBound) -> Evidence:
         source=guess_counts.SOURCE,
         power=found.largest,
         assumptions=found.assumptions,
-    )
-
-
-def told_against(
-    found: CanaryBound, epsilon: float, *, counted: bool
-) -> tuple[Literal["refuted", "contradicted", "open"], str] | None:
-    """The verdict on a claim of ``epsilon`` where canaries say more than the schedule does, and why; None otherwise.
-
-    Where the model that was scored is not the recorded one, nothing is refuted, and nothing is proved either.
-
-    counted: whether the claim is about neighbours of which one has a record more while constants follow from the number
-    of records. Canaries are no such neighbours, and refute no such claim.
-    """
-    seen = ", to who sees the gradients of all steps," if found.gradients else ""
-    shown = (
-        f"by {found.canaries} canaries{seen} epsilon is at least {lower(found.lower)}, at {CONFIDENCE:.0%} confidence"
-    )
-    beyond = found.lower > epsilon and not counted
-    if not (found.contradicts or found.above or beyond):
-        return None
-    if not found.final:
-        return "open", (
-            f"{shown}, of the model that was scored, which is not the recorded one as its last step left it: what else "
-            "was done to it is not known"
-        )
-    if found.contradicts:
-        return "contradicted", (
-            f"{shown}, and the recorded schedule does not allow what they show (p = {upper(found.p_value)}, where "
-            f"{exact(CONTRADICTED)} is enough): what made the model is not what was recorded, or coins and scores are "
-            "not what they are taken for"
-        )
-    if beyond:
-        return "refuted", shown
-    return "open", (
-        f"{shown}, above the certified bound of the schedule; by chance that is so in one of twenty sound runs: train "
-        "again, with other coins and more canaries"
     )
 
 

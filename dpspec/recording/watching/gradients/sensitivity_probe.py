@@ -43,7 +43,7 @@ _FIRST, _RECORDS, _REMOVED = 2, 16, 2
 _MOST_NUMBERS, _MOST_RECORDS = 5 * 10**7, 4096
 
 #: Gradients agree if they differ by this, relative to their length; factors agree within this ratio.
-_AGREE, _RATIO = 1e-2, 1.5
+_AGREE, _RATIO = 1e-4, 1.5
 
 Loss = Callable[[Any, Any], Tensor]
 

@@ -1,0 +1,82 @@
+"""What a recording shows of a training besides its numbers: the section ``recording`` of an audit in a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpspec.contract.findings import Channel
+
+#: How the source of every bound on an executed schedule begins.
+SOURCE = "the executed schedule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedPhase:
+    """Consecutive steps that share their parameters.
+
+    Attributes:
+        first: The number of the first step, from 1.
+        steps: The number of steps.
+        noise_multiplier: The standard deviation of the noise on a sum, in clip norms; 0 for updates without noise, None
+            if the recording does not show it.
+        clip_norm: The clip norm; None if it is not known.
+        rate: The rate of Poisson sampling; None for other batches, or if it is not known.
+    """
+
+    first: int
+    steps: int
+    noise_multiplier: float | None
+    clip_norm: float | None
+    rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountantReport:
+    """The figure of the script's own accountant.
+
+    Attributes:
+        mechanism: The accountant's method, as ``rdp`` or ``prv``.
+        delta: The delta of the figure.
+        epsilon: The figure, recomputed from the accountant's history; None if it has none.
+        difference: A sentence on why it differs from the bound on the executed schedule.
+    """
+
+    mechanism: str
+    delta: float
+    epsilon: float | None
+    difference: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A recorded training.
+
+    Attributes:
+        steps: The number of recorded steps.
+        ended: Whether the recording has an end.
+        setup: Sentences on model, optimizer, batches and canaries.
+        cautions: What a reader must know first, the worst first.
+        unrecognized: What the recorder did not recognize.
+        phases: The executed schedule, the first phases of it if there are many.
+        more_phases: The number of phases that are not listed.
+        accountant: The script's own accountant; None if none was recorded.
+        advice: What may be wrong, for the checks that are rejected.
+        channels: The eight channels through which records can reach the released model.
+        assumes: Names of everything that a proof assumes.
+        assumed: Names that the user assumes (``--assume``).
+        public: Names of hyperparameters that the user declares public (``--public``).
+    """
+
+    steps: int
+    ended: bool
+    setup: tuple[str, ...]
+    cautions: tuple[str, ...] = ()
+    unrecognized: tuple[str, ...] = ()
+    phases: tuple[RecordedPhase, ...] = ()
+    more_phases: int = 0
+    accountant: AccountantReport | None = None
+    advice: tuple[str, ...] = ()
+    channels: tuple[Channel, ...] = ()
+    assumes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()

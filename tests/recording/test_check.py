@@ -1,0 +1,180 @@
+"""One judge: ``check``, ``run`` of the spec, the page and the JSON give a recording the same verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from support import planted_loop
+from support.opacus_training import Training
+
+from dpspec.cli.app import main
+from dpspec.engine.recorded.pipeline.check import Question, check_run, document_of, exit_code_of
+from dpspec.engine.results.result import Result
+
+DELTA = 1e-5
+
+
+def opacus(folder: Path, change: Callable[[Training], Any] | None = None, **options: Any) -> None:
+    """A recorded Opacus training; ``change`` may patch it, and returns what happens after each step."""
+    way = Training(epochs=2, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        way.build()
+        each = change(way) if change is not None else None
+        with way.recorder(folder):
+            way.train(**({} if each is None else {"each": each}))
+
+
+def less_noise(way: Training) -> None:
+    original = way.optimizer_.add_noise
+
+    def half() -> None:
+        original()
+        for p in way.optimizer_.params:
+            p.grad = 0.5 * (p.grad + p.summed_grad.view_as(p))
+
+    way.optimizer_.add_noise = half
+
+
+def bare_layer(way: Training) -> None:
+    original = way.optimizer_.add_noise
+
+    def without_first_bias() -> None:
+        original()
+        bias = way.optimizer_.params[1]
+        bias.grad = bias.summed_grad.view_as(bias).clone()
+
+    way.optimizer_.add_noise = without_first_bias
+
+
+def second_optimizer(way: Training) -> Callable[[Training], None]:
+    other = torch.optim.SGD(way.model.parameters(), lr=0.1)
+
+    def step(_: Training) -> None:
+        for p in way.model.parameters():
+            p.grad = torch.ones_like(p)
+        other.step()
+
+    return step
+
+
+def wrong_accountant(way: Training) -> None:
+    original = way.engine.accountant.step
+    way.engine.accountant.step = lambda *, noise_multiplier, sample_rate: original(
+        noise_multiplier=2.0 * noise_multiplier, sample_rate=sample_rate
+    )
+
+
+def incomplete(folder: Path) -> None:
+    opacus(folder)
+    log = folder / "steps.log"
+    log.write_bytes(log.read_bytes()[:-1])
+
+
+def leaking_canaries(folder: Path) -> None:
+    run, model, _ = planted_loop.train(folder, fault="no-noise", canaries=300)
+    run.score(model, planted_loop.loss)
+
+
+def middle(result: Result) -> float:
+    """Between the ends of the certified interval."""
+    (upper,) = [one for one in result.audits[0].findings if one.bound == "upper"]
+    assert upper.lower is not None
+    return 0.5 * (upper.lower + upper.value)
+
+
+#: By name: how the recording is made, the claim or how it follows from the result without one, adjacency, verdict.
+RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
+    "sound": (opacus, 9.0, "zero-out", "proved"),
+    "shuffled": (lambda at: opacus(at, poisson=False), 100.0, "zero-out", "open"),
+    "doubled epochs": (lambda at: Training(epochs=4).run(at), 2.98, "zero-out", "refuted"),
+    "too little noise": (lambda at: opacus(at, less_noise), 9.0, "zero-out", "open"),
+    "wrong optimizer": (lambda at: opacus(at, second_optimizer), 9.0, "zero-out", "open"),
+    "no noise on one layer": (lambda at: opacus(at, bare_layer), 9.0, "zero-out", "open"),
+    "claim too small": (opacus, middle, "zero-out", "open"),
+    "claim below the lower end": (opacus, 1.0, "zero-out", "refuted"),
+    "incomplete": (incomplete, 9.0, "zero-out", "open"),
+    "canaries that refute": (leaking_canaries, 2.5, "zero-out", "refuted"),
+    "add-remove without public constants": (opacus, 9.0, "add-remove", "open"),
+    "deviating accountant": (lambda at: opacus(at, wrong_accountant), 9.0, "zero-out", "open"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_every_way_gives_a_recording_the_same_verdict(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, claimed, adjacency, verdict = RECORDINGS[name]
+    make(Path("run"))
+    if callable(claimed):
+        claimed = claimed(check_run(Path("run"), Question(delta=DELTA)))
+    question = Question(delta=DELTA, epsilon=claimed, adjacency=adjacency)
+    asked = ["--epsilon", repr(claimed), "--delta", repr(DELTA), "--adjacency", adjacency]
+    code = main(["check", "run", *asked, "--report", "json=check.json", "--report", "html=check.html"])
+    assert code == (0 if verdict == "proved" else 1)
+    printed = capsys.readouterr().out
+    assert printed.split()[0].strip(",") == verdict.upper()
+    Path("spec.yaml").write_text(yaml.safe_dump(document_of(Path("run"), question)))
+    assert main(["run", "spec.yaml", "--report", "json=run.json", "--report", "html=run.html"]) == code
+    assert capsys.readouterr().out.split()[0].strip(",") == verdict.upper()
+    audits = [json.loads(Path(file).read_text())["audits"][0] for file in ("check.json", "run.json")]
+    assert [audit["verdicts"][0]["verdict"] for audit in audits] == [verdict] * 2
+    assert audits[0]["verdicts"] == audits[1]["verdicts"]
+    assert audits[0]["recording"] == audits[1]["recording"]
+    for file in ("check.html", "run.html"):
+        (badge,) = re.findall(r'<h3><span class="verdict ([a-z-]+)">([a-z]+)', Path(file).read_text())
+        assert badge == (verdict, verdict)
+    if main(["new", "spec", "made", "--from", "run"]) == 0:
+        made = yaml.safe_load(Path("made.yaml").read_text())
+        made["claims"][0] |= {"epsilon": claimed, "delta": DELTA}
+        made["threat_model"] = {"adjacency": adjacency}
+        Path("made.yaml").write_text(yaml.safe_dump(made))
+        assert main(["run", "made.yaml", "--report", "json=made.json"]) == code
+        assert json.loads(Path("made.json").read_text())["audits"][0]["verdicts"][0]["verdict"] == verdict
+    for file in ("check.json", "check.html"):
+        assert main(["verify", file]) == 0
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound") / "run"
+    opacus(folder)
+    return folder
+
+
+def test_a_result_says_what_the_user_assumes_and_declares_public(sound: Path) -> None:
+    question = Question(epsilon=9.0, adjacency="add-remove", assume=("released-model",), public=("rate", "divisor"))
+    (audit,) = check_run(sound, question).audits
+    assert audit.recording is not None
+    assert (audit.recording.assumed, audit.recording.public) == (("released-model",), ("rate", "divisor"))
+    assert audit.verdicts[0].verdict == "proved"
+    assert audit.verdicts[0].reason.endswith(f"It assumes {', '.join(audit.recording.assumes)}.")
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+def test_nothing_claimed_is_neither_proved_nor_refuted(adjacency: str, sound: Path) -> None:
+    result = check_run(sound, Question(delta=1e-6, adjacency=adjacency, group_sizes=(1, 3)))
+    (audit,) = result.audits
+    assert audit.verdicts == ()
+    assert exit_code_of(result) == 5
+    uppers = [dict(one.at) for one in audit.findings if one.bound == "upper"]
+    assert uppers == [{"delta": 1e-6, "group_size": 1}, {"delta": 1e-6, "group_size": 3}]
+
+
+def test_adam_keeps_the_lower_end_from_refuting(tmp_path: Path) -> None:
+    """All iterates of Adam may show less than all noisy sums."""
+    Training(epochs=2, optimizer="adamw").run(tmp_path / "run")
+    result = check_run(tmp_path / "run", Question(epsilon=1.0))
+    (audit,) = result.audits
+    assert [one.bound for one in audit.findings] == ["upper"]
+    assert (audit.verdicts[0].verdict, exit_code_of(result)) == ("open", 1)

@@ -1,0 +1,131 @@
+"""A checked recording as tests read it: the verdict of the pipeline with the recording and its costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dpspec.contract import Assumption, Check, Facts
+from dpspec.contract.findings import Channel
+from dpspec.engine.recorded.channels.table import UNKNOWN
+from dpspec.engine.recorded.costs.canary_bound import CanaryBound, canary_bound
+from dpspec.engine.recorded.costs.epsilons import ZERO_OUT, Cost
+from dpspec.engine.recorded.costs.schedule_cost import cost_of
+from dpspec.engine.recorded.pipeline import check
+from dpspec.engine.recorded.pipeline.check import Question
+from dpspec.engine.recorded.pipeline.declared_run import declared_run
+from dpspec.engine.recorded.pipeline.observed_run import ObservedRun, observe
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.results.recording import AccountantReport, RecordedPhase
+from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.errors import ExitCode
+from dpspec.language.load import from_document
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.formats import brief, terminal
+
+__all__ = ["CheckedRun", "Question", "check_run", "run_page"]
+
+
+def check_run(path: Path, question: Question) -> CheckedRun:
+    """The result of ``dpspec check`` with what it is made of."""
+    return CheckedRun(path=path, question=question, result=check.check_run(path, question))
+
+
+def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
+    """The text that ``dpspec check`` prints."""
+    return (terminal if every else brief).render(checked.result, width=width)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedRun:
+    """A recording, the question and the result."""
+
+    path: Path
+    question: Question
+    result: Result
+
+    @property
+    def audit(self) -> AuditResult:
+        (audit,) = self.result.audits
+        return audit
+
+    @property
+    def verdict(self) -> str | None:
+        """None if nothing is claimed."""
+        return self.audit.verdicts[0].verdict if self.audit.verdicts else None
+
+    @property
+    def reason(self) -> str:
+        return self.audit.verdicts[0].reason if self.audit.verdicts else ""
+
+    @property
+    def conformance(self) -> Conformance:
+        return self.audit.conformance
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        return self.audit.checks
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        return self._recording.channels
+
+    @property
+    def phases(self) -> tuple[RecordedPhase, ...]:
+        return self._recording.phases
+
+    @property
+    def told(self) -> AccountantReport | None:
+        return self._recording.accountant
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        return self._recording.cautions
+
+    @property
+    def _recording(self) -> Any:
+        return self.audit.recording
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return check.exit_code_of(self.result)
+
+    @property
+    def fine(self) -> bool:
+        return self.verdict in (None, "proved") and self.conformance.status == "conforms-within"
+
+    @property
+    def measured(self) -> float | None:
+        """Epsilon with the measured noise and norms."""
+        found = [one.value for one in self.audit.findings if one.bound == "estimate"]
+        return found[0] if found else None
+
+    @cached_property
+    def observed(self) -> ObservedRun:
+        return observe(self.path)
+
+    @property
+    def run(self) -> RecordedRun:
+        return self.observed.run
+
+    @cached_property
+    def costs(self) -> dict[int, Cost]:
+        """By group size."""
+        of = self.question
+        return {size: self._cost(of.adjacency, of.delta, size) for size in of.group_sizes}
+
+    def _cost(self, adjacency: str, delta: float, size: int) -> Cost:
+        return cost_of(self.run, self.observed.internal, adjacency, delta, size)
+
+    @cached_property
+    def canaries(self) -> CanaryBound | None:
+        return canary_bound(self.run, self.question.delta, lambda delta: self._cost(ZERO_OUT, delta, 1))
+
+    @cached_property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        spec = from_document(check.document_of(self.path, self.question), load_catalog())
+        found = declared_run(spec, Facts(records=1, features=1, classes=2, shape=(1,)))
+        assert found is not None
+        return tuple(dataclasses.replace(one, name=one.name.removesuffix(UNKNOWN)) for one in found.assumptions)
